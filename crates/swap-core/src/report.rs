@@ -1,0 +1,47 @@
+//! What happened in one step, counted by the engine.
+
+use crate::trace::{OpIndex, Signature, Trace};
+
+/// Counts of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct StepCounters {
+    /// Bytes copied to the host.
+    pub swapped_out_bytes: u64,
+    /// Bytes copied back.
+    pub swapped_in_bytes: u64,
+    /// Blocks that left without a copy because the host had their bytes.
+    pub clean_swap_outs: u64,
+    /// Ops replayed to bring discarded blocks back.
+    pub recomputed_ops: u64,
+    /// Touches of a block that was not resident and had not been asked for.
+    pub misses: u64,
+    /// Allocations that evicted somebody on the spot.
+    pub rescues: u64,
+    /// Times that the host waited for the device.
+    pub host_waits: u64,
+    /// Device time that compute spent waiting for copies, in microseconds.
+    pub stall_us: f64,
+}
+
+/// One finished step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// Number of the step, from 0.
+    pub step: u64,
+    /// Its fingerprint.
+    pub signature: Signature,
+    /// Number of ops, nested ones and without replays.
+    pub op_count: u32,
+    /// Counts.
+    pub counters: StepCounters,
+    /// Device time from the step's first op to its end, in microseconds.
+    pub device_us: f64,
+    /// The most physical bytes held at any moment of the step: blocks, caches and segments.
+    pub held_bytes_peak: u64,
+    /// The most bytes of resident blocks and segments at any moment of the step.
+    pub resident_bytes_peak: u64,
+    /// The op at which the step left the plan, if it did. From there on it ran on demand.
+    pub drifted_at: Option<OpIndex>,
+    /// What was recorded, if recording was on.
+    pub trace: Option<Trace>,
+}

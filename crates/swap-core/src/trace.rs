@@ -1,0 +1,99 @@
+//! A recorded step: the calls that the engine received, with device times and no pointers.
+
+use vmem::AccessMode;
+
+/// Position of an op in its step: the order in which ops began, nested ones included.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpIndex(pub u32);
+
+/// A swappable block's place in the step.
+///
+/// Blocks that lived at the step's start come first, oldest first; then those allocated during
+/// the step, in order of allocation. So the same block has the same place in every like step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockIndex(pub u32);
+
+/// Fingerprint of a step: op names and sizes of swappable allocations, in order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Signature(pub u64);
+
+impl Signature {
+    /// The fingerprint after one more op or allocation.
+    #[must_use]
+    pub fn mix(self, value: u64) -> Signature {
+        // Multiply and rotate by odd constants: cheap, and order matters.
+        let mixed = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Signature(mixed ^ (mixed >> 32))
+    }
+}
+
+/// One step as the engine saw it. Only swappable blocks are in it; small ones appear as the
+/// bytes of their segments.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Trace {
+    /// Fingerprint of the step.
+    pub signature: Signature,
+    /// Ops in the order in which they began.
+    pub ops: Vec<TraceOp>,
+    /// Swappable blocks by [`BlockIndex`].
+    pub blocks: Vec<TraceBlock>,
+    /// Everything that happened, in call order.
+    pub events: Vec<TraceEvent>,
+    /// Physical bytes of segments for small blocks at the step's start.
+    pub segment_bytes: u64,
+    /// Device time of the whole step, in microseconds.
+    pub step_us: f64,
+}
+
+/// One op of a recorded step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceOp {
+    /// Its name.
+    pub name: String,
+    /// 0 for outermost ops, one more for each op around it.
+    pub depth: u32,
+    /// Device time with all that it calls, without waits for copies, in microseconds.
+    /// Measured for outermost ops, 0 for nested ones.
+    pub device_us: f64,
+    /// Whether its owner registered a recipe to run it once more.
+    pub replayable: bool,
+}
+
+/// One swappable block of a recorded step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceBlock {
+    /// Physical bytes: the request rounded up to the granularity.
+    pub size_bytes: u64,
+    /// Where it came from.
+    pub origin: Origin,
+    /// What its owner calls it; empty when unnamed.
+    pub name: String,
+}
+
+/// Where a block of a step came from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Origin {
+    /// It lived at the step's start.
+    Persistent,
+    /// Allocated by this op.
+    Op(OpIndex),
+    /// Allocated outside any op, before this op began.
+    Before(OpIndex),
+}
+
+/// One call that the engine received.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TraceEvent {
+    /// An op began. Its planned actions of phase `Begin` run just before.
+    Begin(OpIndex),
+    /// The innermost open op touched a block. It is pinned until that op ends.
+    Touch(BlockIndex, AccessMode),
+    /// A block was allocated, pinned until the innermost open op ends.
+    Allocate(BlockIndex),
+    /// A block was freed.
+    Free(BlockIndex),
+    /// The segments of small blocks grew to this many bytes.
+    Segments(u64),
+    /// An op ended. Its planned actions of phase `End` run just after.
+    End(OpIndex),
+}

@@ -4,7 +4,8 @@
 /// Lanes of a reduction: enough for two vectors of the widest common kind.
 const LANES: usize = 16;
 
-/// `e^x` within two units in the last place, for `x` up to 88. Below -87 it gives about 1e-38.
+/// `e^x` within two units in the last place for `x` from -80 to 87, and as at the nearer end
+/// outside. So neither the result nor its reciprocal is ever denormal, which is slow.
 ///
 /// Written out, because the platform's function is neither vectorised nor the same everywhere.
 #[inline]
@@ -14,7 +15,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     // ln 2 in two parts; the first has so few bits that its product with n is exact.
     const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let x = x.clamp(-87.0, 88.0);
+    let x = x.clamp(-80.0, 87.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
     let r = x - n * LN_2_HIGH - n * LN_2_LOW;
@@ -104,7 +105,7 @@ mod tests {
     fn exp_is_within_two_units_of_the_exact_value() {
         let mut worst = 0.0_f64;
         for step in 0..2_000_000_u32 {
-            let x = -87.0 + 175.0 * (step as f32) / 2_000_000.0;
+            let x = -80.0 + 167.0 * (step as f32) / 2_000_000.0;
             let exact = f64::from(x).exp();
             let unit = f64::from((exact as f32).next_up() - exact as f32);
             worst = worst.max((f64::from(exp(x)) - exact).abs() / unit);
@@ -116,8 +117,8 @@ mod tests {
     #[test]
     fn exp_has_sane_ends() {
         assert_eq!(exp(0.0), 1.0);
-        assert!(exp(f32::NEG_INFINITY) < 2e-38);
-        assert!(exp(f32::INFINITY) > 1e38);
+        assert!(exp(f32::NEG_INFINITY) < 2e-35);
+        assert!(exp(f32::INFINITY) > 6e37);
         assert!(exp(f32::NAN).is_nan());
     }
 

@@ -16,10 +16,15 @@ mod driver;
 mod error;
 mod operands;
 mod types;
+mod wrap;
 
 pub use driver::{Driver, HostFunction, Operands};
 pub use error::{DriverError, ErrorKind};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,
     EventKind, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,
+};
+pub use wrap::{
+    AccessSite, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan, Lasting, Memory,
+    Place, RecordDriver, RecordedCall, Violation,
 };

@@ -3,23 +3,93 @@
 //! [`Driver`] is the contract: reserve addresses, create physical memory, map one to the other,
 //! pin host memory, copy and run on streams, order with events. The embedded [`HostDriver`] is a
 //! software device that keeps the whole contract, so everything above it runs and is tested on a
-//! machine without an accelerator.
+//! machine without an accelerator. [`FaultDriver`], [`CheckDriver`] and [`RecordDriver`] wrap any
+//! driver: one fails calls, one proves that all work is ordered, one keeps a log.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | chunk | a piece of physical device memory, held by a [`ChunkHandle`] |
 //! | range | reserved device addresses, a [`VaRange`], with nothing behind them until mapped |
+//! | pinned | host memory that the device can copy to and from while the host goes on |
 //! | stream | a queue whose work runs in order, a [`StreamHandle`] |
 //! | event | a point in a stream's work, an [`EventHandle`] |
+//! | host function | a function that runs in stream order; on the host driver, a kernel |
+//! | ledger | the host driver's own count of all it gave out, a [`Ledger`] |
+//!
+//! # Example
+//!
+//! ```
+//! use npu_sys::{
+//!     Access, AccessMode, Copy, Driver, HostConfig, HostDriver, HostFunction,
+//! };
+//!
+//! let device = HostDriver::new(HostConfig::threads(1 << 20))?;
+//! let size_bytes = device.properties().granularity_bytes;
+//!
+//! // Addresses and memory are two things; mapping brings them together.
+//! let range = device.reserve(size_bytes)?;
+//! let chunk = device.create_chunk(size_bytes)?;
+//! device.map(range, chunk)?;
+//! device.set_access(range)?;
+//!
+//! let host = device.allocate_pinned(size_bytes)?;
+//! let address = std::ptr::with_exposed_provenance_mut::<f32>(host.0 as usize);
+//! // SAFETY: the pinned memory is ours, long enough and aligned to a page.
+//! unsafe { address.write(20.5) };
+//!
+//! // Copy in, double each number on the device, copy out: in stream order.
+//! let stream = device.create_stream()?;
+//! let inward = Copy::HostToDevice { source: host, target: range.start, size_bytes };
+//! let outward = Copy::DeviceToHost { source: range.start, target: host, size_bytes };
+//! let double = HostFunction {
+//!     name: "double",
+//!     accesses: vec![Access { start: range.start, size_bytes, mode: AccessMode::ReadWrite }],
+//!     cost_us: 1.0,
+//!     body: Box::new(|operands| operands.write::<f32>(0).iter_mut().for_each(|x| *x *= 2.0)),
+//! };
+//! // SAFETY: both places live until the stream is synchronized below.
+//! unsafe { device.copy(inward, stream) }?;
+//! // SAFETY: the range stays mapped until then as well.
+//! unsafe { device.launch_host(double, stream) }?;
+//! // SAFETY: as for the first copy.
+//! unsafe { device.copy(outward, stream) }?;
+//! device.synchronize_stream(stream)?;
+//! // SAFETY: nothing writes to the pinned memory any more.
+//! assert_eq!(unsafe { address.read() }, 41.0);
+//!
+//! // SAFETY: all work is complete.
+//! unsafe { device.unmap(range) }?;
+//! // SAFETY: all work is complete and `address` is not used again.
+//! unsafe { device.free_pinned(host) }?;
+//! device.release_chunk(chunk)?;
+//! device.free_range(range)?;
+//! device.destroy_stream(stream)?;
+//! assert!(device.ledger().is_empty());
+//! # Ok::<(), npu_sys::DriverError>(())
+//! ```
+//!
+//! # Safety model
+//!
+//! Nothing here hands out a reference to device or pinned memory, except to a running host
+//! function. Addresses are plain numbers; the `unsafe` methods of [`Driver`] say what their
+//! callers promise about them. The host driver checks what it can when work is submitted, and
+//! memory that is not mapped faults when it is touched.
+//!
+//! This crate decides nothing and caches nothing: every call goes to the device.
 
 mod driver;
 mod error;
+mod host;
 mod operands;
 mod types;
 mod wrap;
 
 pub use driver::{Driver, HostFunction, Operands};
 pub use error::{DriverError, ErrorKind};
+pub use host::HostDriver;
+pub use host::config::{HostConfig, Link, Mode, Order};
+pub use host::ledger::Ledger;
+pub use host::timeline::{Span, SpanKind};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,
     EventKind, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,

@@ -1,0 +1,113 @@
+//! Lockstep in an order drawn from a seed: any order that streams and events allow.
+//!
+//! The order is not fair. A stream that is drawn as the favourite may run far ahead, others may
+//! starve until the host waits for them, so that a missing event wait shows quickly.
+
+use crate::host::config::Link;
+use crate::host::link::{alone_us, fixed_us};
+use crate::host::lockstep::{Queue, Queues, perform};
+use crate::host::schedule::Work;
+use crate::host::timeline::Journal;
+
+#[derive(Debug)]
+pub(super) struct Seeded {
+    link: Option<Link>,
+    /// When each direction of the link is free again.
+    link_free_us: [f64; 2],
+    random: Random,
+    /// This number, modulo the number of ready streams, is the stream that goes first.
+    favourite: u64,
+}
+
+/// A small generator of numbers that only need to look mixed (SplitMix64).
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+impl Seeded {
+    pub(super) fn new(link: Option<Link>, seed: u64) -> Seeded {
+        Seeded { link, link_free_us: [0.0; 2], random: Random(seed), favourite: 0 }
+    }
+
+    /// Runs a random amount of ready work: mostly none or little, at times a lot.
+    pub(super) fn run_some(&mut self, queues: &mut Queues, journal: &Journal) {
+        if queues.values().all(|queue| queue.work.is_empty()) {
+            return;
+        }
+        let count = match self.random.below(16) {
+            0..9 => 0,
+            9..15 => 1 + self.random.below(3),
+            _ => self.random.below(64),
+        };
+        for _ in 0..count {
+            if !self.run_one(queues, journal) {
+                break;
+            }
+        }
+    }
+
+    /// Runs one piece of ready work. False if there is none.
+    pub(super) fn run_one(&mut self, queues: &mut Queues, journal: &Journal) -> bool {
+        let ready = queues.iter().filter(|(_, queue)| is_ready(queue)).map(|(&stream, _)| stream);
+        let ready: Vec<u64> = ready.collect();
+        if ready.is_empty() {
+            return false;
+        }
+        if self.random.below(16) == 0 {
+            self.favourite = self.random.next();
+        }
+        let draw = if self.random.below(4) > 0 { self.favourite } else { self.random.next() };
+        let count = ready.len() as u64;
+        let chosen = usize::try_from(draw % count).expect("less than the number of streams");
+        let stream = ready[chosen];
+        let queue = queues.get_mut(&stream).expect("it was just found");
+        self.run_front(stream, queue, journal);
+        true
+    }
+
+    fn run_front(&mut self, stream: u64, queue: &mut Queue, journal: &Journal) {
+        let entry = queue.work.pop_front().expect("ready streams have work");
+        let mut start_us = queue.free_us.max(entry.submitted_us);
+        let mut end_us = start_us;
+        match entry.work {
+            Work::Mark(signal) => signal.complete(end_us),
+            Work::Wait(signal) => {
+                end_us = end_us.max(signal.at_us().expect("ready waits are complete"));
+            }
+            Work::Effect(effect) => {
+                match effect.task().transfer() {
+                    Some((direction, size_bytes)) => {
+                        let free_us = &mut self.link_free_us[direction.index()];
+                        start_us = start_us.max(*free_us);
+                        end_us = start_us + alone_us(self.link, direction, size_bytes);
+                        *free_us = end_us;
+                    }
+                    None => end_us = start_us + fixed_us(effect.task()),
+                }
+                perform(journal, stream, effect, start_us, end_us);
+            }
+        }
+        queue.free_us = end_us;
+        queue.completed += 1;
+    }
+}
+
+fn is_ready(queue: &Queue) -> bool {
+    match queue.work.front().map(|entry| &entry.work) {
+        None => false,
+        Some(Work::Wait(signal)) => signal.is_complete(),
+        Some(Work::Mark(_) | Work::Effect(_)) => true,
+    }
+}

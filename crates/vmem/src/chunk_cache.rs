@@ -68,9 +68,10 @@ impl<T> ChunkCache<T> {
         self.cached_bytes
     }
 
-    /// Takes the most recently cached chunk of exactly `size_bytes`.
+    /// Takes the chunk of exactly `size_bytes` that was cached first: if copies out of the cached
+    /// chunks are still under way, its copy is the first to end.
     pub fn take(&mut self, size_bytes: u64) -> Option<T> {
-        let (_, chunk) = self.by_size.get_mut(&size_bytes)?.pop_back()?;
+        let (_, chunk) = self.by_size.get_mut(&size_bytes)?.pop_front()?;
         self.cached_bytes -= size_bytes;
         Some(chunk)
     }
@@ -158,15 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn the_most_recent_chunk_of_the_size_serves() {
+    fn the_oldest_chunk_of_the_size_serves() {
         let mut cache = ChunkCache::new(100);
         for chunk in 0..3 {
             in_use(&mut cache, 10);
             cache.put(10, chunk);
         }
-        assert_eq!(cache.take(10), Some(2));
+        assert_eq!(cache.take(10), Some(0));
         assert_eq!(cache.take(20), None);
-        assert_eq!(cache.take_if(10, |&chunk| chunk == 0), Some(0));
+        assert_eq!(cache.take_if(10, |&chunk| chunk == 1), Some(1));
         assert_eq!((cache.held_bytes(), cache.cached_bytes()), (30, 10));
     }
 

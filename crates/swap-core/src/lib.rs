@@ -1,10 +1,35 @@
-//! Placeholder while the engine is written.
+//! Moves memory in time: residency, the op stack, recording, and the execution of plans.
 
+mod copies;
+mod core;
+mod engine;
+mod entry;
+mod error;
+mod executor;
+mod ladder;
+mod name;
+mod ops;
+mod orders;
 mod plan;
+mod recipe;
+mod recorder;
 mod report;
+mod residency;
+mod step;
 mod trace;
 
+pub use engine::{Config, Engine};
+pub use entry::Residency;
+pub use error::{Error, OutOfMemory};
+pub use name::OpName;
+pub use ops::OpStack;
+pub use orders::Orders;
 pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
+pub use recipe::Recipe;
 pub use report::{StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
-pub use vmem::{AccessMode, ChunkCache, Room};
+pub use vmem::{
+    Access, AccessMode, ArenaConfig, BlockId, Bytes, ChunkCache, DevicePtr, Driver, DriverError,
+    ErrorKind, HostFunction, MemoryError, MemoryStats, Operands, Peak, PoolConfig, Room, Site,
+    StreamHandle, StreamId,
+};

@@ -1,7 +1,44 @@
-//! Placeholder while the pool is written.
+//! Device and host memory whose addresses stay while the memory behind them moves.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | chunk | a piece of physical device memory |
+//! | block | an allocation: an address, fixed from allocate to free, and at most one chunk behind it |
+//! | swappable | a block at or above the swap threshold: it has addresses and a chunk of its own |
+//! | segment | a large chunk from which smaller blocks are carved; it stays |
+//! | slot | the place in the pinned host arena that holds a block's bytes while it is away |
+//! | point | the end of some piece of work of a stream |
+//! | requested, allocated, active, reserved | bytes asked for; in live blocks; with memory behind them; taken from the driver |
+//!
+//! ```text
+//!   block's range  [ mapped / nothing / another chunk soon to be unmapped ]
+//!                      |
+//!   chunk          [ physical bytes ]---- home range: always mapped, copies run here
+//! ```
+//!
+//! This crate decides nothing about time: [`Pool::detach`] and [`Pool::attach`] are the two moves
+//! that the layer above composes into swapping. Reuse is ordered by stream waits.
 
+mod arena;
+mod block;
+mod carver;
 mod chunk_cache;
+mod error;
+mod memory;
+mod pool;
+mod stats;
+mod streams;
 
-pub use npu_sys::AccessMode;
+pub use npu_sys::{
+    Access, AccessMode, Bytes, ChunkHandle, Copy, DevicePtr, Driver, DriverError, ErrorKind,
+    EventHandle, HostFunction, HostPtr, Operands, StreamHandle,
+};
 
+pub use arena::{Arena, ArenaConfig, Slot};
+pub use block::BlockId;
 pub use chunk_cache::{ChunkCache, Room};
+pub use error::MemoryError;
+pub use memory::DeviceMemory;
+pub use pool::{Pool, PoolConfig};
+pub use stats::{MemoryStats, Peak};
+pub use streams::{Point, Site, Stall, StreamId, Streams, Uses};

@@ -1,0 +1,329 @@
+//! The engine's state, behind one lock: blocks, streams, the running step.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use vmem::{BlockId, Bytes, DeviceMemory, MemoryError, Point, Site, StreamId};
+
+use crate::engine::Config;
+use crate::entry::{Entry, Residency, State};
+use crate::error::Error;
+use crate::orders::Orders;
+use crate::recorder::Recorder;
+use crate::step::{PendingReport, Step};
+use crate::trace::{BlockIndex, OpIndex, Origin, TraceEvent};
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) memory: DeviceMemory,
+    /// Where ops run unless they say otherwise.
+    pub(crate) compute: StreamId,
+    /// Copies to the host.
+    pub(crate) copy_out: StreamId,
+    /// Copies to the device.
+    pub(crate) copy_in: StreamId,
+    /// By [`BlockId::index`]; entries of freed blocks are stale.
+    pub(crate) entries: Vec<Option<Entry>>,
+    /// Orders touches and allocations over all steps.
+    pub(crate) clock: u64,
+    pub(crate) step: Step,
+    pub(crate) orders: Option<Arc<Orders>>,
+    /// Blocks whose ordered swap-in found no room yet, oldest first.
+    pub(crate) put_off: VecDeque<BlockId>,
+    pub(crate) recorder: Option<Recorder>,
+    pub(crate) record_next: bool,
+    pub(crate) reports: VecDeque<PendingReport>,
+    /// Blocks move, so ops are marked to keep waits short.
+    pub(crate) moving: bool,
+    /// Bytes of resident swappable blocks.
+    pub(crate) resident_bytes: u64,
+    /// A wrapper of the driver wants to be told what ops use.
+    pub(crate) notes_accesses: bool,
+}
+
+impl Core {
+    pub(crate) fn new(mut memory: DeviceMemory, config: &Config) -> Result<Core, Error> {
+        let compute = match config.compute_stream {
+            Some(handle) => memory.streams.adopt(handle),
+            None => memory.streams.create()?,
+        };
+        let copy_out = memory.streams.create()?;
+        let copy_in = memory.streams.create()?;
+        memory.streams.measure_waits_for(copy_out);
+        memory.streams.measure_waits_for(copy_in);
+        let notes_accesses = memory.streams.driver().wants_accesses();
+        Ok(Core {
+            memory,
+            compute,
+            copy_out,
+            copy_in,
+            entries: Vec::new(),
+            clock: 0,
+            step: Step::default(),
+            orders: None,
+            put_off: VecDeque::new(),
+            recorder: config.record.then(Recorder::default),
+            record_next: config.record,
+            reports: VecDeque::new(),
+            moving: false,
+            resident_bytes: 0,
+            notes_accesses,
+        })
+    }
+
+    /// Allocates a block; `op` is the op that asks, which then pins it.
+    pub(crate) fn allocate(
+        &mut self,
+        size_bytes: u64,
+        name: &str,
+        stream: StreamId,
+        op: Option<OpIndex>,
+    ) -> Result<BlockId, Error> {
+        let id = self.allocate_memory(size_bytes, stream)?;
+        self.clock += 1;
+        let swappable = self.memory.pool.is_swappable(id);
+        let origin = match op {
+            Some(op) => Origin::Op(op),
+            None => Origin::Before(OpIndex(self.step.op_count)),
+        };
+        let place = if swappable { self.step.next_place(id) } else { BlockIndex(u32::MAX) };
+        let entry = Entry {
+            id,
+            state: State::Resident,
+            pins: u32::from(op.is_some()),
+            place,
+            origin,
+            birth: self.clock,
+            last_touch: self.clock,
+            asked_for: false,
+            host_copy: None,
+            arrived: None,
+            replayable: None,
+            version: 0,
+            dependents: Default::default(),
+            free_wanted: false,
+            name: name.into(),
+        };
+        if self.entries.len() <= id.index() {
+            self.entries.resize_with(id.index() + 1, || None);
+        }
+        self.entries[id.index()] = Some(entry);
+        if swappable {
+            let size_bytes = self.memory.pool.size_bytes(id);
+            self.resident_bytes += size_bytes;
+            self.step.signature = self.step.signature.mix(size_bytes);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.block(size_bytes, origin, name);
+            }
+            self.event(TraceEvent::Allocate(place));
+        } else {
+            self.note_segments();
+        }
+        self.note_resident_peak();
+        Ok(id)
+    }
+
+    /// Frees a block in whatever state it is.
+    pub(crate) fn free(&mut self, id: BlockId) -> Result<(), Error> {
+        let entry = self.entry(id)?;
+        if entry.free_wanted {
+            return Err(Error::Freed);
+        }
+        let place = entry.place;
+        if self.memory.pool.is_swappable(id) {
+            self.event(TraceEvent::Free(place));
+        }
+        // Its bytes are still needed to replay others; it goes when they are back or freed.
+        if !self.entry(id)?.dependents.is_empty() {
+            self.entry_mut(id)?.free_wanted = true;
+            return Ok(());
+        }
+        self.free_now(id)
+    }
+
+    fn free_now(&mut self, id: BlockId) -> Result<(), Error> {
+        let state = self.entry(id)?.state;
+        if state == State::Discarded {
+            self.forget_dependent(id)?;
+        }
+        let entry = self.entries[id.index()].take().expect("checked above");
+        if let Some(copy) = entry.host_copy {
+            self.memory.arena.give_back(copy.slot, copy.uses);
+        }
+        if self.memory.pool.is_swappable(id) && matches!(state, State::Resident | State::Replaying)
+        {
+            self.resident_bytes -= self.memory.pool.size_bytes(id);
+        }
+        if entry.asked_for {
+            self.put_off.retain(|&other| other != id);
+        }
+        self.memory.pool.free(id);
+        Ok(())
+    }
+
+    /// Takes a block that is no longer discarded off the lists of its recipe's inputs.
+    pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
+        let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
+        for &input in &replayable.inputs {
+            let Ok(entry) = self.entry_mut(input) else { continue };
+            entry.dependents.retain(|dependent| *dependent != id);
+            if entry.free_wanted && entry.dependents.is_empty() {
+                self.free_now(input)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `stream` wait for `point`; the wait counts as a stall if a copy is behind it.
+    pub(crate) fn wait(&mut self, stream: StreamId, point: Point, site: Site) -> Result<(), Error> {
+        self.memory.streams.order_after(stream, point, site)?;
+        Ok(())
+    }
+
+    /// Where a block's bytes are.
+    pub(crate) fn residency(&mut self, id: BlockId) -> Result<Residency, Error> {
+        let entry = self.entry(id)?;
+        let (state, arrived) = (entry.state, entry.arrived);
+        let copied = entry.host_copy.as_ref().map(|copy| copy.copied);
+        let mut complete = |point: Option<Point>| match point {
+            Some(point) => self.memory.streams.has_completed(point),
+            None => Ok(true),
+        };
+        Ok(match state {
+            State::Resident | State::Replaying if complete(arrived)? => Residency::Resident,
+            State::Resident | State::Replaying => Residency::Arriving,
+            State::Away { .. } if complete(copied)? => Residency::Away,
+            State::Away { .. } => Residency::Leaving,
+            State::Discarded => Residency::Discarded,
+        })
+    }
+
+    /// Counts one more event of the step, and records it if recording is on.
+    pub(crate) fn event(&mut self, event: TraceEvent) {
+        self.step.event_count += 1;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(event);
+        }
+    }
+
+    pub(crate) fn note_segments(&mut self) {
+        let segment_bytes = self.memory.pool.stats().segment_bytes.current;
+        if segment_bytes != self.step.segment_bytes {
+            self.step.segment_bytes = segment_bytes;
+            self.event(TraceEvent::Segments(segment_bytes));
+        }
+    }
+
+    pub(crate) fn note_resident_peak(&mut self) {
+        let bytes = self.resident_bytes + self.step.segment_bytes;
+        self.step.resident_bytes_peak = self.step.resident_bytes_peak.max(bytes);
+    }
+
+    pub(crate) fn entry(&self, id: BlockId) -> Result<&Entry, Error> {
+        match self.entries.get(id.index()) {
+            Some(Some(entry)) if entry.id == id => Ok(entry),
+            _ => Err(Error::Freed),
+        }
+    }
+
+    pub(crate) fn entry_mut(&mut self, id: BlockId) -> Result<&mut Entry, Error> {
+        match self.entries.get_mut(id.index()) {
+            Some(Some(entry)) if entry.id == id => Ok(entry),
+            _ => Err(Error::Freed),
+        }
+    }
+
+    /// The error for memory that even rescue could not find.
+    pub(crate) fn out_of_memory(
+        &self,
+        requested_bytes: u64,
+        missing_bytes: u64,
+        host_full: bool,
+    ) -> Error {
+        let mut report = crate::error::OutOfMemory {
+            requested_bytes,
+            missing_bytes,
+            limit_bytes: self.memory.pool.config().limit_bytes,
+            resident_bytes: self.resident_bytes,
+            pinned_bytes: 0,
+            away_bytes: 0,
+            segment_bytes: self.step.segment_bytes,
+            largest: Vec::new(),
+            host_full,
+        };
+        for entry in self.entries.iter().flatten() {
+            if !self.memory.pool.is_swappable(entry.id) {
+                continue;
+            }
+            let bytes = self.memory.pool.size_bytes(entry.id);
+            match entry.state {
+                State::Resident | State::Replaying => {
+                    report.largest.push((entry.name.to_string(), bytes));
+                    report.pinned_bytes += if entry.pins > 0 { bytes } else { 0 };
+                }
+                State::Away { .. } | State::Discarded => report.away_bytes += bytes,
+            }
+        }
+        report.largest.sort_by(|left, right| right.1.cmp(&left.1).then(left.0.cmp(&right.0)));
+        report.largest.truncate(5);
+        tracing::warn!(requested = %Bytes(requested_bytes), "out of device memory");
+        Error::OutOfMemory(Box::new(report))
+    }
+
+    /// Allocates from the pool; on a full device evicts others until it fits.
+    fn allocate_memory(&mut self, size_bytes: u64, stream: StreamId) -> Result<BlockId, Error> {
+        let mut evicted = false;
+        loop {
+            let DeviceMemory { pool, streams, .. } = &mut self.memory;
+            match pool.allocate(streams, size_bytes, stream) {
+                Ok(id) => return Ok(id),
+                Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
+                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Puts a chunk behind a block; on a full device evicts others if `rescue` allows it.
+    /// Returns whether there was room.
+    pub(crate) fn attach(
+        &mut self,
+        id: BlockId,
+        rescue: bool,
+    ) -> Result<Option<vmem::Uses>, Error> {
+        let mut evicted = false;
+        loop {
+            let DeviceMemory { pool, streams, .. } = &mut self.memory;
+            match pool.attach(streams, id) {
+                Ok(ready) => {
+                    self.resident_bytes += self.memory.pool.size_bytes(id);
+                    self.note_resident_peak();
+                    return Ok(Some(ready));
+                }
+                Err(MemoryError::DeviceFull { missing_bytes, .. }) if rescue => {
+                    let size_bytes = self.memory.pool.size_bytes(id);
+                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                }
+                Err(MemoryError::DeviceFull { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes the chunk from behind a resident block.
+    pub(crate) fn detach(&mut self, id: BlockId, ready: vmem::Uses) -> vmem::ChunkHandle {
+        self.resident_bytes -= self.memory.pool.size_bytes(id);
+        self.memory.pool.detach(id, ready)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // The timers of steps that nobody will hear of go back to be destroyed with the others.
+        let mut timers = self.step.take_timers();
+        timers.extend(self.recorder.take().into_iter().flat_map(Recorder::into_timers));
+        timers.extend(self.reports.drain(..).flat_map(PendingReport::into_timers));
+        timers.into_iter().for_each(|timer| self.memory.streams.recycle_timer(timer));
+    }
+}

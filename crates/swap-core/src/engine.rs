@@ -1,0 +1,210 @@
+//! The engine: what everything above holds on to.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use vmem::{
+    ArenaConfig, BlockId, DeviceMemory, DevicePtr, Driver, MemoryStats, PoolConfig, StreamHandle,
+    StreamId,
+};
+
+use crate::core::Core;
+use crate::entry::Residency;
+use crate::error::Error;
+use crate::orders::Orders;
+use crate::report::StepReport;
+
+/// Settings of an [`Engine`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The device pool: cap, swap threshold, segment size.
+    pub pool: PoolConfig,
+    /// The pinned host arena: cap, region size.
+    pub arena: ArenaConfig,
+    /// Where ops run; a stream of the engine's own if `None`. It must outlive the engine.
+    pub compute_stream: Option<StreamHandle>,
+    /// Whether the first step is recorded.
+    pub record: bool,
+}
+
+/// Owns a device's memory and moves it. Clones share one engine.
+///
+/// When the last clone and the last [`OpStack`](crate::OpStack) are gone, it waits for the device
+/// and gives everything back.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    pub(crate) replayed: Condvar,
+    pub(crate) compute: StreamId,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        self.core.lock().map_err(|_| Error::Poisoned)
+    }
+
+    /// Waits until some replay has ended.
+    pub(crate) fn wait_for_replay<'a>(
+        &self,
+        core: MutexGuard<'a, Core>,
+    ) -> Result<MutexGuard<'a, Core>, Error> {
+        self.replayed.wait(core).map_err(|_| Error::Poisoned)
+    }
+}
+
+impl Engine {
+    /// Opens an engine on a device. Nothing of the device's memory is taken yet.
+    ///
+    /// # Errors
+    /// If the settings contradict each other, or the driver fails.
+    pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Engine, Error> {
+        let memory = DeviceMemory::new(driver, config.pool, config.arena)?;
+        let core = Core::new(memory, &config)?;
+        let compute = core.compute;
+        let shared = Shared { core: Mutex::new(core), replayed: Condvar::new(), compute };
+        Ok(Engine { shared: Arc::new(shared) })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The stream on which ops run by default.
+    pub fn compute_stream(&self) -> StreamId {
+        self.shared.compute
+    }
+
+    /// Makes a stream of the caller known, to begin ops on it. It must outlive the engine.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn adopt_stream(&self, handle: StreamHandle) -> Result<StreamId, Error> {
+        Ok(self.shared.lock()?.memory.streams.adopt(handle))
+    }
+
+    /// The driver's handles of the compute, copy-out and copy-in streams.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn stream_handles(&self) -> Result<[StreamHandle; 3], Error> {
+        let core = self.shared.lock()?;
+        let handle = |stream| core.memory.streams.handle(stream);
+        Ok([handle(core.compute), handle(core.copy_out), handle(core.copy_in)])
+    }
+
+    /// Allocates outside any op, for use on the compute stream. `name` is for reports and may be
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold.
+    pub fn allocate(&self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
+        self.shared.lock()?.allocate(size_bytes, name, self.shared.compute, None)
+    }
+
+    /// Frees a block. Legal in every state; work already submitted still sees it.
+    ///
+    /// # Errors
+    /// [`Error::Freed`] if it was freed before.
+    pub fn free(&self, block: BlockId) -> Result<(), Error> {
+        self.shared.lock()?.free(block)
+    }
+
+    /// The block's address, the same from allocate to free. There is memory behind it only while
+    /// an op touches it.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn address(&self, block: BlockId) -> Result<DevicePtr, Error> {
+        let core = self.shared.lock()?;
+        core.entry(block)?;
+        Ok(core.memory.pool.address(block))
+    }
+
+    /// Where the block's bytes are.
+    ///
+    /// # Errors
+    /// [`Error::Freed`], or if the driver fails.
+    pub fn residency(&self, block: BlockId) -> Result<Residency, Error> {
+        self.shared.lock()?.residency(block)
+    }
+
+    /// Sets what later steps run under: whether they are recorded, and the plan. Call it between
+    /// steps.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] in the middle of a step.
+    pub fn set_orders(&self, record: bool, orders: Option<Arc<Orders>>) -> Result<(), Error> {
+        self.shared.lock()?.set_orders(record, orders)
+    }
+
+    /// Ends the step and returns the reports that have become complete, oldest first.
+    ///
+    /// A recorded step waits for the device and reports at once. Any other reports when its work
+    /// is complete, with a later call.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn end_step(&self) -> Result<Vec<StepReport>, Error> {
+        let mut core = self.shared.lock()?;
+        core.end_step()?;
+        let wait = core.owes_trace();
+        core.finished(wait)
+    }
+
+    /// Waits for the device and returns the reports that are still owed, oldest first.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn drain_reports(&self) -> Result<Vec<StepReport>, Error> {
+        self.shared.lock()?.finished(true)
+    }
+
+    /// Waits until all work of the engine's streams is complete.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        Ok(self.shared.lock()?.memory.streams.synchronize()?)
+    }
+
+    /// Gives caches back to the driver, waiting for the device where it must.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn trim(&self) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        let DeviceMemory { pool, arena, streams, .. } = &mut core.memory;
+        pool.trim(streams)?;
+        arena.trim(streams)?;
+        core.note_segments();
+        Ok(())
+    }
+
+    /// Memory counters.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
+        Ok(self.shared.lock()?.memory.pool.stats())
+    }
+
+    /// Leaves out all waits at one place. A test shows that a checker then notices.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    #[cfg(feature = "planted")]
+    pub fn plant(&self, site: Option<vmem::Site>) -> Result<(), Error> {
+        self.shared.lock()?.memory.streams.plant(site);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("compute", &self.shared.compute).finish_non_exhaustive()
+    }
+}

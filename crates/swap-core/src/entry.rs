@@ -1,0 +1,75 @@
+//! What the engine knows about one block beyond its memory.
+
+use smallvec::SmallVec;
+use vmem::{BlockId, ChunkHandle, Point, Slot, Uses};
+
+use crate::recipe::Replayable;
+use crate::trace::{BlockIndex, Origin};
+
+use std::sync::Arc;
+
+/// Where a block's bytes are, in the words of the residency machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Residency {
+    /// On the device.
+    Resident,
+    /// Given away; the copy to the host may still be running.
+    Leaving,
+    /// On the host.
+    Away,
+    /// On the device once the copy that was issued is complete.
+    Arriving,
+    /// Nowhere; replaying the producer brings them back.
+    Discarded,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: BlockId,
+    pub(crate) state: State,
+    /// Open ops that touch the block.
+    pub(crate) pins: u32,
+    /// The block's place in this step.
+    pub(crate) place: BlockIndex,
+    pub(crate) origin: Origin,
+    /// Order of allocation over all steps.
+    pub(crate) birth: u64,
+    /// For the least recently used victim.
+    pub(crate) last_touch: u64,
+    /// A swap-in was ordered and found no room yet.
+    pub(crate) asked_for: bool,
+    /// The bytes on the host; as long as it exists they are the block's current ones.
+    pub(crate) host_copy: Option<HostCopy>,
+    /// An op on another stream waits for this before it touches the block.
+    pub(crate) arrived: Option<Point>,
+    /// How to make the bytes again.
+    pub(crate) replayable: Option<Arc<Replayable>>,
+    /// Counts writes, to tell whether a recipe's inputs are what they were.
+    pub(crate) version: u32,
+    /// Discarded blocks whose recipe reads this one.
+    pub(crate) dependents: SmallVec<[BlockId; 2]>,
+    /// Freed by its owner, kept for its dependents.
+    pub(crate) free_wanted: bool,
+    pub(crate) name: Box<str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Resident,
+    /// On the host. The chunk that it had may still be in the cache.
+    Away {
+        chunk: Option<ChunkHandle>,
+    },
+    Discarded,
+    /// A replay is writing it.
+    Replaying,
+}
+
+#[derive(Debug)]
+pub(crate) struct HostCopy {
+    pub(crate) slot: Slot,
+    /// The copy that filled it.
+    pub(crate) copied: Point,
+    /// The copies that use it.
+    pub(crate) uses: Uses,
+}

@@ -1,0 +1,99 @@
+//! What the engine can fail with.
+
+use std::fmt;
+
+use vmem::{Bytes, DriverError, MemoryError};
+
+/// A failed call of the engine. Blocks keep their bytes unless the device itself failed.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Even with everything else away, the memory asked for does not fit under the cap.
+    #[error("out of device memory: {0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The pool or the arena failed for another reason.
+    #[error(transparent)]
+    Memory(MemoryError),
+    /// A block that was freed was used.
+    #[error("a block was used after it was freed")]
+    Freed,
+    /// A call out of order, such as an end without a begin.
+    #[error("{0}")]
+    Usage(&'static str),
+    /// An earlier panic left the engine in an unknown state.
+    #[error("the engine stopped at an earlier panic; restart the program")]
+    Poisoned,
+    /// A recipe failed.
+    #[error("replaying '{op}' failed: {text}")]
+    Replay {
+        /// The op that was replayed.
+        op: String,
+        /// What its recipe said.
+        text: String,
+    },
+}
+
+impl From<MemoryError> for Error {
+    fn from(error: MemoryError) -> Error {
+        Error::Memory(error)
+    }
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Error {
+        Error::Memory(MemoryError::Driver(error))
+    }
+}
+
+/// What the memory was doing when no more could be found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub requested_bytes: u64,
+    /// Bytes missing under the cap.
+    pub missing_bytes: u64,
+    /// The cap.
+    pub limit_bytes: u64,
+    /// Bytes of resident swappable blocks.
+    pub resident_bytes: u64,
+    /// Those of them that open ops hold.
+    pub pinned_bytes: u64,
+    /// Bytes of blocks on the host or discarded.
+    pub away_bytes: u64,
+    /// Bytes of segments for small blocks.
+    pub segment_bytes: u64,
+    /// The largest resident blocks: name and bytes.
+    pub largest: Vec<(String, u64)>,
+    /// Whether the host arena had no room for more.
+    pub host_full: bool,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} asked for, {} more than the cap of {}; resident {} (of it {} held by running ops), \
+             away {}, small blocks {}",
+            Bytes(self.requested_bytes),
+            Bytes(self.missing_bytes),
+            Bytes(self.limit_bytes),
+            Bytes(self.resident_bytes),
+            Bytes(self.pinned_bytes),
+            Bytes(self.away_bytes),
+            Bytes(self.segment_bytes),
+        )?;
+        if !self.largest.is_empty() {
+            write!(f, "; largest:")?;
+            for (name, bytes) in &self.largest {
+                let name = if name.is_empty() { "unnamed" } else { name };
+                write!(f, " {name} {},", Bytes(*bytes))?;
+            }
+        }
+        let needed = Bytes(self.limit_bytes.saturating_add(self.missing_bytes));
+        if self.host_full {
+            write!(f, " the host arena is full too: raise its cap, or the device cap to {needed}")
+        } else {
+            write!(f, " a cap of {needed} would have helped")
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Runs the plan: at each op boundary, the actions that are due there.
+
+use vmem::{BlockId, DeviceMemory};
+
+use crate::core::Core;
+use crate::entry::State;
+use crate::error::Error;
+use crate::plan::{Action, ActionKind, Phase};
+use crate::trace::OpIndex;
+
+impl Core {
+    /// Runs what is due before `op` begins or after it has ended. Stops at a block that must be
+    /// replayed and returns it; call again after the replay.
+    pub(crate) fn boundary(&mut self, op: OpIndex, phase: Phase) -> Result<Option<BlockId>, Error> {
+        while let Some(action) = self.due_action(op, phase) {
+            self.step.next_action += 1;
+            let Some(id) = self.planned_block(action) else {
+                self.step.drifted_at = Some(op);
+                return Ok(None);
+            };
+            if let Some(replay) = self.perform(action.kind, id)? {
+                return Ok(Some(replay));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tries ordered swap-ins that found no room, and unmaps what the device no longer uses.
+    pub(crate) fn housekeeping(&mut self) -> Result<(), Error> {
+        for _ in 0..self.put_off.len() {
+            let Some(id) = self.put_off.pop_front() else { break };
+            let away = self.entry(id).is_ok_and(|entry| matches!(entry.state, State::Away { .. }));
+            if away && !self.swap_in(id, false)? {
+                self.put_off.push_back(id);
+            }
+        }
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.poll(streams)?;
+        Ok(())
+    }
+
+    fn due_action(&self, op: OpIndex, phase: Phase) -> Option<Action> {
+        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
+        let action = *orders.actions().get(self.step.next_action)?;
+        ((action.op, action.phase) <= (op, phase)).then_some(action)
+    }
+
+    /// The block that the plan means, if it still is what the plan knew.
+    fn planned_block(&self, action: Action) -> Option<BlockId> {
+        let orders = self.orders.as_ref()?;
+        let id = *self.step.places.get(action.block.0 as usize)?;
+        let entry = self.entry(id).ok()?;
+        let size_bytes = self.memory.pool.size_bytes(id);
+        orders.matches(action.block, size_bytes, entry.origin).then_some(id)
+    }
+
+    /// One action. A block that is already where it should be, or cannot move, is left alone.
+    fn perform(&mut self, kind: ActionKind, id: BlockId) -> Result<Option<BlockId>, Error> {
+        let state = self.entry(id)?.state;
+        match kind {
+            ActionKind::SwapOut => {
+                if self.can_leave(id) {
+                    self.swap_out(id)?;
+                }
+            }
+            ActionKind::SwapIn => {
+                if matches!(state, State::Away { .. })
+                    && !self.entry(id)?.asked_for
+                    && !self.swap_in(id, false)?
+                {
+                    self.entry_mut(id)?.asked_for = true;
+                    self.put_off.push_back(id);
+                }
+            }
+            ActionKind::Discard => {
+                if self.can_leave(id) && self.can_replay(id) {
+                    self.discard(id)?;
+                }
+            }
+            ActionKind::Replay => {
+                if state == State::Discarded {
+                    return Ok(Some(id));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,63 @@
+//! Rescue: making room for an allocation that found none.
+
+use std::cmp::Reverse;
+
+use vmem::BlockId;
+
+use crate::core::Core;
+use crate::entry::Entry;
+use crate::error::Error;
+
+impl Core {
+    /// Sends one block away to make room for `requested_bytes`. Counts a rescue the first time
+    /// for an allocation (`evicted` is false then).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if nobody can leave.
+    pub(crate) fn rescue(
+        &mut self,
+        requested_bytes: u64,
+        missing_bytes: u64,
+        evicted: &mut bool,
+    ) -> Result<(), Error> {
+        let mut host_full = false;
+        for id in self.victims() {
+            let left = self.swap_out(id)?;
+            host_full |= !left;
+            let left = left || self.discard_instead(id)?;
+            if left {
+                if !std::mem::replace(evicted, true) {
+                    self.step.counters.rescues += 1;
+                    self.moving = true;
+                }
+                return Ok(());
+            }
+        }
+        Err(self.out_of_memory(requested_bytes, missing_bytes, host_full))
+    }
+
+    /// Where the host has no room, a block with a recipe can still be dropped.
+    fn discard_instead(&mut self, id: BlockId) -> Result<bool, Error> {
+        if !self.can_replay(id) {
+            return Ok(false);
+        }
+        self.discard(id)?;
+        Ok(true)
+    }
+
+    /// The blocks that may leave, best victim first: farthest next use when the orders know the
+    /// step, else least recent use.
+    fn victims(&self) -> Vec<BlockId> {
+        let free_to_go = |entry: &&Entry| self.can_leave(entry.id);
+        let mut victims: Vec<&Entry> = self.entries.iter().flatten().filter(free_to_go).collect();
+        let next_use = |entry: &Entry| {
+            let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
+            orders.next_use(entry.place, self.step.event_count, entry.origin)
+        };
+        victims.sort_by_cached_key(|entry| match next_use(entry) {
+            Some(position) => (Reverse(position), u64::from(entry.place.0)),
+            None => (Reverse(0), entry.last_touch),
+        });
+        victims.into_iter().map(|entry| entry.id).collect()
+    }
+}

@@ -1,0 +1,426 @@
+//! The op stack: how operators tell the engine what they touch.
+
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use vmem::{Access, AccessMode, BlockId, DevicePtr, EventHandle, HostFunction, Operands, StreamId};
+
+use crate::core::Core;
+use crate::engine::{Engine, Shared};
+use crate::error::Error;
+use crate::name::OpName;
+use crate::plan::Phase;
+use crate::recipe::{Recipe, Replayable};
+use crate::recorder::Timing;
+use crate::residency::Touched;
+use crate::trace::{OpIndex, TraceEvent};
+
+/// The open ops of one thread, innermost last.
+///
+/// Each operator is `begin`, a `touch` for each block it uses, its work, `end`. A touched block is
+/// resident, ordered before the op's work, and stays until the op ends. Dropping the stack in the
+/// middle of ops, as an exception does, lets their blocks go.
+pub struct OpStack {
+    shared: Arc<Shared>,
+    frames: Vec<Frame>,
+    /// Replays that this thread is in.
+    replays: u32,
+}
+
+#[derive(Debug)]
+struct Frame {
+    name: OpName,
+    op: OpIndex,
+    stream: StreamId,
+    replay: bool,
+    touched: SmallVec<[(BlockId, AccessMode, DevicePtr); 8]>,
+    allocated: SmallVec<[BlockId; 4]>,
+    recipe: Option<Recipe>,
+    launched: bool,
+    /// Recorded before the op's work, when its time is measured.
+    timer: Option<EventHandle>,
+    /// The stream's position when `timer` was recorded.
+    position: u64,
+}
+
+impl OpStack {
+    pub(crate) fn new(shared: Arc<Shared>) -> OpStack {
+        OpStack { shared, frames: Vec::new(), replays: 0 }
+    }
+
+    /// Begins an op on the engine's compute stream.
+    ///
+    /// # Errors
+    /// If the driver fails, or a replay that the plan orders here does.
+    pub fn begin(&mut self, name: OpName) -> Result<(), Error> {
+        self.begin_on(name, self.shared.compute)
+    }
+
+    /// Begins an op whose work runs on `stream`.
+    ///
+    /// # Errors
+    /// As for [`begin`](OpStack::begin).
+    pub fn begin_on(&mut self, name: OpName, stream: StreamId) -> Result<(), Error> {
+        let replay = self.replays > 0;
+        let shared = Arc::clone(&self.shared);
+        let mut core = shared.lock()?;
+        if !replay {
+            core.housekeeping()?;
+            while let Some(block) = {
+                let op = OpIndex(core.step.op_count);
+                core.boundary(op, Phase::Begin)?
+            } {
+                drop(core);
+                self.replay(block)?;
+                core = shared.lock()?;
+            }
+        }
+        let frame = self.open_frame(&mut core, name, stream, replay)?;
+        drop(core);
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn open_frame(
+        &self,
+        core: &mut Core,
+        name: OpName,
+        stream: StreamId,
+        replay: bool,
+    ) -> Result<Frame, Error> {
+        let op = OpIndex(core.step.op_count);
+        let mut timer = None;
+        if !replay {
+            if core.step.start.is_none() {
+                core.step.start = Some(core.memory.streams.timer(core.compute)?);
+            }
+            if core.recorder.is_some() && self.frames.is_empty() {
+                timer = Some(core.memory.streams.timer(stream)?);
+            }
+            core.step.op_count += 1;
+            core.step.signature = core.step.signature.mix(name.hash());
+            if let Some(recorder) = &mut core.recorder {
+                recorder.op(name.text(), self.frames.len());
+            }
+            core.event(TraceEvent::Begin(op));
+        }
+        Ok(Frame {
+            name,
+            op,
+            stream,
+            replay,
+            touched: SmallVec::new(),
+            allocated: SmallVec::new(),
+            recipe: None,
+            launched: false,
+            timer,
+            position: core.memory.streams.here(stream).position,
+        })
+    }
+
+    /// Makes a block resident for the innermost op and keeps it so until the op ends. Returns its
+    /// address, the same from allocate to free.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold;
+    /// [`Error::Freed`]; [`Error::Usage`] outside an op.
+    pub fn touch(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
+        let shared = Arc::clone(&self.shared);
+        let mut core = shared.lock()?;
+        loop {
+            let frame = self.frames.last().ok_or(NO_OP)?;
+            let (stream, replay) = (frame.stream, frame.replay);
+            match core.touch(block, mode, stream, replay)? {
+                Touched::Ready(address) => {
+                    self.settle(&mut core)?;
+                    let frame = self.frames.last_mut().ok_or(NO_OP)?;
+                    frame.touched.push((block, mode, address));
+                    return Ok(address);
+                }
+                Touched::Replay(block) => {
+                    if !replay {
+                        core.step.counters.misses += 1;
+                    }
+                    drop(core);
+                    self.replay(block)?;
+                    core = shared.lock()?;
+                }
+                Touched::Busy => core = shared.wait_for_replay(core)?,
+            }
+        }
+    }
+
+    /// Allocates an output of the innermost op; it stays resident until the op ends. `name` is
+    /// for reports and may be empty.
+    ///
+    /// # Errors
+    /// As for [`touch`](OpStack::touch).
+    pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
+        let shared = Arc::clone(&self.shared);
+        let mut core = shared.lock()?;
+        let frame = self.frames.last().ok_or(NO_OP)?;
+        let block = core.allocate(size_bytes, name, frame.stream, Some(frame.op))?;
+        self.settle(&mut core)?;
+        self.frames.last_mut().ok_or(NO_OP)?.allocated.push(block);
+        Ok(block)
+    }
+
+    /// Frees a block. Legal in every state; work already submitted still sees it.
+    ///
+    /// # Errors
+    /// [`Error::Freed`] if it was freed before.
+    pub fn free(&mut self, block: BlockId) -> Result<(), Error> {
+        self.shared.lock()?.free(block)
+    }
+
+    /// Runs a host function over the blocks that the innermost op has touched, in their order.
+    /// `cost_us` is its time on a device with a virtual clock.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op, or if a block that is written was touched twice: touch it
+    /// once as [`ReadWrite`](AccessMode::ReadWrite).
+    pub fn launch(
+        &mut self,
+        cost_us: f64,
+        body: impl FnOnce(&Operands<'_>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let core = shared.lock()?;
+        let frame = self.frames.last_mut().ok_or(NO_OP)?;
+        let twice = |&(block, mode, _): &(BlockId, AccessMode, DevicePtr)| {
+            let same = |other: &&(BlockId, AccessMode, DevicePtr)| other.0 == block;
+            mode.writes() && frame.touched.iter().filter(same).count() > 1
+        };
+        if frame.touched.iter().any(twice) {
+            return Err(Error::Usage("an op touches a block that it writes more than once"));
+        }
+        let mut accesses = Vec::with_capacity(frame.touched.len());
+        for &(block, mode, start) in &frame.touched {
+            core.entry(block)?;
+            let size_bytes = core.memory.pool.requested_bytes(block);
+            accesses.push(Access { start, size_bytes, mode });
+        }
+        let name = frame.name.text();
+        let function = HostFunction { name, accesses, cost_us, body: Box::new(body) };
+        let stream = core.memory.streams.handle(frame.stream);
+        // SAFETY: `touch` made each block resident, mapped its whole range and ordered the stream
+        // behind its copies; the frame's pins keep it so until `end`, where the use is noted and
+        // from then on holds every unmap and reuse back. Blocks are disjoint, and the check above
+        // leaves no written block twice.
+        unsafe { core.memory.streams.driver().launch_host(function, stream) }?;
+        frame.launched = true;
+        Ok(())
+    }
+
+    /// Lets the engine run the innermost op again to bring its outputs back. Outputs are the
+    /// blocks that it touches as [`Write`](AccessMode::Write).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op.
+    pub fn recipe(&mut self, recipe: Recipe) -> Result<(), Error> {
+        self.frames.last_mut().ok_or(NO_OP)?.recipe = Some(recipe);
+        Ok(())
+    }
+
+    /// Ends the innermost op: its blocks may move again, and what the plan orders here happens.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
+    pub fn end(&mut self) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let mut core = shared.lock()?;
+        let frame = self.frames.pop().ok_or(NO_OP)?;
+        let (op, replay) = (frame.op, frame.replay);
+        close_frame(&mut core, frame)?;
+        if replay {
+            return Ok(());
+        }
+        core.housekeeping()?;
+        while let Some(block) = core.boundary(op, Phase::End)? {
+            drop(core);
+            self.replay(block)?;
+            core = shared.lock()?;
+        }
+        Ok(())
+    }
+
+    /// Number of open ops.
+    pub fn depth(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Brings a discarded block back by running its recipe.
+    fn replay(&mut self, block: BlockId) -> Result<(), Error> {
+        let shared = Arc::clone(&self.shared);
+        let Some(replayable) = shared.lock()?.try_begin_replay(block)? else { return Ok(()) };
+        tracing::trace!(op = replayable.op, "replaying");
+        let fresh = self.is_fresh()?;
+        let depth = self.frames.len();
+        self.replays += 1;
+        let result = replayable.recipe.run(self);
+        self.replays -= 1;
+        let mut core = shared.lock()?;
+        for frame in self.frames.drain(depth..) {
+            abandon_frame(&mut core, &frame);
+        }
+        core.end_replay(block, result.is_ok())?;
+        if fresh && let Some(frame) = self.frames.first_mut() {
+            frame.position = core.memory.streams.here(frame.stream).position;
+            if let Some(timer) = frame.timer {
+                core.memory.streams.record_timer_again(timer, frame.stream)?;
+            }
+        }
+        drop(core);
+        shared.replayed.notify_all();
+        result
+    }
+
+    /// Whether the outermost op has no work behind its timer yet.
+    fn is_fresh(&self) -> Result<bool, Error> {
+        let core = self.shared.lock()?;
+        Ok(self.frames.first().is_some_and(|frame| is_fresh(frame, &core)))
+    }
+
+    /// While recording: keeps what the op waited for out of the op's own time.
+    fn settle(&self, core: &mut Core) -> Result<(), Error> {
+        if core.recorder.is_none() {
+            return Ok(());
+        }
+        let Some(frame) = self.frames.first().filter(|frame| !frame.replay) else { return Ok(()) };
+        let Some(timer) = frame.timer else { return Ok(()) };
+        if is_fresh(frame, core) {
+            core.memory.streams.record_timer_again(timer, frame.stream)?;
+            core.collect_stalls(None);
+        } else {
+            core.collect_stalls(Some(frame.op));
+        }
+        Ok(())
+    }
+}
+
+const NO_OP: Error = Error::Usage("no op is open on this thread: call begin first");
+
+fn is_fresh(frame: &Frame, core: &Core) -> bool {
+    !frame.launched && core.memory.streams.here(frame.stream).position == frame.position
+}
+
+/// Notes the op's uses, lets its blocks go, and keeps its recipe.
+fn close_frame(core: &mut Core, frame: Frame) -> Result<(), Error> {
+    let point = core.memory.streams.advance(frame.stream);
+    if !frame.launched && core.notes_accesses {
+        note_accesses(core, &frame)?;
+    }
+    for &(block, mode, _) in &frame.touched {
+        let Ok(entry) = core.entry_mut(block) else { continue };
+        entry.pins -= 1;
+        if frame.replay && mode.writes() {
+            entry.arrived = Some(point);
+        }
+        core.memory.pool.note_use(block, point);
+    }
+    for &block in &frame.allocated {
+        let Ok(entry) = core.entry_mut(block) else { continue };
+        entry.pins -= 1;
+        core.memory.pool.note_use(block, point);
+    }
+    if frame.replay {
+        return Ok(());
+    }
+    if core.moving {
+        core.memory.streams.mark(frame.stream)?;
+    }
+    if let (Some(start), true) = (frame.timer, core.recorder.is_some()) {
+        let end = core.memory.streams.timer(frame.stream)?;
+        let recorder = core.recorder.as_mut().expect("checked above");
+        recorder.timing(Timing { op: frame.op, start, end });
+    }
+    keep_recipe(core, frame.name.text(), frame.op, &frame.touched, frame.recipe)?;
+    core.event(TraceEvent::End(frame.op));
+    Ok(())
+}
+
+fn keep_recipe(
+    core: &mut Core,
+    op_name: &'static str,
+    op: OpIndex,
+    touched: &[(BlockId, AccessMode, DevicePtr)],
+    recipe: Option<Recipe>,
+) -> Result<(), Error> {
+    let Some(recipe) = recipe else { return Ok(()) };
+    // An op that changes its input cannot run twice.
+    if touched.iter().any(|&(_, mode, _)| mode == AccessMode::ReadWrite) {
+        return Ok(());
+    }
+    let mut replayable =
+        Replayable { op: op_name, recipe, blocks: SmallVec::new(), inputs: SmallVec::new() };
+    for &(block, mode, _) in touched {
+        let Ok(entry) = core.entry(block) else { return Ok(()) };
+        replayable.blocks.push((block, entry.version));
+        if mode == AccessMode::Read {
+            replayable.inputs.push(block);
+        }
+    }
+    let replayable = Arc::new(replayable);
+    for &(block, mode, _) in touched {
+        if mode == AccessMode::Write && core.memory.pool.is_swappable(block) {
+            core.entry_mut(block)?.replayable = Some(Arc::clone(&replayable));
+        }
+    }
+    if let Some(recorder) = &mut core.recorder {
+        recorder.replayable(op);
+    }
+    Ok(())
+}
+
+fn note_accesses(core: &Core, frame: &Frame) -> Result<(), Error> {
+    let mut accesses: SmallVec<[Access; 8]> = SmallVec::new();
+    for &(block, mode, start) in &frame.touched {
+        if core.entry(block).is_ok() {
+            let size_bytes = core.memory.pool.requested_bytes(block);
+            accesses.push(Access { start, size_bytes, mode });
+        }
+    }
+    let streams = &core.memory.streams;
+    streams.driver().note_access(streams.handle(frame.stream), &accesses)?;
+    Ok(())
+}
+
+/// Lets the blocks of an op go that never ended.
+fn abandon_frame(core: &mut Core, frame: &Frame) {
+    let point = core.memory.streams.advance(frame.stream);
+    let touched = frame.touched.iter().map(|&(block, _, _)| block);
+    for block in touched.chain(frame.allocated.iter().copied()) {
+        if let Ok(entry) = core.entry_mut(block) {
+            entry.pins -= 1;
+            core.memory.pool.note_use(block, point);
+        }
+    }
+    if let Some(timer) = frame.timer {
+        core.memory.streams.recycle_timer(timer);
+    }
+}
+
+impl Drop for OpStack {
+    fn drop(&mut self) {
+        // A poisoned engine keeps its pins; nothing runs on it any more.
+        if let Ok(mut core) = self.shared.lock() {
+            for frame in self.frames.drain(..) {
+                abandon_frame(&mut core, &frame);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for OpStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.frames.iter().map(|frame| frame.name.text())).finish()
+    }
+}
+
+impl Engine {
+    /// A new, empty op stack; each thread that runs ops has its own.
+    pub fn op_stack(&self) -> OpStack {
+        OpStack::new(Arc::clone(self.shared()))
+    }
+}

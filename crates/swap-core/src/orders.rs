@@ -1,0 +1,63 @@
+//! A plan made ready for execution, with the next uses that rescues ask for.
+
+use crate::plan::{Action, Plan, PlanBlock};
+use crate::trace::{BlockIndex, Origin, Trace, TraceEvent};
+
+/// A plan and what the recorded step tells beyond it.
+#[derive(Debug)]
+pub struct Orders {
+    actions: Vec<Action>,
+    blocks: Vec<PlanBlock>,
+    uses: Vec<Vec<u64>>,
+    event_count: u64,
+}
+
+impl Orders {
+    /// Orders without next uses: rescues choose by least recent use.
+    pub fn new(plan: &Plan) -> Orders {
+        let mut actions = plan.actions.clone();
+        actions.sort_by_key(|action| (action.op, action.phase));
+        let mut blocks = plan.blocks.clone();
+        blocks.sort_by_key(|block| block.index);
+        Orders { actions, blocks, uses: Vec::new(), event_count: 0 }
+    }
+
+    /// Orders for steps like `trace`: rescues choose by farthest next use.
+    pub fn with_trace(plan: &Plan, trace: &Trace) -> Orders {
+        let mut uses = vec![Vec::new(); trace.blocks.len()];
+        for (position, event) in (0..).zip(&trace.events) {
+            if let TraceEvent::Touch(block, _) = event {
+                uses[block.0 as usize].push(position);
+            }
+        }
+        let event_count = trace.events.len() as u64;
+        Orders { uses, event_count, ..Orders::new(plan) }
+    }
+
+    pub(crate) fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
+    /// Whether the plan knows the block by this size and origin.
+    pub(crate) fn matches(&self, index: BlockIndex, size_bytes: u64, origin: Origin) -> bool {
+        self.blocks.binary_search_by_key(&index, |block| block.index).is_ok_and(|found| {
+            let block = &self.blocks[found];
+            block.size_bytes == size_bytes && block.origin == origin
+        })
+    }
+
+    /// The position of the event that next touches the block, from `position` on; past the end
+    /// for blocks of the next step, [`u64::MAX`] for never. `None` if the trace is not known.
+    pub(crate) fn next_use(&self, block: BlockIndex, position: u64, origin: Origin) -> Option<u64> {
+        if self.event_count == 0 {
+            return None;
+        }
+        let Some(uses) = self.uses.get(block.0 as usize) else { return Some(u64::MAX) };
+        let next = uses.partition_point(|&used| used < position);
+        let wrapped = || match origin {
+            Origin::Persistent => uses.first().map(|first| first + self.event_count),
+            _ => None,
+        };
+        Some(uses.get(next).copied().or_else(wrapped).unwrap_or(u64::MAX))
+    }
+}

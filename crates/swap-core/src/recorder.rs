@@ -1,0 +1,78 @@
+//! Records a step: its events, and the device time of its outermost ops.
+
+use vmem::{EventHandle, Stall};
+
+use crate::trace::{OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
+
+/// A step being recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    pub(crate) trace: Trace,
+    timings: Vec<Timing>,
+    stalls: Vec<(OpIndex, Stall)>,
+}
+
+/// Two timing events around an outermost op.
+#[derive(Debug)]
+pub(crate) struct Timing {
+    pub(crate) op: OpIndex,
+    pub(crate) start: EventHandle,
+    pub(crate) end: EventHandle,
+}
+
+impl Recorder {
+    pub(crate) fn event(&mut self, event: TraceEvent) {
+        self.trace.events.push(event);
+    }
+
+    pub(crate) fn op(&mut self, name: &str, depth: usize) {
+        self.trace.ops.push(TraceOp {
+            name: name.to_owned(),
+            depth: u32::try_from(depth).expect("ops nest a few levels"),
+            device_us: 0.0,
+            replayable: false,
+        });
+    }
+
+    pub(crate) fn block(&mut self, size_bytes: u64, origin: Origin, name: &str) {
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name: name.to_owned() });
+    }
+
+    pub(crate) fn replayable(&mut self, op: OpIndex) {
+        self.trace.ops[op.0 as usize].replayable = true;
+    }
+
+    pub(crate) fn timing(&mut self, timing: Timing) {
+        self.timings.push(timing);
+    }
+
+    /// Waits inside an op, which are not part of its own time.
+    pub(crate) fn stalls(&mut self, op: OpIndex, stalls: &[Stall]) {
+        self.stalls.extend(stalls.iter().map(|&stall| (op, stall)));
+    }
+
+    /// The trace, with times asked of `elapsed_us`.
+    pub(crate) fn trace<E>(
+        &self,
+        signature: Signature,
+        step_us: f64,
+        elapsed_us: impl Fn(EventHandle, EventHandle) -> Result<f64, E>,
+    ) -> Result<Trace, E> {
+        let mut trace = self.trace.clone();
+        for timing in &self.timings {
+            trace.ops[timing.op.0 as usize].device_us = elapsed_us(timing.start, timing.end)?;
+        }
+        for (op, stall) in &self.stalls {
+            let op = &mut trace.ops[op.0 as usize];
+            op.device_us = (op.device_us - elapsed_us(stall.start, stall.end)?).max(0.0);
+        }
+        trace.signature = signature;
+        trace.step_us = step_us;
+        Ok(trace)
+    }
+
+    /// The timers around ops. Those of stalls belong to the step.
+    pub(crate) fn into_timers(self) -> Vec<EventHandle> {
+        self.timings.into_iter().flat_map(|timing| [timing.start, timing.end]).collect()
+    }
+}

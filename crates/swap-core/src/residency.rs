@@ -1,0 +1,328 @@
+//! The residency machine: swap out, swap in, discard, and what a touch does.
+
+use std::sync::Arc;
+
+use vmem::{AccessMode, BlockId, Copy, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
+
+use crate::core::Core;
+use crate::entry::{Entry, HostCopy, State};
+use crate::error::Error;
+use crate::recipe::Replayable;
+use crate::trace::TraceEvent;
+
+/// What a touch found.
+#[derive(Debug)]
+pub(crate) enum Touched {
+    /// The block is resident at this address and pinned.
+    Ready(DevicePtr),
+    /// This block must be replayed first, then the touch tried again.
+    Replay(BlockId),
+    /// Another thread is replaying it.
+    Busy,
+}
+
+impl Core {
+    /// Touches a block for an op on `stream`, and pins it.
+    ///
+    /// `replay` is set for the touches of a replay: they are not part of the step, and what they
+    /// write is what was there before.
+    pub(crate) fn touch(
+        &mut self,
+        id: BlockId,
+        mode: AccessMode,
+        stream: StreamId,
+        replay: bool,
+    ) -> Result<Touched, Error> {
+        self.clock += 1;
+        let clock = self.clock;
+        let entry = self.entry(id)?;
+        let ready = entry.state == State::Resident
+            && entry.arrived.is_none()
+            && (!mode.writes() || (entry.host_copy.is_none() && entry.dependents.is_empty()))
+            && self.memory.pool.is_mapped(id);
+        if !ready && let Some(wait) = self.make_ready(id, mode, stream, replay)? {
+            return Ok(wait);
+        }
+        let swappable = self.memory.pool.is_swappable(id);
+        let address = self.memory.pool.address(id);
+        let entry = self.entry_mut(id)?;
+        entry.pins += 1;
+        entry.last_touch = clock;
+        if mode.writes() && !replay {
+            entry.version += 1;
+            entry.replayable = None;
+        }
+        if swappable && !replay {
+            let place = entry.place;
+            self.event(TraceEvent::Touch(place, mode));
+        }
+        Ok(Touched::Ready(address))
+    }
+
+    /// The slow part of a touch.
+    fn make_ready(
+        &mut self,
+        id: BlockId,
+        mode: AccessMode,
+        stream: StreamId,
+        replay: bool,
+    ) -> Result<Option<Touched>, Error> {
+        if mode.writes()
+            && !replay
+            && let Some(&dependent) = self.entry(id)?.dependents.first()
+        {
+            return Ok(Some(Touched::Replay(dependent)));
+        }
+        match self.entry(id)?.state {
+            State::Resident => {}
+            State::Away { .. } => {
+                if !self.entry(id)?.asked_for {
+                    self.step.counters.misses += 1;
+                }
+                self.swap_in(id, true)?;
+            }
+            State::Discarded => return Ok(Some(Touched::Replay(id))),
+            State::Replaying if replay => {
+                for &point in self.memory.pool.uses(id).clone().points() {
+                    self.wait(stream, point, Site::ReplayAfterRelease)?;
+                }
+            }
+            State::Replaying => return Ok(Some(Touched::Busy)),
+        }
+        if let Some(arrived) = self.entry(id)?.arrived {
+            self.wait(stream, arrived, Site::TouchAfterArrival)?;
+            if self.memory.streams.has_completed(arrived)? {
+                self.entry_mut(id)?.arrived = None;
+            }
+        }
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.map_block(streams, id)?;
+        if mode.writes() && !replay {
+            self.drop_host_copy(id)?;
+        }
+        Ok(None)
+    }
+
+    /// Whether a block can leave the device now.
+    pub(crate) fn can_leave(&self, id: BlockId) -> bool {
+        self.entry(id).is_ok_and(|entry| entry.state == State::Resident && entry.pins == 0)
+            && self.memory.pool.is_swappable(id)
+    }
+
+    /// Copies a resident block to the host and gives its chunk away. Returns whether it did: the
+    /// host arena may be full.
+    pub(crate) fn swap_out(&mut self, id: BlockId) -> Result<bool, Error> {
+        assert!(self.can_leave(id), "only resident, unpinned blocks leave");
+        let copied = match &self.entry(id)?.host_copy {
+            Some(_) => {
+                self.step.counters.clean_swap_outs += 1;
+                None
+            }
+            None => {
+                let Some((slot, slot_uses)) = self.take_slot(id)? else { return Ok(false) };
+                match self.copy_out(id, slot.start(), &slot_uses) {
+                    Ok(copied) => {
+                        let uses = Uses::of(copied);
+                        self.entry_mut(id)?.host_copy = Some(HostCopy { slot, copied, uses });
+                        Some(copied)
+                    }
+                    Err(error) => {
+                        self.memory.arena.give_back(slot, slot_uses);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let ready = match copied {
+            Some(copied) => Uses::of(copied),
+            None => self.memory.pool.uses(id).clone(),
+        };
+        let chunk = self.detach(id, ready);
+        let entry = self.entry_mut(id)?;
+        entry.state = State::Away { chunk: Some(chunk) };
+        entry.arrived = None;
+        if copied.is_some() {
+            self.memory.streams.mark(self.copy_out)?;
+        }
+        Ok(true)
+    }
+
+    fn copy_out(
+        &mut self,
+        id: BlockId,
+        target: vmem::HostPtr,
+        slot_uses: &Uses,
+    ) -> Result<vmem::Point, Error> {
+        let uses = self.memory.pool.uses(id).clone();
+        for &point in uses.points() {
+            self.wait(self.copy_out, point, Site::CopyOutAfterUse)?;
+        }
+        for &point in slot_uses.points() {
+            self.wait(self.copy_out, point, Site::CopyOutAfterSlot)?;
+        }
+        let size_bytes = self.memory.pool.size_bytes(id);
+        let source = self.memory.pool.home(id);
+        self.submit_copy(Copy::DeviceToHost { source, target, size_bytes }, self.copy_out)?;
+        self.step.counters.swapped_out_bytes += size_bytes;
+        Ok(self.memory.streams.advance(self.copy_out))
+    }
+
+    /// A slot for the block. Makes room by dropping host copies of resident blocks.
+    fn take_slot(&mut self, id: BlockId) -> Result<Option<(vmem::Slot, Uses)>, Error> {
+        let size_bytes = self.memory.pool.size_bytes(id);
+        loop {
+            match self.memory.arena.take(size_bytes) {
+                Ok(slot) => return Ok(Some(slot)),
+                Err(MemoryError::HostFull { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let clean = self
+                .entries
+                .iter()
+                .flatten()
+                .filter(|entry| entry.state == State::Resident && entry.host_copy.is_some())
+                .min_by_key(|entry| entry.last_touch);
+            match clean {
+                Some(entry) => {
+                    let id = entry.id;
+                    self.drop_host_copy(id)?;
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+
+    pub(crate) fn drop_host_copy(&mut self, id: BlockId) -> Result<(), Error> {
+        if let Some(copy) = self.entry_mut(id)?.host_copy.take() {
+            self.memory.arena.give_back(copy.slot, copy.uses);
+        }
+        Ok(())
+    }
+
+    /// Brings a block back from the host. Returns whether there was room; with `rescue` others
+    /// are evicted for it.
+    pub(crate) fn swap_in(&mut self, id: BlockId, rescue: bool) -> Result<bool, Error> {
+        let entry = self.entry(id)?;
+        let State::Away { chunk } = entry.state else {
+            unreachable!("the caller saw that the block is away")
+        };
+        let copied = entry.host_copy.as_ref().expect("away blocks have a host copy").copied;
+        if let Some(chunk) = chunk
+            && self.memory.pool.retake(id, chunk)
+        {
+            self.resident_bytes += self.memory.pool.size_bytes(id);
+            self.note_resident_peak();
+            self.arrive(id, copied)?;
+            return Ok(true);
+        }
+        let Some(ready) = self.attach(id, rescue)? else { return Ok(false) };
+        match self.copy_in_block(id, &ready) {
+            Ok(arrived) => {
+                let copy = self.entry_mut(id)?.host_copy.as_mut().expect("seen above");
+                copy.uses.add(arrived);
+                self.arrive(id, arrived)?;
+                self.memory.streams.mark(self.copy_in)?;
+                Ok(true)
+            }
+            Err(error) => {
+                let uses = self.memory.pool.uses(id).clone();
+                self.detach(id, uses);
+                self.entry_mut(id)?.state = State::Away { chunk: None };
+                Err(error)
+            }
+        }
+    }
+
+    fn arrive(&mut self, id: BlockId, arrived: vmem::Point) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        entry.state = State::Resident;
+        entry.arrived = Some(arrived);
+        if std::mem::take(&mut entry.asked_for) {
+            self.put_off.retain(|&other| other != id);
+        }
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.poll_block(streams, id)?;
+        Ok(())
+    }
+
+    fn copy_in_block(&mut self, id: BlockId, ready: &Uses) -> Result<vmem::Point, Error> {
+        for &point in ready.points() {
+            self.wait(self.copy_in, point, Site::CopyInAfterRelease)?;
+        }
+        let entry = self.entry(id)?;
+        let copy = entry.host_copy.as_ref().expect("away blocks have a host copy");
+        let (source, copied) = (copy.slot.start(), copy.copied);
+        self.wait(self.copy_in, copied, Site::CopyInAfterCopyOut)?;
+        let size_bytes = self.memory.pool.size_bytes(id);
+        let target = self.memory.pool.home(id);
+        self.submit_copy(Copy::HostToDevice { source, target, size_bytes }, self.copy_in)?;
+        self.step.counters.swapped_in_bytes += size_bytes;
+        let arrived = self.memory.streams.advance(self.copy_in);
+        self.memory.pool.note_use(id, arrived);
+        Ok(arrived)
+    }
+
+    /// Whether the block's recipe would write the very bytes that it holds, and nothing else
+    /// that matters: all blocks of the op are what they were, and no other output is discarded.
+    pub(crate) fn can_replay(&self, id: BlockId) -> bool {
+        let Ok(entry) = self.entry(id) else { return false };
+        let Some(replayable) = &entry.replayable else { return false };
+        replayable.blocks.iter().all(|&(block, version)| {
+            let intact = |entry: &Entry| {
+                let is_input = replayable.inputs.contains(&block);
+                entry.version == version
+                    && !entry.free_wanted
+                    && (is_input || entry.state != State::Discarded)
+            };
+            self.entry(block).is_ok_and(intact)
+        })
+    }
+
+    /// Drops a resident block's bytes; its recipe brings them back.
+    pub(crate) fn discard(&mut self, id: BlockId) -> Result<(), Error> {
+        assert!(self.can_leave(id) && self.can_replay(id), "the caller checked both");
+        self.drop_host_copy(id)?;
+        let ready = self.memory.pool.uses(id).clone();
+        self.detach(id, ready);
+        let entry = self.entry_mut(id)?;
+        entry.state = State::Discarded;
+        entry.arrived = None;
+        let replayable = entry.replayable.clone().expect("can_replay saw it");
+        for &input in &replayable.inputs {
+            self.entry_mut(input)?.dependents.push(id);
+        }
+        Ok(())
+    }
+
+    /// Prepares a discarded block to be written by its replay. `None` if it is not discarded.
+    pub(crate) fn try_begin_replay(
+        &mut self,
+        id: BlockId,
+    ) -> Result<Option<Arc<Replayable>>, Error> {
+        if self.entry(id)?.state != State::Discarded {
+            return Ok(None);
+        }
+        let replayable = self.entry(id)?.replayable.clone().expect("discarded blocks have one");
+        self.attach(id, true)?.expect("with rescue there is room or an error");
+        let entry = self.entry_mut(id)?;
+        entry.state = State::Replaying;
+        entry.pins += 1;
+        Ok(Some(replayable))
+    }
+
+    /// Ends a replay. A failed one leaves the block discarded.
+    pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
+        self.entry_mut(id)?.pins -= 1;
+        if done {
+            self.step.counters.recomputed_ops += 1;
+            self.entry_mut(id)?.state = State::Resident;
+            return self.forget_dependent(id);
+        }
+        let uses = self.memory.pool.uses(id).clone();
+        self.detach(id, uses);
+        let entry = self.entry_mut(id)?;
+        entry.state = State::Discarded;
+        entry.arrived = None;
+        Ok(())
+    }
+}

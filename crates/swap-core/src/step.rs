@@ -1,0 +1,210 @@
+//! The running step, and its end: reports, renumbering, the next step's orders.
+
+use std::sync::Arc;
+
+use vmem::{BlockId, EventHandle, Point, Stall};
+
+use crate::core::Core;
+use crate::error::Error;
+use crate::orders::Orders;
+use crate::recorder::Recorder;
+use crate::report::{StepCounters, StepReport};
+use crate::trace::{BlockIndex, OpIndex, Origin, Signature};
+
+/// State that starts anew with each step.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    pub(crate) number: u64,
+    pub(crate) op_count: u32,
+    pub(crate) event_count: u64,
+    pub(crate) signature: Signature,
+    pub(crate) counters: StepCounters,
+    /// Blocks by their place in the step.
+    pub(crate) places: Vec<BlockId>,
+    pub(crate) next_action: usize,
+    pub(crate) drifted_at: Option<OpIndex>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) resident_bytes_peak: u64,
+    /// Recorded before the step's first op.
+    pub(crate) start: Option<EventHandle>,
+    /// Waits for copies.
+    pub(crate) stalls: Vec<Stall>,
+    pub(crate) host_waits_before: u64,
+}
+
+impl Step {
+    pub(crate) fn next_place(&mut self, id: BlockId) -> BlockIndex {
+        let place = u32::try_from(self.places.len()).expect("fewer than 2^32 blocks a step");
+        self.places.push(id);
+        BlockIndex(place)
+    }
+
+    pub(crate) fn take_timers(&mut self) -> Vec<EventHandle> {
+        let stalls = self.stalls.drain(..).flat_map(|stall| [stall.start, stall.end]);
+        stalls.chain(self.start.take()).collect()
+    }
+}
+
+/// A finished step whose device work may still be running.
+#[derive(Debug)]
+pub(crate) struct PendingReport {
+    report: StepReport,
+    start: Option<EventHandle>,
+    end: Option<EventHandle>,
+    stalls: Vec<Stall>,
+    recorder: Option<Recorder>,
+    /// The compute stream's work of the step.
+    behind: Point,
+}
+
+impl PendingReport {
+    /// Fills in what the timers say.
+    fn measure<E>(
+        &self,
+        report: &mut StepReport,
+        elapsed_us: impl Fn(EventHandle, EventHandle) -> Result<f64, E>,
+    ) -> Result<(), E> {
+        if let (Some(start), Some(end)) = (self.start, self.end) {
+            report.device_us = elapsed_us(start, end)?;
+        }
+        for stall in &self.stalls {
+            report.counters.stall_us += elapsed_us(stall.start, stall.end)?;
+        }
+        if let Some(recorder) = &self.recorder {
+            report.trace = Some(recorder.trace(report.signature, report.device_us, elapsed_us)?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn into_timers(self) -> Vec<EventHandle> {
+        let stalls = self.stalls.into_iter().flat_map(|stall| [stall.start, stall.end]);
+        let recorded = self.recorder.into_iter().flat_map(Recorder::into_timers);
+        stalls.chain(self.start).chain(self.end).chain(recorded).collect()
+    }
+}
+
+impl Core {
+    /// Ends the step. Its report comes from [`finished`](Core::finished).
+    pub(crate) fn end_step(&mut self) -> Result<(), Error> {
+        let start = self.step.start.take();
+        let end = match start {
+            Some(_) => Some(self.memory.streams.timer(self.compute)?),
+            None => None,
+        };
+        let behind = self.memory.streams.advance(self.compute);
+        self.collect_stalls(None);
+        let stats = self.memory.pool.stats();
+        let step = std::mem::take(&mut self.step);
+        let mut counters = step.counters;
+        counters.host_waits = self.memory.streams.host_waits() - step.host_waits_before;
+        let report = StepReport {
+            step: step.number,
+            signature: step.signature,
+            op_count: step.op_count,
+            counters,
+            device_us: 0.0,
+            held_bytes_peak: stats.reserved_bytes.peak,
+            resident_bytes_peak: step.resident_bytes_peak,
+            drifted_at: step.drifted_at,
+            trace: None,
+        };
+        let recorder = self.recorder.take();
+        let stalls = step.stalls;
+        self.reports.push_back(PendingReport { report, start, end, stalls, recorder, behind });
+        self.begin_step(step.number + 1);
+        Ok(())
+    }
+
+    fn begin_step(&mut self, number: u64) {
+        self.memory.pool.reset_peaks();
+        self.step.number = number;
+        self.step.host_waits_before = self.memory.streams.host_waits();
+        self.step.segment_bytes = self.memory.pool.stats().segment_bytes.current;
+        self.recorder = self.record_next.then(Recorder::default);
+        let mut live: Vec<(u64, BlockId)> = self
+            .entries
+            .iter()
+            .flatten()
+            .filter(|entry| self.memory.pool.is_swappable(entry.id))
+            .map(|entry| (entry.birth, entry.id))
+            .collect();
+        live.sort_unstable();
+        for (_, id) in live {
+            let place = self.step.next_place(id);
+            let size_bytes = self.memory.pool.size_bytes(id);
+            let entry = self.entry_mut(id).expect("it is in the table");
+            entry.place = place;
+            entry.origin = Origin::Persistent;
+            let name = entry.name.clone();
+            if let Some(recorder) = &mut self.recorder {
+                recorder.block(size_bytes, Origin::Persistent, &name);
+            }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.trace.segment_bytes = self.step.segment_bytes;
+        }
+        self.note_resident_peak();
+    }
+
+    /// What later steps run under. Takes effect at once, so call it between steps.
+    pub(crate) fn set_orders(
+        &mut self,
+        record: bool,
+        orders: Option<Arc<Orders>>,
+    ) -> Result<(), Error> {
+        if self.step.event_count > 0 {
+            return Err(Error::Usage("orders change only between steps"));
+        }
+        self.moving |= orders.is_some();
+        self.orders = orders;
+        self.record_next = record;
+        if record != self.recorder.is_some() {
+            let step = std::mem::take(&mut self.step);
+            self.begin_step(step.number);
+            self.step.host_waits_before = step.host_waits_before;
+        }
+        Ok(())
+    }
+
+    /// Notes timed waits: to the step, and to the running op when it has work behind them.
+    pub(crate) fn collect_stalls(&mut self, op: Option<OpIndex>) {
+        let stalls = self.memory.streams.take_stalls();
+        if let (Some(op), Some(recorder)) = (op, &mut self.recorder) {
+            recorder.stalls(op, &stalls);
+        }
+        self.step.stalls.extend(stalls);
+    }
+
+    /// The reports of steps whose device work is complete, oldest first. With `wait`, all.
+    pub(crate) fn finished(&mut self, wait: bool) -> Result<Vec<StepReport>, Error> {
+        let mut finished = Vec::new();
+        while let Some(pending) = self.reports.front() {
+            let behind = pending.behind;
+            if wait {
+                self.memory.streams.synchronize()?;
+            } else if !self.memory.streams.has_completed(behind)? {
+                break;
+            }
+            let pending = self.reports.pop_front().expect("seen above");
+            finished.push(self.measure(pending)?);
+        }
+        Ok(finished)
+    }
+
+    /// Whether the oldest unreported step was recorded, so that its times are needed now.
+    pub(crate) fn owes_trace(&self) -> bool {
+        self.reports.iter().any(|pending| pending.recorder.is_some())
+    }
+
+    fn measure(&mut self, pending: PendingReport) -> Result<StepReport, Error> {
+        let mut report = pending.report.clone();
+        let driver = Arc::clone(self.memory.streams.driver());
+        let elapsed_us = |start, end| driver.elapsed_us(start, end);
+        let measured = pending.measure(&mut report, elapsed_us);
+        for timer in pending.into_timers() {
+            self.memory.streams.recycle_timer(timer);
+        }
+        measured?;
+        Ok(report)
+    }
+}

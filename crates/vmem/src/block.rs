@@ -1,0 +1,70 @@
+//! A block: an address from allocate to free, and at most one chunk behind it.
+
+use npu_sys::{ChunkHandle, DevicePtr, VaRange};
+
+use crate::carver::PieceId;
+use crate::streams::Uses;
+
+/// Names a block from allocate to free. The generation makes a stale name harmless.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl BlockId {
+    /// A dense number, reused after the block is freed.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// Physical memory, mapped for its whole life at a home address of its own.
+///
+/// Copies run at the home address, so they need no mapping at the block's address.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) handle: ChunkHandle,
+    pub(crate) home: VaRange,
+}
+
+/// A cached chunk.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pub(crate) chunk: Chunk,
+    /// The addresses of a freed block at which it is still mapped, ready for the next one.
+    pub(crate) range: Option<VaRange>,
+    /// Its next user waits for these.
+    pub(crate) ready: Uses,
+}
+
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) generation: u32,
+    pub(crate) requested_bytes: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) uses: Uses,
+    pub(crate) place: Place,
+}
+
+/// Where a block's bytes are.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// The block was freed.
+    Nowhere,
+    /// A piece of a segment.
+    Segment { piece: PieceId, start: DevicePtr },
+    /// A range of its own.
+    Swappable { range: VaRange, chunk: Option<Chunk>, mapping: Mapping },
+}
+
+/// What is mapped at a swappable block's range.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Mapping {
+    /// Nothing: a touch faults.
+    Unmapped,
+    /// The block's chunk.
+    Mapped,
+    /// A chunk that the block gave away. It is unmapped once `uses` are complete.
+    Stale { chunk: ChunkHandle, uses: Uses },
+}

@@ -1,0 +1,45 @@
+//! What taking memory can fail with.
+
+use npu_sys::{Bytes, DriverError};
+
+/// A failed call of the pool or the arena. The state is as it was before the call.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The device pool is full: free or swap out at least `missing_bytes`, then try again.
+    #[error("{} more than the device cap of {} is needed", Bytes(*missing_bytes), Bytes(*limit_bytes))]
+    DeviceFull {
+        /// Bytes that are missing even with an empty cache.
+        missing_bytes: u64,
+        /// The cap.
+        limit_bytes: u64,
+    },
+    /// The host arena is full.
+    #[error(
+        "{} do not fit into the host arena: {} of its cap of {} are in use",
+        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes)
+    )]
+    HostFull {
+        /// What was asked for.
+        requested_bytes: u64,
+        /// What slots hold.
+        used_bytes: u64,
+        /// The cap.
+        limit_bytes: u64,
+    },
+    /// A size that no device can hold.
+    #[error("{requested_bytes} bytes is not a size that can be allocated")]
+    BadSize {
+        /// What was asked for.
+        requested_bytes: u64,
+    },
+    /// Settings that contradict each other or the device.
+    #[error("bad memory settings: {what}")]
+    BadConfig {
+        /// What is wrong and how to mend it.
+        what: String,
+    },
+    /// The driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}

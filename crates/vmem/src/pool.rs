@@ -1,0 +1,577 @@
+//! The device pool: every physical byte of the device that the engine holds.
+//!
+//! A block at or above the swap threshold has addresses and a chunk of its own, and can give the
+//! chunk away while it keeps the addresses. Smaller blocks are pieces of segments. Freed chunks
+//! are cached by exact size with the addresses at which they are mapped, so that the common
+//! allocation makes no driver call at all. Reuse is ordered by stream waits, never by the host.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use npu_sys::{ChunkHandle, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
+
+use crate::block::{Block, BlockId, Chunk, Mapping, Place, Spare};
+use crate::carver::Carver;
+use crate::chunk_cache::{ChunkCache, Room};
+use crate::error::MemoryError;
+use crate::stats::{MemoryStats, Peak};
+use crate::streams::{Point, Site, StreamId, Streams, Uses};
+
+mod physical;
+
+/// Sizes of small blocks are multiples of this.
+const PIECE_BYTES: u64 = 512;
+
+/// Stale addresses unmapped in one [`Pool::poll`], so that a poll stays short.
+const UNMAPS_PER_POLL: usize = 4;
+
+/// Settings of a [`Pool`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolConfig {
+    /// The cap: physical bytes held never exceed it.
+    pub limit_bytes: u64,
+    /// Blocks of at least this size are swappable.
+    pub swap_threshold_bytes: u64,
+    /// Size of a segment for small blocks; at least the threshold.
+    pub segment_bytes: u64,
+}
+
+/// The device pool. See the module's first lines.
+pub struct Pool {
+    driver: Arc<dyn Driver>,
+    config: PoolConfig,
+    granularity_bytes: u64,
+    cache: ChunkCache<Spare>,
+    blocks: Vec<Block>,
+    unused: Vec<u32>,
+    /// Reserved addresses with nothing mapped, by size.
+    spare_ranges: BTreeMap<u64, Vec<VaRange>>,
+    /// Live blocks that may have a stale mapping, oldest first.
+    stale_blocks: VecDeque<BlockId>,
+    /// Ranges of no block whose mapping is stale, oldest first.
+    stale_ranges: VecDeque<StaleRange>,
+    segments: Vec<Chunk>,
+    carver: Carver,
+    /// Chunks that the driver failed to take back; tried again later.
+    unreleased: Vec<(Chunk, bool)>,
+    stats: MemoryStats,
+}
+
+#[derive(Debug)]
+struct StaleRange {
+    range: VaRange,
+    chunk: ChunkHandle,
+    uses: Uses,
+}
+
+impl Pool {
+    /// An empty pool.
+    ///
+    /// # Errors
+    /// [`BadConfig`](MemoryError::BadConfig) if the settings contradict each other.
+    pub fn new(driver: Arc<dyn Driver>, config: PoolConfig) -> Result<Pool, MemoryError> {
+        let granularity_bytes = driver.properties().granularity_bytes;
+        let bad = |what: String| Err(MemoryError::BadConfig { what });
+        if config.swap_threshold_bytes == 0 {
+            return bad("the swap threshold is 0; use at least the granularity".to_owned());
+        }
+        if config.segment_bytes < config.swap_threshold_bytes {
+            return bad(format!(
+                "segments of {} bytes cannot hold blocks below the swap threshold of {} bytes",
+                config.segment_bytes, config.swap_threshold_bytes
+            ));
+        }
+        if config.limit_bytes < granularity_bytes {
+            return bad(format!(
+                "a cap of {} bytes is below the device's granularity of {granularity_bytes} bytes",
+                config.limit_bytes
+            ));
+        }
+        Ok(Pool {
+            driver,
+            config,
+            granularity_bytes,
+            cache: ChunkCache::new(config.limit_bytes),
+            blocks: Vec::new(),
+            unused: Vec::new(),
+            spare_ranges: BTreeMap::new(),
+            stale_blocks: VecDeque::new(),
+            stale_ranges: VecDeque::new(),
+            segments: Vec::new(),
+            carver: Carver::default(),
+            unreleased: Vec::new(),
+            stats: MemoryStats::default(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &PoolConfig {
+        &self.config
+    }
+
+    /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
+    pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
+        size_bytes >= self.config.swap_threshold_bytes
+    }
+
+    /// Allocates for use on `stream`, which waits for the memory's earlier users.
+    ///
+    /// # Errors
+    /// [`DeviceFull`](MemoryError::DeviceFull) if the cap leaves no room even without the cache.
+    pub fn allocate(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<BlockId, MemoryError> {
+        let swappable = self.is_swappable_size(size_bytes);
+        let unit_bytes = if swappable { self.granularity_bytes } else { PIECE_BYTES };
+        let physical_bytes = size_bytes
+            .max(1)
+            .checked_next_multiple_of(unit_bytes)
+            .filter(|&bytes| i64::try_from(bytes).is_ok())
+            .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })?;
+        let (place, uses) = if swappable {
+            self.place_swappable(streams, physical_bytes, stream)?
+        } else {
+            self.place_small(streams, physical_bytes, stream)?
+        };
+        self.stats.requested_bytes.grow(size_bytes);
+        self.stats.allocated_bytes.grow(physical_bytes);
+        self.stats.active_bytes.grow(physical_bytes);
+        self.stats.allocations += 1;
+        let block = Block {
+            generation: 0,
+            requested_bytes: size_bytes,
+            size_bytes: physical_bytes,
+            uses,
+            place,
+        };
+        Ok(self.insert(block))
+    }
+
+    fn insert(&mut self, mut block: Block) -> BlockId {
+        match self.unused.pop() {
+            Some(index) => {
+                let slot = &mut self.blocks[index as usize];
+                block.generation = slot.generation + 1;
+                *slot = block;
+                BlockId { index, generation: slot.generation }
+            }
+            None => {
+                let index = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks");
+                self.blocks.push(block);
+                BlockId { index, generation: 0 }
+            }
+        }
+    }
+
+    fn place_swappable(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<(Place, Uses), MemoryError> {
+        let mut spare = self.take_spare(streams, size_bytes)?;
+        match self.prepare(streams, &mut spare, stream) {
+            Ok(range) => {
+                let chunk = Some(spare.chunk);
+                Ok((Place::Swappable { range, chunk, mapping: Mapping::Mapped }, spare.ready))
+            }
+            Err(error) => {
+                self.cache.put(size_bytes, spare);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Maps a spare chunk somewhere and orders `stream` after its earlier users.
+    fn prepare(
+        &mut self,
+        streams: &mut Streams,
+        spare: &mut Spare,
+        stream: StreamId,
+    ) -> Result<VaRange, DriverError> {
+        spare.ready.prune(streams);
+        for &point in spare.ready.points() {
+            streams.order_after(stream, point, Site::AllocateAfterRelease)?;
+        }
+        if let Some(range) = spare.range.take() {
+            return Ok(range);
+        }
+        let range = self.take_range(spare.chunk.home.size_bytes)?;
+        self.map(range, spare.chunk.handle)?;
+        Ok(range)
+    }
+
+    fn place_small(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<(Place, Uses), MemoryError> {
+        let (piece, start, mut uses) = match self.carver.carve(stream.0, size_bytes) {
+            Some(carved) => carved,
+            None => {
+                self.add_segment(streams, stream)?;
+                self.carver.carve(stream.0, size_bytes).expect("a new segment holds a small block")
+            }
+        };
+        uses.prune(streams);
+        for &point in uses.points() {
+            if let Err(error) = streams.order_after(stream, point, Site::AllocateAfterRelease) {
+                self.carver.give_back(piece, uses);
+                return Err(error.into());
+            }
+        }
+        Ok((Place::Segment { piece, start: DevicePtr(start) }, uses))
+    }
+
+    fn add_segment(&mut self, streams: &mut Streams, stream: StreamId) -> Result<(), MemoryError> {
+        let size_bytes = self.config.segment_bytes.next_multiple_of(self.granularity_bytes);
+        let chunk = self.create(streams, size_bytes)?;
+        self.carver.add_region(stream.0, chunk.home.start.0, size_bytes);
+        self.stats.segment_bytes.grow(size_bytes);
+        self.segments.push(chunk);
+        Ok(())
+    }
+
+    /// Frees a block. Its memory is reused only after the uses noted for it.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn free(&mut self, id: BlockId) {
+        let block = self.block_mut(id);
+        let uses = std::mem::take(&mut block.uses);
+        let (size_bytes, requested_bytes) = (block.size_bytes, block.requested_bytes);
+        let place = std::mem::replace(&mut block.place, Place::Nowhere);
+        self.unused.push(id.index);
+        self.stats.requested_bytes.shrink(requested_bytes);
+        self.stats.allocated_bytes.shrink(size_bytes);
+        match place {
+            Place::Nowhere => unreachable!("`block_mut` returns live blocks only"),
+            Place::Segment { piece, .. } => {
+                self.stats.active_bytes.shrink(size_bytes);
+                self.carver.give_back(piece, uses);
+            }
+            Place::Swappable { range, chunk, mapping } => {
+                if chunk.is_some() {
+                    self.stats.active_bytes.shrink(size_bytes);
+                }
+                self.retire(range, chunk, mapping, uses);
+            }
+        }
+    }
+
+    /// Caches what a freed swappable block leaves behind.
+    fn retire(&mut self, range: VaRange, chunk: Option<Chunk>, mapping: Mapping, uses: Uses) {
+        let mapped = mapping == Mapping::Mapped;
+        match mapping {
+            Mapping::Mapped => assert!(chunk.is_some(), "a mapped block has its chunk"),
+            Mapping::Unmapped => self.keep_range(range),
+            Mapping::Stale { chunk, uses } => {
+                self.stale_ranges.push_back(StaleRange { range, chunk, uses });
+            }
+        }
+        if let Some(chunk) = chunk {
+            let range = mapped.then_some(range);
+            let size_bytes = chunk.home.size_bytes;
+            self.cache.put(size_bytes, Spare { chunk, range, ready: uses });
+        }
+    }
+
+    /// Takes the chunk from behind a block and caches it; its next user waits for `ready`.
+    ///
+    /// The block keeps its address. Returns the chunk's name, for [`retake`](Pool::retake).
+    ///
+    /// # Panics
+    /// If the block is not live, not swappable, or has no chunk.
+    pub fn detach(&mut self, id: BlockId, ready: Uses) -> ChunkHandle {
+        let block = self.block_mut(id);
+        let (size_bytes, uses) = (block.size_bytes, block.uses.clone());
+        let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
+            unreachable!("small blocks keep their memory")
+        };
+        let chunk = chunk.take().expect("the caller knows that the block is resident");
+        let handle = chunk.handle;
+        if *mapping == Mapping::Mapped {
+            *mapping = Mapping::Stale { chunk: handle, uses };
+            self.stale_blocks.push_back(id);
+        }
+        self.stats.active_bytes.shrink(size_bytes);
+        self.cache.put(size_bytes, Spare { chunk, range: None, ready });
+        handle
+    }
+
+    /// Takes back the chunk that `detach` named, if nobody has it yet.
+    ///
+    /// # Panics
+    /// If the block is not live, not swappable, or has a chunk.
+    pub fn retake(&mut self, id: BlockId, handle: ChunkHandle) -> bool {
+        let size_bytes = self.block(id).size_bytes;
+        let Some(spare) = self
+            .cache
+            .take_if(size_bytes, |spare| spare.chunk.handle == handle && spare.range.is_none())
+        else {
+            return false;
+        };
+        let block = self.block_mut(id);
+        block.uses.merge(&spare.ready);
+        let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
+            unreachable!("small blocks keep their memory")
+        };
+        if matches!(mapping, Mapping::Stale { chunk, .. } if *chunk == handle) {
+            *mapping = Mapping::Mapped;
+        }
+        assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
+        self.stats.active_bytes.grow(size_bytes);
+        true
+    }
+
+    /// Puts a chunk behind a block. Its bytes are undefined, and whoever writes it first waits
+    /// for the returned uses. The block's address is mapped by [`map_block`](Pool::map_block).
+    ///
+    /// # Errors
+    /// [`DeviceFull`](MemoryError::DeviceFull) if the cap leaves no room.
+    ///
+    /// # Panics
+    /// If the block is not live, not swappable, or has a chunk.
+    pub fn attach(&mut self, streams: &mut Streams, id: BlockId) -> Result<Uses, MemoryError> {
+        let size_bytes = self.block(id).size_bytes;
+        let mut spare = self.take_spare(streams, size_bytes)?;
+        if let Some(range) = spare.range.take() {
+            let uses = spare.ready.clone();
+            self.stale_ranges.push_back(StaleRange { range, chunk: spare.chunk.handle, uses });
+        }
+        let block = self.block_mut(id);
+        block.uses.merge(&spare.ready);
+        let Place::Swappable { chunk, .. } = &mut block.place else {
+            unreachable!("small blocks keep their memory")
+        };
+        assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
+        self.stats.active_bytes.grow(size_bytes);
+        Ok(spare.ready)
+    }
+
+    /// Makes the block's address show its chunk. Waits on the host only where an earlier chunk
+    /// is still mapped there and in use.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If the block is not live or has no chunk.
+    pub fn map_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
+        let Place::Swappable { mapping, .. } = &self.block(id).place else { return Ok(()) };
+        match mapping {
+            Mapping::Mapped => return Ok(()),
+            Mapping::Unmapped => {}
+            Mapping::Stale { uses, .. } => {
+                let uses = uses.clone();
+                streams.wait_host(&uses, Site::UnmapAfterUse)?;
+                self.unmap_stale(id)?;
+            }
+        }
+        let Place::Swappable { range, chunk, .. } = &self.block(id).place else {
+            unreachable!("checked above")
+        };
+        let handle = chunk.as_ref().expect("the caller attached one").handle;
+        match self.try_map(*range, handle) {
+            Ok(()) => self.set_mapping(id, Mapping::Mapped),
+            Err(failure) => {
+                if failure.still_mapped {
+                    let uses = Uses::default();
+                    self.set_mapping(id, Mapping::Stale { chunk: handle, uses });
+                    self.stale_blocks.push_back(id);
+                }
+                return Err(failure.error);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`map_block`](Pool::map_block), but leaves the mapping for later where that would wait.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If the block is not live or has no chunk.
+    pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
+        if let Some(uses) = self.stale_uses(id) {
+            let uses = uses.clone();
+            if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+                return Ok(());
+            }
+        }
+        self.map_block(streams, id)
+    }
+
+    /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
+    /// to do; never blocks.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn poll(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        for _ in 0..UNMAPS_PER_POLL {
+            let Some(&id) = self.stale_blocks.front() else { break };
+            if let Some(uses) = self.stale_uses(id) {
+                let uses = uses.clone();
+                if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+                    break;
+                }
+                self.unmap_stale(id)?;
+                if self.has_chunk(id) {
+                    self.map_block(streams, id)?;
+                }
+            }
+            self.stale_blocks.pop_front();
+        }
+        for _ in 0..UNMAPS_PER_POLL {
+            let Some(stale) = self.stale_ranges.front() else { break };
+            if !streams.are_complete(&stale.uses, Site::UnmapAfterUse)? {
+                break;
+            }
+            self.unmap(stale.range)?;
+            let stale = self.stale_ranges.pop_front().expect("seen above");
+            self.keep_range(stale.range);
+        }
+        Ok(())
+    }
+
+    /// Gives all cached chunks and empty segments back to the driver.
+    ///
+    /// # Errors
+    /// If the driver fails; what could not be given back stays counted.
+    pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        let mut first_error = Ok(());
+        for (_, spare) in self.cache.drain() {
+            let result = self.release(streams, spare);
+            first_error = first_error.and(result);
+        }
+        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
+            let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
+            let index = self.segments.iter().position(home).expect("a region is a segment");
+            let chunk = self.segments.swap_remove(index);
+            self.stats.segment_bytes.shrink(size_bytes);
+            self.cache.refund(size_bytes);
+            let result = self.release(streams, Spare { chunk, range: None, ready: uses });
+            first_error = first_error.and(result);
+        }
+        first_error
+    }
+
+    /// The block's address, valid from allocate to free.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn address(&self, id: BlockId) -> DevicePtr {
+        match &self.block(id).place {
+            Place::Swappable { range, .. } => range.start,
+            Place::Segment { start, .. } => *start,
+            Place::Nowhere => unreachable!("`block` returns live blocks only"),
+        }
+    }
+
+    /// The home address of the block's chunk, where copies run.
+    ///
+    /// # Panics
+    /// If the block is not live or has no chunk of its own.
+    pub fn home(&self, id: BlockId) -> DevicePtr {
+        match &self.block(id).place {
+            Place::Swappable { chunk: Some(chunk), .. } => chunk.home.start,
+            _ => unreachable!("the caller knows that the block has a chunk"),
+        }
+    }
+
+    /// Physical bytes of a block.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn size_bytes(&self, id: BlockId) -> u64 {
+        self.block(id).size_bytes
+    }
+
+    /// Bytes that were asked for.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn requested_bytes(&self, id: BlockId) -> u64 {
+        self.block(id).requested_bytes
+    }
+
+    /// Whether the block has addresses and a chunk of its own.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn is_swappable(&self, id: BlockId) -> bool {
+        matches!(self.block(id).place, Place::Swappable { .. })
+    }
+
+    /// Whether the block's address shows its chunk.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn is_mapped(&self, id: BlockId) -> bool {
+        match &self.block(id).place {
+            Place::Swappable { mapping, .. } => *mapping == Mapping::Mapped,
+            _ => true,
+        }
+    }
+
+    /// Whether the name is of a block that was not freed.
+    pub fn is_live(&self, id: BlockId) -> bool {
+        self.blocks.get(id.index()).is_some_and(|block| {
+            block.generation == id.generation && !matches!(block.place, Place::Nowhere)
+        })
+    }
+
+    /// Notes a use: the memory is not reused, copied or unmapped before it.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn note_use(&mut self, id: BlockId, point: Point) {
+        self.block_mut(id).uses.add(point);
+    }
+
+    /// The block's uses so far.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn uses(&self, id: BlockId) -> &Uses {
+        &self.block(id).uses
+    }
+
+    /// Physical bytes taken from the driver; never above the cap.
+    pub fn held_bytes(&self) -> u64 {
+        self.cache.held_bytes()
+    }
+
+    /// Counters in PyTorch's words.
+    pub fn stats(&self) -> MemoryStats {
+        let reserved_bytes =
+            Peak { current: self.cache.held_bytes(), peak: self.cache.held_bytes_peak() };
+        MemoryStats { reserved_bytes, cached_bytes: self.cache.cached_bytes(), ..self.stats }
+    }
+
+    /// Starts a new measurement of all peaks.
+    pub fn reset_peaks(&mut self) {
+        self.cache.reset_peak();
+        self.stats.reset_peaks();
+    }
+
+    fn has_chunk(&self, id: BlockId) -> bool {
+        matches!(self.block(id).place, Place::Swappable { chunk: Some(_), .. })
+    }
+
+    fn block(&self, id: BlockId) -> &Block {
+        assert!(self.is_live(id), "{id:?} was freed");
+        &self.blocks[id.index()]
+    }
+
+    fn block_mut(&mut self, id: BlockId) -> &mut Block {
+        assert!(self.is_live(id), "{id:?} was freed");
+        &mut self.blocks[id.index()]
+    }
+}

@@ -1,0 +1,271 @@
+//! The pool's dealings with the driver: chunks and mappings come and go here.
+
+use super::*;
+
+/// Mapping failed, and so perhaps did taking the half-made mapping back.
+pub(super) struct MapFailure {
+    pub(super) error: DriverError,
+    pub(super) still_mapped: bool,
+}
+
+impl Pool {
+    /// A chunk of exactly `size_bytes`: cached, or new if the cap has room.
+    pub(super) fn take_spare(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+    ) -> Result<Spare, MemoryError> {
+        if let Some(spare) = self.cache.take(size_bytes) {
+            return Ok(spare);
+        }
+        let chunk = self.create(streams, size_bytes)?;
+        Ok(Spare { chunk, range: None, ready: Uses::default() })
+    }
+
+    /// A new chunk, after giving back as many cached ones as the cap asks for.
+    pub(super) fn create(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+    ) -> Result<Chunk, MemoryError> {
+        let limit_bytes = self.config.limit_bytes;
+        match self.cache.make_room(size_bytes) {
+            Room::Short(missing_bytes) => {
+                return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });
+            }
+            Room::After(spares) => self.release_all(streams, spares)?,
+        }
+        match self.create_at_home(size_bytes) {
+            // The device has other users: the cap promised more than there is.
+            Err(error) if error.kind == ErrorKind::OutOfMemory => {
+                let spares = self.cache.drain();
+                self.release_all(streams, spares)?;
+                self.create_at_home(size_bytes).map_err(|error| match error.kind {
+                    ErrorKind::OutOfMemory => {
+                        MemoryError::DeviceFull { missing_bytes: size_bytes, limit_bytes }
+                    }
+                    _ => error.into(),
+                })
+            }
+            result => result.map_err(MemoryError::from),
+        }
+    }
+
+    /// Creates a chunk and maps it at a home address.
+    fn create_at_home(&mut self, size_bytes: u64) -> Result<Chunk, DriverError> {
+        let home = self.take_range(size_bytes)?;
+        let handle = match self.driver.create_chunk(size_bytes) {
+            Ok(handle) => handle,
+            Err(error) => {
+                self.keep_range(home);
+                return Err(error);
+            }
+        };
+        self.cache.charge(size_bytes);
+        if let Err(failure) = self.try_map(home, handle) {
+            self.unreleased.push((Chunk { handle, home }, failure.still_mapped));
+            self.release_leftovers();
+            return Err(failure.error);
+        }
+        Ok(Chunk { handle, home })
+    }
+
+    fn release_all(
+        &mut self,
+        streams: &mut Streams,
+        spares: Vec<(u64, Spare)>,
+    ) -> Result<(), DriverError> {
+        let mut first_error = Ok(());
+        for (_, spare) in spares {
+            let result = self.release(streams, spare);
+            first_error = first_error.and(result);
+        }
+        first_error
+    }
+
+    /// Gives a chunk that is no longer counted back to the driver. On failure it is counted
+    /// again and kept.
+    pub(super) fn release(
+        &mut self,
+        streams: &mut Streams,
+        mut spare: Spare,
+    ) -> Result<(), DriverError> {
+        self.cache.charge(spare.chunk.home.size_bytes);
+        if let Err(error) = self.unmap_everywhere(streams, &mut spare) {
+            self.cache.put(spare.chunk.home.size_bytes, spare);
+            return Err(error);
+        }
+        self.unreleased.push((spare.chunk, true));
+        match self.release_leftovers() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes every mapping of the chunk but its home, waiting for its users on the host.
+    fn unmap_everywhere(
+        &mut self,
+        streams: &mut Streams,
+        spare: &mut Spare,
+    ) -> Result<(), DriverError> {
+        streams.wait_host(&spare.ready, Site::ReleaseAfterUse)?;
+        if let Some(range) = spare.range {
+            self.unmap(range)?;
+            self.keep_range(range);
+            spare.range = None;
+        }
+        let handle = spare.chunk.handle;
+        while let Some(index) = self.stale_ranges.iter().position(|stale| stale.chunk == handle) {
+            let uses = self.stale_ranges[index].uses.clone();
+            streams.wait_host(&uses, Site::UnmapAfterUse)?;
+            self.unmap(self.stale_ranges[index].range)?;
+            let stale = self.stale_ranges.remove(index).expect("found above");
+            self.keep_range(stale.range);
+        }
+        let stale: Vec<BlockId> = self.stale_blocks.iter().copied().collect();
+        for id in stale {
+            let Some(uses) = self.stale_uses_of(id, handle) else { continue };
+            let uses = uses.clone();
+            streams.wait_host(&uses, Site::UnmapAfterUse)?;
+            self.unmap_stale(id)?;
+        }
+        Ok(())
+    }
+
+    /// Releases the chunks in `unreleased` that the driver will take; returns the first error.
+    fn release_leftovers(&mut self) -> Option<DriverError> {
+        let mut first_error = None;
+        for (chunk, mut at_home) in std::mem::take(&mut self.unreleased) {
+            let unmapped = if at_home { self.unmap(chunk.home) } else { Ok(()) };
+            at_home = unmapped.is_err();
+            match unmapped.and_then(|()| self.driver.release_chunk(chunk.handle)) {
+                Ok(()) => {
+                    self.cache.refund(chunk.home.size_bytes);
+                    self.keep_range(chunk.home);
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                    self.unreleased.push((chunk, at_home));
+                }
+            }
+        }
+        first_error
+    }
+
+    pub(super) fn take_range(&mut self, size_bytes: u64) -> Result<VaRange, DriverError> {
+        match self.spare_ranges.get_mut(&size_bytes).and_then(Vec::pop) {
+            Some(range) => Ok(range),
+            None => self.driver.reserve(size_bytes),
+        }
+    }
+
+    pub(super) fn keep_range(&mut self, range: VaRange) {
+        self.spare_ranges.entry(range.size_bytes).or_default().push(range);
+    }
+
+    /// Maps a chunk at a range of no block. On failure the range is kept for later.
+    pub(super) fn map(&mut self, range: VaRange, handle: ChunkHandle) -> Result<(), DriverError> {
+        self.try_map(range, handle).map_err(|failure| {
+            if failure.still_mapped {
+                let uses = Uses::default();
+                self.stale_ranges.push_back(StaleRange { range, chunk: handle, uses });
+            } else {
+                self.keep_range(range);
+            }
+            failure.error
+        })
+    }
+
+    pub(super) fn try_map(&self, range: VaRange, handle: ChunkHandle) -> Result<(), MapFailure> {
+        let failed = |still_mapped| move |error| MapFailure { error, still_mapped };
+        self.driver.map(range, handle).map_err(failed(false))?;
+        // Nothing has used the mapping yet, so it can go at once.
+        self.driver.set_access(range).map_err(|error| failed(self.unmap(range).is_err())(error))
+    }
+
+    pub(super) fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
+        // SAFETY: all callers are in this module and its parent; each has waited for, or queried,
+        // the uses noted for the mapping, and `note_use` is called for all work (its contract).
+        unsafe { self.driver.unmap(range) }
+    }
+
+    /// The uses that hold a live block's stale mapping.
+    pub(super) fn stale_uses(&self, id: BlockId) -> Option<&Uses> {
+        if !self.is_live(id) {
+            return None;
+        }
+        match &self.block(id).place {
+            Place::Swappable { mapping: Mapping::Stale { uses, .. }, .. } => Some(uses),
+            _ => None,
+        }
+    }
+
+    fn stale_uses_of(&self, id: BlockId, handle: ChunkHandle) -> Option<&Uses> {
+        if !self.is_live(id) {
+            return None;
+        }
+        match &self.block(id).place {
+            Place::Swappable { mapping: Mapping::Stale { uses, chunk }, .. }
+                if *chunk == handle =>
+            {
+                Some(uses)
+            }
+            _ => None,
+        }
+    }
+
+    /// Unmaps what a block gave away. The caller made sure that its uses are complete.
+    pub(super) fn unmap_stale(&mut self, id: BlockId) -> Result<(), DriverError> {
+        let Place::Swappable { range, .. } = self.block(id).place else {
+            unreachable!("only swappable blocks go stale")
+        };
+        self.unmap(range)?;
+        self.set_mapping(id, Mapping::Unmapped);
+        Ok(())
+    }
+
+    pub(super) fn set_mapping(&mut self, id: BlockId, new: Mapping) {
+        if let Place::Swappable { mapping, .. } = &mut self.block_mut(id).place {
+            *mapping = new;
+        }
+    }
+}
+
+impl Pool {
+    /// Gives everything back, live blocks included. All work on the device is complete.
+    /// What the driver does not take is lost to it; the first error is returned.
+    pub(crate) fn dismantle(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        for index in 0..u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks") {
+            let id = BlockId { index, generation: self.blocks[index as usize].generation };
+            if self.is_live(id) {
+                self.free(id);
+            }
+        }
+        let mut result = self.trim(streams);
+        for stale in std::mem::take(&mut self.stale_ranges) {
+            match self.unmap(stale.range) {
+                Ok(()) => self.keep_range(stale.range),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        // A call that failed once may work now.
+        let again = self.trim(streams);
+        if let Some(error) = self.release_leftovers() {
+            result = result.and(Err(error));
+        }
+        for range in std::mem::take(&mut self.spare_ranges).into_values().flatten() {
+            let freed = self.driver.free_range(range).or_else(|_| self.driver.free_range(range));
+            result = result.and(freed);
+        }
+        if self.cache.held_bytes() == 0 { result } else { result.and(again) }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("config", &self.config)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! Memory counters, in PyTorch's words.
+
+/// A number of bytes now and at its highest.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Peak {
+    /// Now.
+    pub current: u64,
+    /// The highest since the peaks were last reset.
+    pub peak: u64,
+}
+
+impl Peak {
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.current += bytes;
+        self.peak = self.peak.max(self.current);
+    }
+
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        self.current -= bytes;
+    }
+}
+
+/// Counters of the device pool.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryStats {
+    /// Bytes that callers asked for, in live blocks.
+    pub requested_bytes: Peak,
+    /// Bytes of live blocks, rounded up; those that are away count too.
+    pub allocated_bytes: Peak,
+    /// Bytes of live blocks with memory behind them.
+    pub active_bytes: Peak,
+    /// Physical bytes taken from the driver: active ones, caches and segments.
+    pub reserved_bytes: Peak,
+    /// Physical bytes of segments for small blocks.
+    pub segment_bytes: Peak,
+    /// Physical bytes of cached chunks.
+    pub cached_bytes: u64,
+    /// Allocations so far.
+    pub allocations: u64,
+}
+
+impl MemoryStats {
+    pub(crate) fn reset_peaks(&mut self) {
+        for counter in [
+            &mut self.requested_bytes,
+            &mut self.allocated_bytes,
+            &mut self.active_bytes,
+            &mut self.reserved_bytes,
+            &mut self.segment_bytes,
+        ] {
+            counter.peak = counter.current;
+        }
+    }
+}

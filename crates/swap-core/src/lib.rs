@@ -28,8 +28,11 @@ pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 pub use recipe::Recipe;
 pub use report::{StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
+// What the layers above need of memory and drivers.
 pub use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, Bytes, ChunkCache, DevicePtr, Driver, DriverError,
-    ErrorKind, HostFunction, MemoryError, MemoryStats, Operands, Peak, PoolConfig, Room, Site,
-    StreamHandle, StreamId,
+    Access, AccessMode, ArenaConfig, BlockId, Bytes, CheckConfig, CheckDriver, ChunkCache,
+    DevicePtr, Driver, DriverError, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig,
+    HostDriver, HostFunction, Lasting, Ledger, Link, MemoryError, MemoryStats, Mode, Operands,
+    Order, ParseBytesError, Peak, PoolConfig, RecordDriver, Room, Site, Span, SpanKind,
+    StreamHandle, StreamId, Violation,
 };

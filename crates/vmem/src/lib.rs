@@ -29,9 +29,13 @@ mod pool;
 mod stats;
 mod streams;
 
+// What the layers above need of the drivers.
 pub use npu_sys::{
-    Access, AccessMode, Bytes, ChunkHandle, Copy, DevicePtr, Driver, DriverError, ErrorKind,
-    EventHandle, HostFunction, HostPtr, Operands, StreamHandle,
+    Access, AccessMode, Bytes, CheckConfig, CheckDriver, ChunkHandle, Copy, DeviceProperties,
+    DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver,
+    FaultPlan, HostConfig, HostDriver, HostFunction, HostPtr, Lasting, Ledger, Link, MemoryInfo,
+    Mode, Operands, Order, ParseBytesError, RecordDriver, Span, SpanKind, StreamHandle, VaRange,
+    Violation,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};

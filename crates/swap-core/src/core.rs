@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) resident_bytes: u64,
     /// A wrapper of the driver wants to be told what ops use.
     pub(crate) notes_accesses: bool,
+    /// Reports name the copies of their step.
+    pub(crate) logs_moves: bool,
 }
 
 impl Core {
@@ -68,6 +70,7 @@ impl Core {
             moving: false,
             resident_bytes: 0,
             notes_accesses,
+            logs_moves: false,
         })
     }
 

@@ -184,6 +184,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether reports name each copy of their step.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn log_moves(&self, on: bool) -> Result<(), Error> {
+        self.shared.lock()?.logs_moves = on;
+        Ok(())
+    }
+
     /// Memory counters.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub use ops::OpStack;
 pub use orders::Orders;
 pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 pub use recipe::Recipe;
-pub use report::{StepCounters, StepReport};
+pub use report::{Direction, Move, StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
 // What the layers above need of memory and drivers.
 pub use vmem::{

@@ -23,6 +23,26 @@ pub struct StepCounters {
     pub stall_us: f64,
 }
 
+/// One copy of swapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// What the block's owner calls it.
+    pub name: String,
+    /// Whether it went to the host or came back.
+    pub direction: Direction,
+    /// Its physical bytes.
+    pub size_bytes: u64,
+}
+
+/// Which way a copy of swapping goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Direction {
+    /// Device to host.
+    Out,
+    /// Host to device.
+    In,
+}
+
 /// One finished step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepReport {
@@ -42,6 +62,9 @@ pub struct StepReport {
     pub resident_bytes_peak: u64,
     /// The op at which the step left the plan, if it did. From there on it ran on demand.
     pub drifted_at: Option<OpIndex>,
+    /// The copies in order of issue, which is their order on each copy stream; empty unless
+    /// [`log_moves`](crate::Engine::log_moves) asked for them.
+    pub moves: Vec<Move>,
     /// What was recorded, if recording was on.
     pub trace: Option<Trace>,
 }

@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::entry::{Entry, HostCopy, State};
 use crate::error::Error;
 use crate::recipe::Replayable;
+use crate::report::Direction;
 use crate::trace::TraceEvent;
 
 /// What a touch found.
@@ -163,7 +164,7 @@ impl Core {
         let size_bytes = self.memory.pool.size_bytes(id);
         let source = self.memory.pool.home(id);
         self.submit_copy(Copy::DeviceToHost { source, target, size_bytes }, self.copy_out)?;
-        self.step.counters.swapped_out_bytes += size_bytes;
+        self.note_move(id, Direction::Out)?;
         Ok(self.memory.streams.advance(self.copy_out))
     }
 
@@ -256,7 +257,7 @@ impl Core {
         let size_bytes = self.memory.pool.size_bytes(id);
         let target = self.memory.pool.home(id);
         self.submit_copy(Copy::HostToDevice { source, target, size_bytes }, self.copy_in)?;
-        self.step.counters.swapped_in_bytes += size_bytes;
+        self.note_move(id, Direction::In)?;
         let arrived = self.memory.streams.advance(self.copy_in);
         self.memory.pool.note_use(id, arrived);
         Ok(arrived)

@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::orders::Orders;
 use crate::recorder::Recorder;
-use crate::report::{StepCounters, StepReport};
+use crate::report::{Direction, Move, StepCounters, StepReport};
 use crate::trace::{BlockIndex, OpIndex, Origin, Signature};
 
 /// State that starts anew with each step.
@@ -30,6 +30,7 @@ pub(crate) struct Step {
     /// Waits for copies.
     pub(crate) stalls: Vec<Stall>,
     pub(crate) host_waits_before: u64,
+    pub(crate) moves: Vec<Move>,
 }
 
 impl Step {
@@ -106,6 +107,7 @@ impl Core {
             held_bytes_peak: stats.reserved_bytes.peak,
             resident_bytes_peak: step.resident_bytes_peak,
             drifted_at: step.drifted_at,
+            moves: step.moves,
             trace: None,
         };
         let recorder = self.recorder.take();
@@ -144,6 +146,20 @@ impl Core {
             recorder.trace.segment_bytes = self.step.segment_bytes;
         }
         self.note_resident_peak();
+    }
+
+    /// Notes a copy of swapping in the running step.
+    pub(crate) fn note_move(&mut self, id: BlockId, direction: Direction) -> Result<(), Error> {
+        let size_bytes = self.memory.pool.size_bytes(id);
+        match direction {
+            Direction::Out => self.step.counters.swapped_out_bytes += size_bytes,
+            Direction::In => self.step.counters.swapped_in_bytes += size_bytes,
+        }
+        if self.logs_moves {
+            let name = self.entry(id)?.name.to_string();
+            self.step.moves.push(Move { name, direction, size_bytes });
+        }
+        Ok(())
     }
 
     /// What later steps run under. Takes effect at once, so call it between steps.

@@ -1,0 +1,12 @@
+//! The wrappers: alone in front of a driver that does nothing, and stacked on the host driver.
+
+#[cfg(test)]
+mod wrap {
+    mod bench;
+    mod check;
+    mod fake;
+    mod fault;
+    mod programs;
+    mod record;
+    mod stack;
+}

@@ -6,6 +6,7 @@ mod wrap {
     mod check;
     mod fake;
     mod fault;
+    mod host;
     mod programs;
     mod record;
     mod stack;

@@ -1,2 +1,6 @@
 //! Placeholder.
+#![forbid(unsafe_code)]
+
+mod report;
+
 fn main() {}

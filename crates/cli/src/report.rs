@@ -1,0 +1,24 @@
+//! What a run leaves behind: the page, the timeline, the JSON object and the terminal's table.
+//!
+//! All of them are drawn from one plain [`run::Run`] and from nothing else, so they cannot
+//! disagree. Nothing here reads a clock: the same run gives the same bytes.
+
+pub(crate) mod files;
+pub(crate) mod html;
+pub(crate) mod json;
+pub(crate) mod run;
+pub(crate) mod table;
+pub(crate) mod timeline;
+
+mod history_chart;
+mod lanes;
+mod scale;
+mod step_chart;
+mod summary;
+mod svg;
+mod units;
+
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! `report.html`: one page that needs nothing but itself.
+
+use askama::Template;
+
+use super::history_chart::{self, HistoryChart};
+use super::run::{Choice, Decision, Run};
+use super::step_chart::{self, StepChart};
+use super::summary::{self, Figures};
+use super::table::{self, Row};
+use super::units;
+
+/// The page. Drawings are finished SVG text; all other text is escaped by the template.
+#[derive(Template)]
+#[template(path = "report.html")]
+struct Page<'a> {
+    run: &'a Run,
+    headline: String,
+    model_line: String,
+    tiles: Vec<Tile>,
+    meter: Option<Meter>,
+    step: StepChart,
+    times: HistoryChart,
+    losses: HistoryChart,
+    columns: [&'static str; 4],
+    rows: Vec<Row>,
+    shares: Vec<ChoiceShare>,
+    decisions: Vec<DecisionRow<'a>>,
+    facts: Vec<(&'static str, String)>,
+    is_stable: bool,
+    version: &'static str,
+}
+
+/// One headline figure.
+struct Tile {
+    name: &'static str,
+    figure: String,
+    detail: String,
+    /// `good`, `bad` or empty.
+    mood: &'static str,
+}
+
+/// Peak and cap as shares of the uncapped peak.
+struct Meter {
+    peak_percent: String,
+    cap_percent: String,
+    words: String,
+}
+
+/// What part of all blocks' bytes got one choice.
+struct ChoiceShare {
+    name: &'static str,
+    percent: String,
+    words: String,
+}
+
+/// A row of the decision table: texts, and numbers to sort by.
+struct DecisionRow<'a> {
+    decision: &'a Decision,
+    size: String,
+    added: String,
+    added_us: f64,
+    /// The first op of the time away, or nothing.
+    from_op: &'a str,
+    until_op: &'a str,
+}
+
+/// The page's text.
+///
+/// # Errors
+///
+/// When the template cannot be filled in.
+pub(crate) fn text(run: &Run) -> askama::Result<String> {
+    Page {
+        run,
+        headline: summary::headline(run),
+        model_line: model_line(run),
+        tiles: tiles(run),
+        meter: meter(run),
+        step: step_chart::draw(run),
+        times: history_chart::draw_times(run),
+        losses: history_chart::draw_losses(run),
+        columns: table::COLUMNS,
+        rows: table::rows(run),
+        shares: shares(&run.decisions),
+        decisions: run.decisions.iter().map(row_of).collect(),
+        facts: facts(run),
+        is_stable: summary::is_stable(run),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+    .render()
+}
+
+fn model_line(run: &Run) -> String {
+    let model = &run.model;
+    format!(
+        "A GPT with {} and {}, strategy {}, under a cap of {}.",
+        units::count(model.layers, "layer"),
+        units::count(model.parameters, "parameter"),
+        run.strategy,
+        units::bytes(run.memory_limit_bytes)
+    )
+}
+
+fn tiles(run: &Run) -> Vec<Tile> {
+    let settled = Figures::settled(run);
+    let stable = if summary::is_stable(run) { "Stable" } else { "all" };
+    let peak_detail = run.peak_uncapped_bytes.map_or_else(
+        || format!("cap {}", units::bytes(run.memory_limit_bytes)),
+        |uncapped| format!("instead of {}", units::bytes(uncapped)),
+    );
+    let time_detail = match (run.step_us_uncapped, summary::slowdown(run)) {
+        (Some(us), Some(ratio)) => format!("{ratio:.2}x the uncapped {}", units::time(us)),
+        _ => "the uncapped run was not timed".to_owned(),
+    };
+    let (compared, compared_detail, mood) = match run.bit_identical {
+        Some(true) => ("identical", "losses and weights, bit for bit", "good"),
+        Some(false) => ("different", "from the uncapped run", "bad"),
+        None => ("not compared", "--verify compares with an uncapped run", ""),
+    };
+    let calm = settled.misses == 0 && settled.rescues == 0;
+    let within = run.peak_device_bytes <= run.memory_limit_bytes;
+    let tile = |name, figure, detail, mood| Tile { name, figure, detail, mood };
+    vec![
+        tile(
+            "Peak memory",
+            units::bytes(run.peak_device_bytes),
+            peak_detail,
+            if within { "" } else { "bad" },
+        ),
+        tile("Step time", units::time_or_unknown(settled.step_us), time_detail, ""),
+        tile("Results", compared.to_owned(), compared_detail.to_owned(), mood),
+        tile(
+            "Moved per step",
+            units::bytes(settled.swapped_out_bytes + settled.swapped_in_bytes),
+            format!(
+                "{} out, {} in",
+                units::bytes(settled.swapped_out_bytes),
+                units::bytes(settled.swapped_in_bytes)
+            ),
+            "",
+        ),
+        tile(
+            "Recomputed per step",
+            units::count(settled.recomputed_ops, "op"),
+            format!("compute waited {}", units::time(settled.stall_us)),
+            "",
+        ),
+        tile(
+            "Misses and rescues",
+            format!("{} and {}", settled.misses, settled.rescues),
+            format!("in {stable} {}", if settled.steps == 1 { "step" } else { "steps" }),
+            if calm { "good" } else { "" },
+        ),
+    ]
+}
+
+fn meter(run: &Run) -> Option<Meter> {
+    let uncapped = run.peak_uncapped_bytes.filter(|bytes| *bytes > 0)? as f64;
+    let (peak, cap) = (run.peak_device_bytes as f64, run.memory_limit_bytes as f64);
+    // A generous cap may lie beyond the uncapped peak.
+    let whole = uncapped.max(peak).max(cap.min(uncapped * 1.5));
+    let percent = |bytes: f64| units::trimmed((100.0 * bytes / whole).min(100.0), 2);
+    Some(Meter {
+        peak_percent: percent(peak),
+        cap_percent: percent(cap),
+        words: format!(
+            "Peak {} under a cap of {}; {} without a cap.",
+            units::bytes(run.peak_device_bytes),
+            units::bytes(run.memory_limit_bytes),
+            units::bytes(uncapped as u64)
+        ),
+    })
+}
+
+fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
+    let bytes_of = |choice: Option<Choice>| -> u64 {
+        let wanted = decisions.iter().filter(|row| choice.is_none_or(|it| row.choice == it));
+        wanted.map(|row| row.size_bytes).sum()
+    };
+    let total_bytes = bytes_of(None).max(1);
+    let share = |choice: Choice| {
+        let count = decisions.iter().filter(|row| row.choice == choice).count() as u64;
+        let size_bytes = bytes_of(Some(choice));
+        ChoiceShare {
+            name: choice.name(),
+            percent: units::trimmed(100.0 * size_bytes as f64 / total_bytes as f64, 2),
+            words: format!("{}, {}", units::count(count, "block"), units::bytes(size_bytes)),
+        }
+    };
+    Choice::ALL.map(share).into()
+}
+
+fn row_of(decision: &Decision) -> DecisionRow<'_> {
+    let added_us = if decision.added_us.is_finite() { decision.added_us } else { 0.0 };
+    let (from_op, until_op) = decision
+        .away
+        .as_ref()
+        .map_or(("", ""), |away| (away.from_op.as_str(), away.until_op.as_str()));
+    DecisionRow {
+        decision,
+        size: units::bytes(decision.size_bytes),
+        added: if added_us > 0.0 { units::time(added_us) } else { "none".to_owned() },
+        added_us,
+        from_op,
+        until_op,
+    }
+}
+
+fn facts(run: &Run) -> Vec<(&'static str, String)> {
+    let model = &run.model;
+    vec![
+        ("Layers", units::thousands(model.layers)),
+        ("Hidden width", units::thousands(model.hidden)),
+        ("Heads", units::thousands(model.heads)),
+        ("Sequence", units::count(model.seq, "token")),
+        ("Batch", units::count(model.batch, "sequence")),
+        ("Parameters", units::thousands(model.parameters)),
+        ("Strategy", run.strategy.clone()),
+        ("Seed", run.seed.to_string()),
+        ("Steps", units::thousands(run.steps.len() as u64)),
+        ("Memory cap", format!("{} bytes", units::thousands(run.memory_limit_bytes))),
+        ("Peak on the device", format!("{} bytes", units::thousands(run.peak_device_bytes))),
+        (
+            "Peak without a cap",
+            run.peak_uncapped_bytes.map_or_else(
+                || units::UNKNOWN.to_owned(),
+                |bytes| format!("{} bytes", units::thousands(bytes)),
+            ),
+        ),
+    ]
+}

@@ -1,0 +1,298 @@
+//! The picture of one step: memory above, the three lanes below, all on one time axis.
+
+use super::lanes::{self, LaneBox};
+use super::run::{Lane, MemoryPoint, Run, SpanKind};
+use super::scale::{self, Scale};
+use super::svg::{CurvePoint, Share, Svg};
+use super::units::{self, Unit};
+
+/// Rows of the memory plot, in pixels.
+const MEMORY: (f64, f64) = (22.0, 252.0);
+const LANES_TOP: f64 = 276.0;
+const LANE_HEIGHT: f64 = 28.0;
+const LANE_PITCH: f64 = 38.0;
+const AXIS_TOP: f64 = LANES_TOP + 3.0 * LANE_PITCH;
+const HEIGHT: f64 = AXIS_TOP + 26.0;
+
+/// The width that drawings are prepared for, in pixels. On wider screens they stay sharp but
+/// show no more detail.
+const PIXELS: usize = 1000;
+
+/// Columns that answer with the memory at their time when pointed at.
+const TIP_COLUMNS: usize = 250;
+
+/// The picture and what has to be said beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StepChart {
+    /// The drawing; `None` when nothing was recorded.
+    pub(super) svg: Option<String>,
+    /// Each lane's name and what it did, in words.
+    pub(super) lanes: Vec<(&'static str, String)>,
+    /// What the drawing leaves out, in words; empty when nothing.
+    pub(super) note: String,
+}
+
+/// Draws one step of `run`.
+pub(super) fn draw(run: &Run) -> StepChart {
+    let spans = lanes::in_order(&run.spans);
+    let points = || run.memory.uncapped.iter().chain(&run.memory.planned);
+    let span_ends = spans.iter().flatten().map(|span| span.end_us);
+    let end_us = points()
+        .map(|point| point.at_us)
+        .chain(span_ends)
+        .filter(|time_us| time_us.is_finite())
+        .fold(0.0, f64::max);
+    let words = Lane::ALL.iter().zip(&spans);
+    let words = words.map(|(&lane, spans)| (lane.name(), lanes::in_words(lane, spans, end_us)));
+    let lanes = words.collect();
+    if end_us <= 0.0 {
+        return StepChart { svg: None, lanes, note: String::new() };
+    }
+    let axis = Scale::new(0.0, end_us);
+    let pixel_us = end_us / PIXELS as f64;
+    let boxes = spans.map(|spans| lanes::boxes(&spans, pixel_us));
+    let note = joined_note(&boxes, pixel_us);
+    let mut svg = Svg::plot(HEIGHT, &description(run, end_us));
+    draw_time_axis(&mut svg, axis, end_us);
+    draw_memory(&mut svg, run, axis);
+    for (position, (lane, boxes)) in Lane::ALL.iter().zip(&boxes).enumerate() {
+        let top = LANES_TOP + LANE_PITCH * position as f64;
+        draw_lane(&mut svg, *lane, boxes, axis, top);
+    }
+    StepChart { svg: Some(svg.finish()), lanes, note }
+}
+
+fn description(run: &Run, end_us: f64) -> String {
+    let peak = |points: &[MemoryPoint]| {
+        points.iter().map(|point| point.bytes).max().map_or(units::UNKNOWN.to_owned(), units::bytes)
+    };
+    format!(
+        "Resident memory over one step of {}: at most {} with the plan, {} without it, under a cap \
+         of {}. Below it what the compute, swap-out and swap-in streams did at the same time.",
+        units::time(end_us),
+        peak(&run.memory.planned),
+        peak(&run.memory.uncapped),
+        units::bytes(run.memory_limit_bytes)
+    )
+}
+
+fn joined_note(boxes: &[Vec<LaneBox>; 3], pixel_us: f64) -> String {
+    let joined = boxes.iter().flatten().filter(|drawn| drawn.spans > 1);
+    let (spans, joints) = joined.fold((0, 0), |sum, drawn| (sum.0 + drawn.spans, sum.1 + 1));
+    if joints == 0 {
+        return String::new();
+    }
+    format!(
+        "{} shorter than {} (a pixel here) are drawn together as {}; timeline.json has each.",
+        units::count(spans, "span"),
+        units::time(pixel_us),
+        if joints == 1 {
+            "1 box".to_owned()
+        } else {
+            format!("{} boxes", units::thousands(joints))
+        }
+    )
+}
+
+fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64) {
+    let unit = Unit::of_us(end_us);
+    for (position, tick_us) in axis.decimal_ticks(8.0).into_iter().enumerate() {
+        let x = axis.share(tick_us);
+        svg.upright("grid", x, (MEMORY.0, AXIS_TOP));
+        let class = if position % 2 == 0 { "tick mid" } else { "tick mid spare" };
+        svg.label(class, &Share(x), AXIS_TOP + 17.0, &unit.show(tick_us));
+    }
+}
+
+fn draw_memory(svg: &mut Svg, run: &Run, axis: Scale) {
+    let limit = run.memory_limit_bytes as f64;
+    let curves = [&run.memory.uncapped, &run.memory.planned];
+    let highest = curves.iter().flat_map(|points| points.iter()).map(|point| point.bytes).max();
+    let high = limit.max(highest.unwrap_or(0) as f64);
+    let scale = Scale::new(0.0, high * 1.08);
+    let unit = Unit::of_bytes(scale.high());
+    for tick in scale.binary_ticks(6.0) {
+        let y = scale.row(tick, MEMORY);
+        svg.rule("grid", y);
+        svg.label("tick left", &"-8", y + 4.0, &unit.show(tick));
+    }
+    let [uncapped, planned] = curves.map(|points| corners(points, axis, scale));
+    svg.open_curves(MEMORY.1);
+    svg.area("without-area", &uncapped, MEMORY.1);
+    svg.area("with-area", &planned, MEMORY.1);
+    svg.curve("without-line", &uncapped);
+    svg.curve("with-line", &planned);
+    svg.close_curves();
+    svg.rule("base", MEMORY.1);
+    let cap_row = scale.row(limit, MEMORY);
+    svg.rule("cap-line", cap_row);
+    // Above its line the label meets only the uncapped curve, which is low at the step's end.
+    svg.label(
+        "cap-label",
+        &"100%",
+        cap_row - 6.0,
+        &format!("cap {}", units::bytes(run.memory_limit_bytes)),
+    );
+    draw_memory_tips(svg, run, axis.high());
+}
+
+/// The corners of a curve that keeps each value until the next point.
+fn corners(points: &[MemoryPoint], axis: Scale, scale: Scale) -> Vec<CurvePoint> {
+    let mut path: Vec<CurvePoint> = Vec::with_capacity(points.len() * 2 + 1);
+    for point in points {
+        let (x, y) = (axis.share(point.at_us), scale.row(point.bytes as f64, MEMORY));
+        // Points out of order would draw back over the curve.
+        let x = path.last().map_or(x, |last| last.0.max(x));
+        if let Some(&(_, before)) = path.last() {
+            path.push((x, before));
+        }
+        path.push((x, y));
+    }
+    if let Some(&(x, y)) = path.last()
+        && x < 1.0
+    {
+        path.push((1.0, y));
+    }
+    scale::thin(&path, PIXELS)
+}
+
+/// Invisible columns that say both values at their time.
+fn draw_memory_tips(svg: &mut Svg, run: &Run, end_us: f64) {
+    let (mut uncapped, mut planned) =
+        (Cursor::new(&run.memory.uncapped), Cursor::new(&run.memory.planned));
+    for column in 0..TIP_COLUMNS {
+        let (from, until) =
+            (column as f64 / TIP_COLUMNS as f64, (column + 1) as f64 / TIP_COLUMNS as f64);
+        let (without, with) =
+            (uncapped.highest_until(until * end_us), planned.highest_until(until * end_us));
+        let mut tip = format!("at {}", units::time((from + until) / 2.0 * end_us));
+        for (bytes, name) in [(without, "without the plan"), (with, "with the plan")] {
+            if let Some(bytes) = bytes {
+                tip.push_str(&format!("\n{} {name}", units::bytes(bytes)));
+            }
+        }
+        svg.tipped_rect("spot", (from, until), (MEMORY.0, MEMORY.1 - MEMORY.0), &tip);
+    }
+}
+
+/// Walks along a curve of memory.
+#[derive(Debug)]
+struct Cursor<'a> {
+    points: &'a [MemoryPoint],
+    current: Option<u64>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(points: &'a [MemoryPoint]) -> Cursor<'a> {
+        Cursor { points, current: None }
+    }
+
+    /// The most bytes from where the walk stands up to `until_us`; `None` before the first point.
+    fn highest_until(&mut self, until_us: f64) -> Option<u64> {
+        let mut highest = self.current;
+        while let Some((point, rest)) = self.points.split_first()
+            && point.at_us < until_us
+        {
+            self.current = Some(point.bytes);
+            highest = highest.max(self.current);
+            self.points = rest;
+        }
+        highest
+    }
+}
+
+fn draw_lane(svg: &mut Svg, lane: Lane, boxes: &[LaneBox], axis: Scale, top: f64) {
+    svg.leaf(
+        "rect",
+        &[
+            ("class", &"lane"),
+            ("x", &"0"),
+            ("width", &"100%"),
+            ("y", &super::svg::Px(top)),
+            ("height", &super::svg::Px(LANE_HEIGHT)),
+        ],
+    );
+    svg.label("lane-name left", &"-8", top + LANE_HEIGHT / 2.0 + 4.0, lane.name());
+    if boxes.is_empty() {
+        let words = if lane == Lane::Compute { "not recorded" } else { "no copies in this step" };
+        svg.label("empty mid", &"50%", top + LANE_HEIGHT / 2.0 + 4.0, words);
+    }
+    for (position, drawn) in boxes.iter().enumerate() {
+        let shade = if position % 2 == 0 { "" } else { " alt" };
+        let class = format!("span {}{shade}", class_of(drawn.kind));
+        let (from, until) = (axis.share(drawn.start_us), axis.share(drawn.end_us));
+        // At least a hair wide: a copy that happened must be seen.
+        let until = until.max(from + 0.4 / PIXELS as f64);
+        svg.tipped_rect(&class, (from, until), (top, LANE_HEIGHT), &drawn.tip);
+        let room_pixels = (until - from) * PIXELS as f64 - 8.0;
+        if !drawn.label.is_empty() && drawn.label.chars().count() as f64 * 6.4 < room_pixels {
+            let middle = Share((from + until) / 2.0);
+            svg.label("span-name mid", &middle, top + LANE_HEIGHT / 2.0 + 4.0, &drawn.label);
+        }
+    }
+}
+
+fn class_of(kind: SpanKind) -> &'static str {
+    match kind {
+        SpanKind::Op => "op",
+        SpanKind::Replay => "replay",
+        SpanKind::SwapOut => "out",
+        SpanKind::SwapIn => "in",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cursor, corners, draw};
+    use crate::report::run::{MemoryCurves, MemoryPoint, Span, SpanKind};
+    use crate::report::sample;
+    use crate::report::scale::Scale;
+
+    #[test]
+    fn curves_are_steps_to_the_end() {
+        let points = [MemoryPoint { at_us: 0.0, bytes: 2 }, MemoryPoint { at_us: 5.0, bytes: 4 }];
+        let path = corners(&points, Scale::new(0.0, 10.0), Scale::new(0.0, 4.0));
+        assert_eq!(path, [(0.0, 137.0), (0.5, 137.0), (0.5, 22.0), (1.0, 22.0)]);
+        assert!(corners(&[], Scale::new(0.0, 1.0), Scale::new(0.0, 1.0)).is_empty());
+    }
+
+    #[test]
+    fn a_spike_between_two_columns_is_not_lost() {
+        let points = [(0.0, 5), (1.0, 900), (1.1, 7)];
+        let points = points.map(|(at_us, bytes)| MemoryPoint { at_us, bytes });
+        let mut cursor = Cursor::new(&points);
+        assert_eq!(cursor.highest_until(0.0), None);
+        assert_eq!(cursor.highest_until(0.5), Some(5));
+        assert_eq!(cursor.highest_until(3.0), Some(900));
+        assert_eq!(cursor.highest_until(4.0), Some(7));
+    }
+
+    #[test]
+    fn nothing_recorded_is_said_and_not_drawn() {
+        let mut run = sample::swapping();
+        run.spans.clear();
+        run.memory = MemoryCurves::default();
+        let chart = draw(&run);
+        assert_eq!(chart.svg, None);
+        assert_eq!(chart.lanes[1], ("swap-out", "nothing was copied out".to_owned()));
+    }
+
+    #[test]
+    fn many_spans_are_joined_and_it_is_said() {
+        let mut run = sample::swapping();
+        run.spans = (0..20_000)
+            .map(|place| Span {
+                kind: SpanKind::SwapOut,
+                name: "t".to_owned(),
+                start_us: f64::from(place),
+                end_us: f64::from(place) + 0.5,
+                size_bytes: 8,
+            })
+            .collect();
+        let chart = draw(&run);
+        assert!(chart.note.starts_with("20,000 spans shorter than"), "{}", chart.note);
+        let svg = chart.svg.expect("drawn");
+        let boxes = svg.matches("class=\"span out").count();
+        assert!((50..500).contains(&boxes), "{boxes}");
+    }
+}

@@ -153,6 +153,9 @@ impl Schedule for Lockstep {
         }
         let mut state = lock(&self.state);
         state.settle(self.now_us());
+        if let State { queues, device: Device::Seeded(device), journal, .. } = &mut *state {
+            device.run_some(queues, journal);
+        }
         state.forget_closed();
     }
 
@@ -181,12 +184,11 @@ impl State {
         queue.ok_or_else(|| unknown_stream(call, stream))
     }
 
-    /// Brings the device up to the host's clock, or lets a seeded one do what it likes.
+    /// Brings the device up to the host's clock. A seeded device knows no such duty.
     fn settle(&mut self, host_us: f64) {
         let State { queues, device, journal, .. } = self;
-        match device {
-            Device::ByTime(device) => device.run_to(queues, host_us, journal),
-            Device::Seeded(device) => device.run_some(queues, journal),
+        if let Device::ByTime(device) = device {
+            device.run_to(queues, host_us, journal);
         }
     }
 

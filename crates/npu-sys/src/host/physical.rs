@@ -65,3 +65,26 @@ impl Physical {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_goes_back_to_the_system_and_places_serve_again() {
+        let size = 1 << 20;
+        let mut physical = Physical::new(Some(u64::MAX)).expect("a memory file");
+        let blocks = |physical: &Physical| fs::fstat(&physical.file).expect("our file").st_blocks;
+        let first = physical.take(size).expect("memory");
+        let second = physical.take(2 * size).expect("memory");
+        assert_eq!((first, second), (0, size));
+        assert_eq!(blocks(&physical) * 512, 3 << 20);
+        physical.give_back(first, size).expect("our place");
+        assert_eq!(blocks(&physical) * 512, 2 << 20);
+        physical.give_back(second, 2 * size).expect("our place");
+        assert_eq!(blocks(&physical), 0);
+        assert_eq!(physical.take(2 * size).expect("memory"), second);
+        assert_eq!(physical.take(size).expect("memory"), first);
+        assert_eq!(physical.take(size).expect("memory"), 3 * size);
+    }
+}

@@ -1,7 +1,7 @@
 //! Lockstep in an order drawn from a seed: any order that streams and events allow.
 //!
-//! The order is not fair. A stream that is drawn as the favourite may run far ahead, others may
-//! starve until the host waits for them, so that a missing event wait shows quickly.
+//! The order is not fair, so that a missing event wait shows quickly. The device stalls or races
+//! for a while, and a stream that is drawn as the favourite runs far ahead while others starve.
 
 use crate::host::config::Link;
 use crate::host::link::{alone_us, fixed_us};
@@ -17,7 +17,12 @@ pub(super) struct Seeded {
     random: Random,
     /// This number, modulo the number of ready streams, is the stream that goes first.
     favourite: u64,
+    /// How likely one more piece of work runs now, in sixteenths.
+    pace: u64,
 }
+
+/// From a standstill to nearly all that is ready.
+const PACES: [u64; 6] = [0, 1, 3, 6, 10, 15];
 
 /// A small generator of numbers that only need to look mixed (SplitMix64).
 #[derive(Debug)]
@@ -38,24 +43,19 @@ impl Random {
 
 impl Seeded {
     pub(super) fn new(link: Option<Link>, seed: u64) -> Seeded {
-        Seeded { link, link_free_us: [0.0; 2], random: Random(seed), favourite: 0 }
+        Seeded { link, link_free_us: [0.0; 2], random: Random(seed), favourite: 0, pace: 6 }
     }
 
-    /// Runs a random amount of ready work: mostly none or little, at times a lot.
+    /// Runs a random amount of ready work. Sooner or later it runs some.
     pub(super) fn run_some(&mut self, queues: &mut Queues, journal: &Journal) {
         if queues.values().all(|queue| queue.work.is_empty()) {
             return;
         }
-        let count = match self.random.below(16) {
-            0..9 => 0,
-            9..15 => 1 + self.random.below(3),
-            _ => self.random.below(64),
-        };
-        for _ in 0..count {
-            if !self.run_one(queues, journal) {
-                break;
-            }
+        if self.random.below(16) == 0 {
+            let drawn = self.random.below(PACES.len() as u64);
+            self.pace = PACES[usize::try_from(drawn).expect("an index")];
         }
+        while self.random.below(16) < self.pace && self.run_one(queues, journal) {}
     }
 
     /// Runs one piece of ready work. False if there is none.

@@ -1,0 +1,432 @@
+//! Random programs against models that are too simple to be wrong.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use npu_sys::{
+    AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, EventKind, HostConfig,
+    HostDriver, HostPtr, StreamHandle, VaRange,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::rig::{Buffer, CAPACITY, Rig, UNIT};
+
+// --- Streams: a random program with just the waits that it needs ends as if run in sequence. ---
+
+const BUFFER_COUNT: usize = 4;
+const STREAM_COUNT: usize = 3;
+const SIZE: u64 = 64;
+
+/// The same cases in each run.
+fn runner(cases: u32) -> TestRunner {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+}
+
+/// One step of a program. Buffers `0..2` are device memory, the others pinned memory.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Fill {
+        target: usize,
+        value: u8,
+    },
+    Copy {
+        source: usize,
+        target: usize,
+    },
+    /// The target becomes three times itself plus the source.
+    Mix {
+        source: usize,
+        target: usize,
+    },
+}
+
+impl Step {
+    fn source(self) -> Option<usize> {
+        match self {
+            Step::Fill { .. } => None,
+            Step::Copy { source, .. } | Step::Mix { source, .. } => Some(source),
+        }
+    }
+
+    fn target(self) -> usize {
+        match self {
+            Step::Fill { target, .. } | Step::Copy { target, .. } | Step::Mix { target, .. } => {
+                target
+            }
+        }
+    }
+
+    fn apply(self, memory: &mut [Vec<u8>; BUFFER_COUNT]) {
+        match self {
+            Step::Fill { target, value } => memory[target].fill(value),
+            Step::Copy { source, target } => memory[target] = memory[source].clone(),
+            Step::Mix { source, target } => {
+                let source = memory[source].clone();
+                mix(&mut memory[target], &source);
+            }
+        }
+    }
+}
+
+fn mix(target: &mut [u8], source: &[u8]) {
+    for (target, source) in target.iter_mut().zip(source) {
+        *target = target.wrapping_mul(3).wrapping_add(*source);
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let two =
+        || (0..BUFFER_COUNT, 1..BUFFER_COUNT).prop_map(|(a, by)| (a, (a + by) % BUFFER_COUNT));
+    prop_oneof![
+        (0..2_usize, any::<u8>()).prop_map(|(target, value)| Step::Fill { target, value }),
+        two().prop_map(|(source, target)| Step::Copy { source, target }),
+        two().prop_map(|(source, target)| Step::Mix { source, target }),
+    ]
+}
+
+/// Which accesses of a buffer later ones must come after.
+#[derive(Default)]
+struct Uses {
+    written: Option<(usize, EventHandle)>,
+    read: Vec<(usize, EventHandle)>,
+}
+
+struct Run<'a> {
+    rig: Rig<'a>,
+    device: [Buffer; 2],
+    host: [HostPtr; 2],
+    streams: [StreamHandle; STREAM_COUNT],
+    uses: [Uses; BUFFER_COUNT],
+    events: Vec<EventHandle>,
+    with_waits: bool,
+    wait_count: u64,
+}
+
+impl Run<'_> {
+    fn address(&self, buffer: usize) -> DevicePtr {
+        match buffer {
+            0 | 1 => self.device[buffer].start(),
+            _ => self.rig.driver.device_pointer(self.host[buffer - 2]).unwrap(),
+        }
+    }
+
+    fn submit(&mut self, step: Step, stream: usize) {
+        let mut after = Vec::new();
+        after.extend(step.source().and_then(|source| self.uses[source].written));
+        after.extend(self.uses[step.target()].written);
+        after.extend(&self.uses[step.target()].read);
+        for (other, event) in after {
+            if other != stream && self.with_waits {
+                self.rig.driver.wait_event(self.streams[stream], event).unwrap();
+                self.wait_count += 1;
+            }
+        }
+        self.launch(step, self.streams[stream]);
+        let event = self.rig.recorded(EventKind::Order, self.streams[stream]);
+        self.events.push(event);
+        let target = &mut self.uses[step.target()];
+        *target = Uses { written: Some((stream, event)), read: vec![] };
+        if let Some(source) = step.source() {
+            self.uses[source].read.push((stream, event));
+        }
+    }
+
+    fn launch(&self, step: Step, stream: StreamHandle) {
+        let target = self.address(step.target());
+        match step {
+            Step::Fill { value, .. } => self.rig.fill(target, SIZE, value, stream).unwrap(),
+            Step::Copy { source: from, target: to } => {
+                let source = self.address(from);
+                let copy = match (from < 2, to < 2) {
+                    (true, false) => {
+                        let target = self.host[to - 2];
+                        Copy::DeviceToHost { source, target, size_bytes: SIZE }
+                    }
+                    (false, true) => {
+                        let source = self.host[from - 2];
+                        Copy::HostToDevice { source, target, size_bytes: SIZE }
+                    }
+                    _ => Copy::DeviceToDevice { source, target, size_bytes: SIZE },
+                };
+                self.rig.copy(copy, stream).unwrap();
+            }
+            Step::Mix { source, .. } => {
+                let access = |start, mode| npu_sys::Access { start, size_bytes: SIZE, mode };
+                let accesses = vec![
+                    access(target, AccessMode::ReadWrite),
+                    access(self.address(source), AccessMode::Read),
+                ];
+                self.rig.run(stream, accesses, 3.0, |operands| {
+                    mix(operands.write(0), operands.read(1));
+                });
+            }
+        }
+    }
+}
+
+/// Runs a program and returns the final memory and the number of waits between streams.
+fn run(config: HostConfig, program: &[(Step, usize)], with_waits: bool) -> (Vec<Vec<u8>>, u64) {
+    let driver = HostDriver::new(config).unwrap();
+    let rig = Rig { driver: &*driver, host: &driver };
+    let mut run = Run {
+        device: [rig.buffer(UNIT), rig.buffer(UNIT)],
+        host: [rig.pinned(&[0; SIZE as usize]), rig.pinned(&[0; SIZE as usize])],
+        streams: [rig.stream(), rig.stream(), rig.stream()],
+        uses: Default::default(),
+        events: vec![],
+        with_waits,
+        wait_count: 0,
+        rig,
+    };
+    for &(step, stream) in program {
+        run.submit(step, stream);
+    }
+    driver.synchronize().unwrap();
+    let rig = &run.rig;
+    let mut memory: Vec<_> =
+        run.device.iter().map(|buffer| rig.device_bytes(buffer.start(), SIZE)).collect();
+    memory.extend(run.host.iter().map(|&start| rig.host_bytes(start, SIZE)));
+    run.device.iter().for_each(|&buffer| rig.drop_buffer(buffer));
+    run.host.iter().for_each(|&start| rig.free_pinned(start).unwrap());
+    rig.destroy(run.streams, run.events.iter().copied());
+    assert!(driver.ledger().is_empty());
+    (memory, run.wait_count)
+}
+
+fn in_sequence(program: &[(Step, usize)]) -> Vec<Vec<u8>> {
+    let mut memory: [Vec<u8>; BUFFER_COUNT] = std::array::from_fn(|_| vec![0; SIZE as usize]);
+    for (step, _) in program {
+        step.apply(&mut memory);
+    }
+    memory.to_vec()
+}
+
+#[test]
+fn ordered_programs_end_as_if_run_in_sequence() {
+    let (wait_count, differing) = (Cell::new(0), Cell::new(0));
+    let program = vec((step(), 0..STREAM_COUNT), 1..60);
+    let mut runner = runner(150);
+    runner
+        .run(&(program, any::<u64>()), |(program, seed)| {
+            let expect = in_sequence(&program);
+            for config in [
+                HostConfig::threads(CAPACITY),
+                HostConfig::by_time(CAPACITY),
+                HostConfig::lockstep(CAPACITY, seed),
+            ] {
+                let (memory, waits) = run(config, &program, true);
+                prop_assert_eq!(&memory, &expect);
+                wait_count.set(wait_count.get() + waits);
+            }
+            // Without the waits the seeded device finds a wrong result soon: the waits matter.
+            // It runs on one thread, so even the wrong order is no data race.
+            let (memory, _) = run(HostConfig::lockstep(CAPACITY, seed), &program, false);
+            differing.set(differing.get() + u64::from(memory != expect));
+            Ok(())
+        })
+        .unwrap();
+    assert!(wait_count.get() > 1000, "only {} waits", wait_count.get());
+    assert!(differing.get() > 20, "only {} programs needed their waits", differing.get());
+}
+
+// --- Memory: random calls, right and wrong, against a table of what should be there. ---
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Create(u64),
+    Release(usize),
+    Reserve(u64),
+    FreeRange(usize),
+    /// Maps a chunk into a range, so many units from its start.
+    Map(usize, usize, u64),
+    Unmap(usize),
+    Pin(u64),
+    FreePinned(usize),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        (1..20_u64).prop_map(Call::Create),
+        (0..12_usize).prop_map(Call::Release),
+        (1..20_u64).prop_map(Call::Reserve),
+        (0..12_usize).prop_map(Call::FreeRange),
+        (0..12_usize, 0..12_usize, 0..3_u64)
+            .prop_map(|(range, chunk, at)| Call::Map(range, chunk, at)),
+        (0..12_usize).prop_map(Call::Unmap),
+        (1..9_u64).prop_map(Call::Pin),
+        (0..12_usize).prop_map(Call::FreePinned),
+    ]
+}
+
+/// What should be there.
+#[derive(Default)]
+struct Table {
+    chunks: BTreeMap<u64, u64>,
+    ranges: Vec<VaRange>,
+    mappings: Vec<(VaRange, u64)>,
+    pinned: Vec<(HostPtr, u64)>,
+    succeeded: u64,
+    refused: u64,
+    out_of_memory: u64,
+}
+
+/// Checks a result against what was due, and passes on the value of a success.
+fn judge<T>(
+    table: &mut Table,
+    result: Result<T, npu_sys::DriverError>,
+    due: Result<(), ErrorKind>,
+) -> Option<T> {
+    match &due {
+        Ok(()) => table.succeeded += 1,
+        Err(ErrorKind::OutOfMemory) => table.out_of_memory += 1,
+        Err(_) => table.refused += 1,
+    }
+    assert_eq!(result.as_ref().map(drop).map_err(|error| error.kind), due);
+    result.ok()
+}
+
+const HOST_LIMIT: u64 = 16 * UNIT;
+
+fn due(valid: bool) -> Result<(), ErrorKind> {
+    if valid { Ok(()) } else { Err(ErrorKind::Invalid) }
+}
+
+fn touches(a: VaRange, b: VaRange) -> bool {
+    a.start < b.end() && b.start < a.end()
+}
+
+fn apply(rig: &Rig<'_>, table: &mut Table, call: Call) {
+    let nth_chunk = |table: &Table, n: usize| match table.chunks.iter().nth(n) {
+        Some((&handle, &size_bytes)) => (handle, size_bytes),
+        None => (1_000_000, 0),
+    };
+    let nowhere = VaRange { start: DevicePtr(UNIT), size_bytes: UNIT };
+    match call {
+        Call::Create(units) => {
+            let held: u64 = table.chunks.values().sum();
+            let fits = held + units * UNIT <= CAPACITY;
+            let due = if fits { Ok(()) } else { Err(ErrorKind::OutOfMemory) };
+            let chunk = judge(table, rig.driver.create_chunk(units * UNIT), due);
+            table.chunks.extend(chunk.map(|chunk| (chunk.0, units * UNIT)));
+        }
+        Call::Release(n) => {
+            let (chunk, size_bytes) = nth_chunk(table, n);
+            let mapped = table.mappings.iter().any(|mapping| mapping.1 == chunk);
+            let result = rig.driver.release_chunk(ChunkHandle(chunk));
+            if judge(table, result, due(size_bytes > 0 && !mapped)).is_some() {
+                table.chunks.remove(&chunk);
+            }
+        }
+        Call::Reserve(units) => {
+            let range = judge(table, rig.driver.reserve(units * UNIT), Ok(())).unwrap();
+            assert!(range.start.0.is_multiple_of(UNIT));
+            assert!(table.ranges.iter().all(|&other| !touches(range, other)));
+            table.ranges.push(range);
+        }
+        Call::FreeRange(n) => {
+            let range = table.ranges.get(n).copied().unwrap_or(nowhere);
+            let mapped = table.mappings.iter().any(|&(mapping, _)| touches(mapping, range));
+            let valid = n < table.ranges.len() && !mapped;
+            if judge(table, rig.driver.free_range(range), due(valid)).is_some() {
+                table.ranges.remove(n);
+            }
+        }
+        Call::Map(n, chunk, at) => {
+            let (chunk, size_bytes) = nth_chunk(table, chunk);
+            let range = table.ranges.get(n).copied().unwrap_or(nowhere);
+            let part = VaRange { start: range.start.offset(at * UNIT), size_bytes };
+            let inside = n < table.ranges.len() && part.end() <= range.end();
+            let taken = table.mappings.iter().any(|&(mapping, _)| touches(mapping, part));
+            let valid = size_bytes > 0 && inside && !taken;
+            let result = rig.driver.map(part, ChunkHandle(chunk));
+            if judge(table, result, due(valid)).is_some() {
+                rig.driver.set_access(part).unwrap();
+                table.mappings.push((part, chunk));
+            }
+        }
+        Call::Unmap(n) => {
+            let range = table.mappings.get(n).map_or(nowhere, |mapping| mapping.0);
+            if judge(table, rig.unmap(range), due(n < table.mappings.len())).is_some() {
+                table.mappings.remove(n);
+            }
+        }
+        Call::Pin(units) => {
+            let held: u64 = table.pinned.iter().map(|pinned| pinned.1).sum();
+            let fits = held + units * UNIT <= HOST_LIMIT;
+            let due = if fits { Ok(()) } else { Err(ErrorKind::OutOfMemory) };
+            let start = judge(table, rig.driver.allocate_pinned(units * UNIT), due);
+            table.pinned.extend(start.map(|start| (start, units * UNIT)));
+        }
+        Call::FreePinned(n) => {
+            let start = table.pinned.get(n).map_or(HostPtr(UNIT), |pinned| pinned.0);
+            if judge(table, rig.free_pinned(start), due(n < table.pinned.len())).is_some() {
+                table.pinned.remove(n);
+            }
+        }
+    }
+}
+
+fn compare(rig: &Rig<'_>, table: &Table) {
+    let ledger = rig.host.ledger();
+    assert_eq!(ledger.chunk_count, table.chunks.len() as u64);
+    assert_eq!(ledger.chunk_bytes, table.chunks.values().sum::<u64>());
+    assert_eq!(ledger.mapping_count, table.mappings.len() as u64);
+    assert_eq!(ledger.mapped_bytes, table.mappings.iter().map(|m| m.0.size_bytes).sum::<u64>());
+    assert_eq!(ledger.range_count, table.ranges.len() as u64);
+    assert_eq!(ledger.reserved_bytes, table.ranges.iter().map(|r| r.size_bytes).sum::<u64>());
+    assert_eq!(ledger.pinned_bytes, table.pinned.iter().map(|pinned| pinned.1).sum::<u64>());
+    assert!(ledger.chunk_bytes <= ledger.chunk_bytes_peak && ledger.chunk_bytes_peak <= CAPACITY);
+    let info = rig.driver.memory_info().unwrap();
+    assert_eq!(info.free_bytes, CAPACITY - ledger.chunk_bytes);
+}
+
+/// Every chunk holds its own number, and shows it at each of its addresses.
+fn check_bytes(rig: &Rig<'_>, table: &mut Table) {
+    // Makes room for the pinned memory that looking takes.
+    table.pinned.drain(..).for_each(|(start, _)| rig.free_pinned(start).unwrap());
+    let stream = rig.stream();
+    for &(range, chunk) in &table.mappings {
+        rig.fill(range.start, range.size_bytes, chunk as u8, stream).unwrap();
+    }
+    rig.driver.synchronize_stream(stream).unwrap();
+    rig.destroy([stream], []);
+    for &(range, chunk) in &table.mappings {
+        assert_eq!(rig.device_bytes(range.start, 8), [chunk as u8; 8]);
+        let last = range.start.offset(range.size_bytes - 8);
+        assert_eq!(rig.device_bytes(last, 8), [chunk as u8; 8]);
+    }
+}
+
+#[test]
+fn random_memory_calls_do_what_a_table_says() {
+    let totals = Cell::new((0, 0, 0, 0));
+    let mut runner = runner(200);
+    runner
+        .run(&(vec(call(), 1..80), any::<u64>()), |(calls, seed)| {
+            let host_limit_bytes = Some(HOST_LIMIT);
+            let config = HostConfig { host_limit_bytes, ..HostConfig::lockstep(CAPACITY, seed) };
+            let driver = HostDriver::new(config).unwrap();
+            let rig = Rig { driver: &*driver, host: &driver };
+            let mut table = Table::default();
+            for &call in &calls {
+                apply(&rig, &mut table, call);
+                compare(&rig, &table);
+            }
+            check_bytes(&rig, &mut table);
+            let (succeeded, refused, out_of_memory, mapped) = totals.get();
+            totals.set((
+                succeeded + table.succeeded,
+                refused + table.refused,
+                out_of_memory + table.out_of_memory,
+                mapped + table.mappings.len(),
+            ));
+            Ok(())
+        })
+        .unwrap();
+    let (succeeded, refused, out_of_memory, mapped) = totals.get();
+    println!("{succeeded} done, {refused} refused, {out_of_memory} out of memory, {mapped} mapped");
+    assert!(succeeded > 1000 && refused > 500 && out_of_memory > 50 && mapped > 50);
+}

@@ -1,0 +1,240 @@
+//! The loop that finds and keeps a plan: WarmUp, SearchPolicy, Stable, as a pure state machine.
+//!
+//! Feed every finished step to [`Loop::observe`]; the [`Directive`] that comes back says how to
+//! run the next one. There is no clock and no driver in it: the same reports give the same
+//! directives.
+//!
+//! ```text
+//!            steps came as expected                     best try found
+//!  WarmUp ----------------------------> SearchPolicy --------------------> Stable
+//!    |                                       ^                              | |
+//!    | nothing to do: it fits                +---- rescue, miss, too slow --+ |
+//!    +------------------------------------------------------------------->    |
+//!    ^                                                                        |
+//!    +----------------- the step changed: unknown signature, or drift --------+
+//! ```
+//!
+//! Every kind of step, told by its signature, has its own place in the loop. So shapes that
+//! alternate each find their plan once and come back at once. When a kind of step was followed
+//! twice by the same other kind, that one is expected next; else the same again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use swap_core::{Plan, Signature, StepReport};
+
+use crate::search::{Feedback, Measured, Planner};
+
+mod track;
+
+#[cfg(test)]
+mod tests;
+
+use track::Track;
+
+/// Where a kind of step stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Stage {
+    /// Recording, with rescues where needed, until steps repeat.
+    WarmUp,
+    /// Trying plans and measuring them.
+    SearchPolicy,
+    /// Running the best plan.
+    Stable,
+}
+
+/// How patient the loop is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoopConfig {
+    /// The cap on physical bytes, for margins and for telling whether a model fits.
+    pub limit_bytes: u64,
+    /// Expected steps in a row before planning.
+    pub warmup_steps: u32,
+    /// The most plans tried in one search.
+    pub search_steps: u32,
+    /// A Stable step is slow when it takes more than this times the measured best.
+    pub slow_ratio: f64,
+    /// This many slow steps in a row start a new search.
+    pub slow_steps: u32,
+    /// After this many new searches that did not last, the best plan stays for good.
+    pub failed_searches: u32,
+    /// A search has lasted when this many Stable steps went by undisturbed.
+    pub calm_steps: u32,
+    /// Kinds of steps that are remembered; the least recent one is forgotten first.
+    pub cached_signatures: usize,
+}
+
+impl Default for LoopConfig {
+    fn default() -> LoopConfig {
+        LoopConfig {
+            limit_bytes: u64::MAX,
+            warmup_steps: 2,
+            search_steps: 3,
+            slow_ratio: 1.25,
+            slow_steps: 2,
+            failed_searches: 3,
+            calm_steps: 64,
+            cached_signatures: 16,
+        }
+    }
+}
+
+/// How to run the next step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Directive {
+    /// Where the expected kind of step stands.
+    pub stage: Stage,
+    /// Whether to record.
+    pub record: bool,
+    /// The plan to run. Without one, memory is found on demand.
+    pub plan: Option<Arc<Plan>>,
+}
+
+/// The loop. `P` makes the plans.
+#[derive(Debug)]
+pub struct Loop<P> {
+    config: LoopConfig,
+    planner: P,
+    tracks: BTreeMap<Signature, Track>,
+    /// The kind of step that the last directive was for.
+    expected: Option<Signature>,
+    /// The kind and plan of the step before, if it went as directed.
+    previous: Option<(Signature, u64)>,
+    previous_signature: Option<Signature>,
+    running: Choice,
+    steps: u64,
+}
+
+/// A plan, or none, with the number that tells it from others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Choice {
+    print: u64,
+    plan: Option<Arc<Plan>>,
+}
+
+/// What the loop knows about a finished step beside its report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Another kind of step was expected, so this one ran under a foreign plan.
+    surprise: bool,
+    /// The step before was of the same kind under the same plan, so every block began where the
+    /// plan leaves it.
+    settled: bool,
+}
+
+impl<P: Planner> Loop<P> {
+    /// A loop at its first step.
+    ///
+    /// # Panics
+    /// If a count is zero that cannot be (`warmup_steps`, `slow_steps`, `cached_signatures`), or
+    /// `slow_ratio` is below 1.
+    pub fn new(config: LoopConfig, planner: P) -> Loop<P> {
+        assert!(config.warmup_steps > 0, "a plan needs one recorded step");
+        assert!(config.slow_steps > 0, "no step at all cannot be slow");
+        assert!(config.cached_signatures > 0, "the step under way must be remembered");
+        assert!(config.slow_ratio >= 1.0, "the best step itself would be slow");
+        Loop {
+            config,
+            planner,
+            tracks: BTreeMap::new(),
+            expected: None,
+            previous: None,
+            previous_signature: None,
+            running: Choice::default(),
+            steps: 0,
+        }
+    }
+
+    /// How to run the step that comes next. Before the first report: record it, without a plan.
+    pub fn directive(&self) -> Directive {
+        let stage = self.stage();
+        Directive { stage, record: stage != Stage::Stable, plan: self.running.plan.clone() }
+    }
+
+    /// Where the expected kind of step stands.
+    pub fn stage(&self) -> Stage {
+        self.expected
+            .and_then(|signature| self.tracks.get(&signature))
+            .map_or(Stage::WarmUp, Track::stage)
+    }
+
+    /// The planner.
+    pub fn planner(&self) -> &P {
+        &self.planner
+    }
+
+    /// The best that was measured for a kind of step, once it has been searched or found to fit.
+    pub fn best(&self, signature: Signature) -> Option<(Measured, Option<Arc<Plan>>)> {
+        let (measured, choice) = self.tracks.get(&signature)?.best()?;
+        Some((*measured, choice.plan.clone()))
+    }
+
+    /// What was learnt about a kind of step.
+    pub fn feedback(&self, signature: Signature) -> Option<&Feedback> {
+        self.tracks.get(&signature).map(Track::feedback)
+    }
+
+    /// Puts a plan from elsewhere, such as a plan file, in place for its kind of step: that kind
+    /// starts in SearchPolicy with this plan as the first try. Does nothing for a kind of step
+    /// that has been seen already.
+    pub fn adopt(&mut self, plan: Arc<Plan>) {
+        let signature = plan.signature;
+        if self.tracks.contains_key(&signature) {
+            return;
+        }
+        let choice = Choice::of(plan);
+        if self.expected.is_none() {
+            self.expected = Some(signature);
+            self.running = choice.clone();
+        }
+        self.tracks.insert(signature, Track::adopted(choice, self.steps));
+        self.forget_the_least_recent();
+    }
+
+    /// Takes in a finished step and says how to run the next one.
+    pub fn observe(&mut self, report: &StepReport) -> Directive {
+        let signature = report.signature;
+        let surprise = self.expected.is_some_and(|expected| expected != signature);
+        let ran = (signature, self.running.print);
+        let intact = !surprise && report.drifted_at.is_none();
+        let seen = Seen { surprise, settled: intact && self.previous == Some(ran) };
+
+        self.steps += 1;
+        if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
+            before.was_followed_by(signature);
+        }
+        let track = self.tracks.entry(signature).or_insert_with(|| Track::new(self.steps));
+        track.observe(&self.config, &mut self.planner, report, seen, self.steps);
+
+        self.previous = intact.then_some(ran);
+        self.previous_signature = Some(signature);
+        self.forget_the_least_recent();
+        self.expect_after(signature);
+        self.directive()
+    }
+
+    /// Chooses the kind of step to prepare for.
+    fn expect_after(&mut self, signature: Signature) {
+        let usual = self.tracks.get(&signature).and_then(Track::usual_successor);
+        let next = usual.filter(|next| self.tracks.contains_key(next)).unwrap_or(signature);
+        self.expected = Some(next);
+        self.running = self.tracks.get(&next).map(Track::choice).unwrap_or_default();
+    }
+
+    fn forget_the_least_recent(&mut self) {
+        while self.tracks.len() > self.config.cached_signatures {
+            let (&oldest, _) = self
+                .tracks
+                .iter()
+                .min_by_key(|(_, track)| track.seen_at())
+                .expect("more tracks than the positive number that is kept");
+            self.tracks.remove(&oldest);
+        }
+    }
+}
+
+impl Choice {
+    pub(crate) fn of(plan: Arc<Plan>) -> Choice {
+        Choice { print: crate::search::fingerprint(&plan), plan: Some(plan) }
+    }
+}

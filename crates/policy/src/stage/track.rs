@@ -1,0 +1,289 @@
+//! The place of one kind of step in the loop.
+
+use std::sync::Arc;
+
+use swap_core::{Signature, StepReport, Trace};
+
+use super::{Choice, LoopConfig, Seen, Stage};
+use crate::search::{Feedback, Measured, Planner, Prediction};
+
+/// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
+/// alternate are never settled, yet their search has to end.
+const RUNS_BEFORE_JUDGED: u32 = 3;
+/// So many plans are remembered as tried.
+const TRIED_PLANS_KEPT: usize = 64;
+
+/// One kind of step.
+#[derive(Debug)]
+pub(crate) struct Track {
+    state: State,
+    /// The best step measured.
+    best: Option<Outcome>,
+    feedback: Feedback,
+    /// Numbers of the plans that were tried. None of them is tried again, so two plans cannot
+    /// take turns for ever.
+    tried: Vec<u64>,
+    /// Searches since the last long calm that were begun because the one before did not last.
+    failed: u32,
+    /// The last two kinds of steps that came after this one.
+    followers: [Option<Signature>; 2],
+    seen_at: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    WarmUp {
+        /// Steps in a row that came as expected.
+        matched: u32,
+        /// Whether all of those ran without rescues and misses.
+        clean: bool,
+    },
+    Search(Try),
+    Stable {
+        /// Slow steps in a row.
+        slow: u32,
+        /// Undisturbed steps in a row.
+        calm: u32,
+    },
+}
+
+/// A judged step: what it ran under, and what was expected and what came of it.
+#[derive(Clone, Debug)]
+struct Outcome {
+    choice: Choice,
+    predicted: Prediction,
+    measured: Measured,
+}
+
+/// A plan being tried.
+#[derive(Debug)]
+struct Try {
+    choice: Choice,
+    predicted: Prediction,
+    /// Which try of this search it is, from 1. 0 is the best plan so far, measured once more and
+    /// recorded, to learn what has changed.
+    number: u32,
+    /// Steps that ran under it.
+    runs: u32,
+}
+
+impl Track {
+    pub(crate) fn new(seen_at: u64) -> Track {
+        Track {
+            state: State::WarmUp { matched: 0, clean: true },
+            best: None,
+            feedback: Feedback::default(),
+            tried: Vec::new(),
+            failed: 0,
+            followers: [None; 2],
+            seen_at,
+        }
+    }
+
+    /// A kind of step that was not seen yet, with a plan to try first.
+    pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
+        let mut track = Track::new(seen_at);
+        track.start_try(choice, Prediction::default(), 1);
+        track
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match self.state {
+            State::WarmUp { .. } => Stage::WarmUp,
+            State::Search(_) => Stage::SearchPolicy,
+            State::Stable { .. } => Stage::Stable,
+        }
+    }
+
+    /// What the next step of this kind runs under.
+    pub(crate) fn choice(&self) -> Choice {
+        match &self.state {
+            State::WarmUp { .. } => Choice::default(),
+            State::Search(search) => search.choice.clone(),
+            State::Stable { .. } => self.best_choice(),
+        }
+    }
+
+    pub(crate) fn best(&self) -> Option<(&Measured, &Choice)> {
+        self.best.as_ref().map(|best| (&best.measured, &best.choice))
+    }
+
+    pub(crate) fn feedback(&self) -> &Feedback {
+        &self.feedback
+    }
+
+    pub(crate) fn seen_at(&self) -> u64 {
+        self.seen_at
+    }
+
+    pub(crate) fn was_followed_by(&mut self, signature: Signature) {
+        self.followers = [self.followers[1], Some(signature)];
+    }
+
+    /// The kind of step that came after this one twice in a row.
+    pub(crate) fn usual_successor(&self) -> Option<Signature> {
+        self.followers[0].filter(|_| self.followers[0] == self.followers[1])
+    }
+
+    /// Takes in a finished step of this kind.
+    pub(crate) fn observe(
+        &mut self,
+        config: &LoopConfig,
+        planner: &mut impl Planner,
+        report: &StepReport,
+        seen: Seen,
+        step: u64,
+    ) {
+        self.seen_at = step;
+        let drifted = report.drifted_at.is_some();
+        match &mut self.state {
+            State::WarmUp { .. } => self.warm_up(config, planner, report, seen),
+            // It ran under a plan for other steps, which says nothing about this kind.
+            State::Search(_) | State::Stable { .. } if seen.surprise => {}
+            State::Search(search) => {
+                search.runs += 1;
+                if seen.settled || drifted || search.runs >= RUNS_BEFORE_JUDGED {
+                    self.judge(config, planner, report);
+                }
+            }
+            State::Stable { .. } if drifted => {
+                // The plan no longer fits the step although the fingerprint does.
+                if self.may_search_again(config) {
+                    self.best = None;
+                    self.state = State::WarmUp { matched: 0, clean: true };
+                }
+            }
+            State::Stable { .. } if !seen.settled => {}
+            State::Stable { .. } => self.watch(config, Measured::of(report)),
+        }
+    }
+
+    fn warm_up(
+        &mut self,
+        config: &LoopConfig,
+        planner: &mut impl Planner,
+        report: &StepReport,
+        seen: Seen,
+    ) {
+        let State::WarmUp { matched, clean } = &mut self.state else {
+            unreachable!("called in WarmUp only");
+        };
+        let measured = Measured::of(report);
+        let trace = report.trace.as_ref().filter(|_| !measured.drifted);
+        if seen.surprise || trace.is_none() {
+            (*matched, *clean) = (0, true);
+        }
+        let Some(trace) = trace else { return };
+        *matched += 1;
+        *clean &= measured.is_clean();
+        if *matched < config.warmup_steps {
+            return;
+        }
+        let fits = *clean && report.held_bytes_peak <= config.limit_bytes;
+        // Running on demand competes with every plan.
+        let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
+        self.best = Some(Outcome { choice: Choice::default(), predicted, measured });
+        if fits {
+            self.settle();
+        } else {
+            self.try_next(config, planner, trace, 1);
+        }
+    }
+
+    /// Judges the plan being tried by the step that just ran under it.
+    fn judge(&mut self, config: &LoopConfig, planner: &mut impl Planner, report: &StepReport) {
+        let State::Search(search) = &self.state else {
+            unreachable!("called in SearchPolicy only");
+        };
+        let number = search.number;
+        let measured = Measured::of(report);
+        self.feedback = self.feedback.after(search.predicted, measured, config.limit_bytes);
+        let (choice, predicted) = (search.choice.clone(), search.predicted);
+        if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
+            // A false alarm.
+            return self.settle();
+        }
+        // An old figure that no longer holds must not outdo the tries to come.
+        if number == 0 || self.best.as_ref().is_none_or(|b| measured.is_better_than(&b.measured)) {
+            self.best = Some(Outcome { choice, predicted, measured });
+        }
+        let nothing_to_gain = measured.is_clean() && measured.hardly_stalls();
+        match &report.trace {
+            Some(trace) if !nothing_to_gain && number < config.search_steps => {
+                self.try_next(config, planner, trace, number + 1);
+            }
+            _ => self.settle(),
+        }
+    }
+
+    /// Asks for a plan; without a new one the search is over.
+    fn try_next(
+        &mut self,
+        config: &LoopConfig,
+        planner: &mut impl Planner,
+        trace: &Trace,
+        number: u32,
+    ) {
+        if number > config.search_steps {
+            return self.settle();
+        }
+        let Some(proposal) = planner.plan(trace, &self.feedback) else {
+            return self.settle();
+        };
+        let choice = Choice::of(Arc::new(proposal.plan));
+        if self.tried.contains(&choice.print) {
+            return self.settle();
+        }
+        self.start_try(choice, proposal.predicted, number);
+    }
+
+    fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32) {
+        if number > 0 {
+            self.tried.push(choice.print);
+            if self.tried.len() > TRIED_PLANS_KEPT {
+                self.tried.remove(0);
+            }
+        }
+        self.state = State::Search(Try { choice, predicted, number, runs: 0 });
+    }
+
+    /// Watches a settled Stable step for signs that the plan no longer serves.
+    fn watch(&mut self, config: &LoopConfig, measured: Measured) {
+        let is_slow = self.is_slow(config, &measured);
+        let State::Stable { slow, calm } = &mut self.state else {
+            unreachable!("called in Stable only");
+        };
+        *slow = if is_slow { *slow + 1 } else { 0 };
+        *calm = if is_slow || !measured.is_clean() { 0 } else { *calm + 1 };
+        let disturbed = *slow >= config.slow_steps || !measured.is_clean();
+        if *calm >= config.calm_steps {
+            self.failed = 0;
+        }
+        if disturbed && self.may_search_again(config) {
+            let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
+            self.start_try(self.best_choice(), predicted, 0);
+        }
+    }
+
+    fn is_slow(&self, config: &LoopConfig, measured: &Measured) -> bool {
+        let best = self.best.as_ref();
+        best.is_some_and(|best| measured.step_us > best.measured.step_us * config.slow_ratio)
+    }
+
+    /// Counts one more search that did not last, if there may be another.
+    fn may_search_again(&mut self, config: &LoopConfig) -> bool {
+        if self.failed >= config.failed_searches {
+            return false;
+        }
+        self.failed += 1;
+        true
+    }
+
+    fn settle(&mut self) {
+        self.state = State::Stable { slow: 0, calm: 0 };
+    }
+
+    fn best_choice(&self) -> Choice {
+        self.best.as_ref().map(|best| best.choice.clone()).unwrap_or_default()
+    }
+}

@@ -9,9 +9,18 @@ use crate::plan::{Action, ActionKind, Phase};
 use crate::trace::OpIndex;
 
 impl Core {
-    /// Runs what is due before `op` begins or after it has ended. Stops at a block that must be
-    /// replayed and returns it; call again after the replay.
-    pub(crate) fn boundary(&mut self, op: OpIndex, phase: Phase) -> Result<Option<BlockId>, Error> {
+    /// What is due before the next op begins. Stops at a block that must be replayed and returns
+    /// it; call again after the replay.
+    pub(crate) fn before_op(&mut self) -> Result<Option<BlockId>, Error> {
+        self.boundary(OpIndex(self.step.op_count), Phase::Begin)
+    }
+
+    /// As [`before_op`](Core::before_op), after `op` has ended.
+    pub(crate) fn after_op(&mut self, op: OpIndex) -> Result<Option<BlockId>, Error> {
+        self.boundary(op, Phase::End)
+    }
+
+    fn boundary(&mut self, op: OpIndex, phase: Phase) -> Result<Option<BlockId>, Error> {
         while let Some(action) = self.due_action(op, phase) {
             self.step.next_action += 1;
             let Some(id) = self.planned_block(action) else {

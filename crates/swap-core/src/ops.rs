@@ -10,7 +10,6 @@ use crate::core::Core;
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::name::OpName;
-use crate::plan::Phase;
 use crate::recipe::{Recipe, Replayable};
 use crate::recorder::Timing;
 use crate::residency::Touched;
@@ -63,17 +62,13 @@ impl OpStack {
     /// As for [`begin`](OpStack::begin).
     pub fn begin_on(&mut self, name: OpName, stream: StreamId) -> Result<(), Error> {
         let replay = self.replays > 0;
-        let shared = Arc::clone(&self.shared);
-        let mut core = shared.lock()?;
+        let mut core = self.shared.lock()?;
         if !replay {
             core.housekeeping()?;
-            while let Some(block) = {
-                let op = OpIndex(core.step.op_count);
-                core.boundary(op, Phase::Begin)?
-            } {
+            while let Some(block) = core.before_op()? {
                 drop(core);
                 self.replay(block)?;
-                core = shared.lock()?;
+                core = self.shared.lock()?;
             }
         }
         let frame = self.open_frame(&mut core, name, stream, replay)?;
@@ -126,6 +121,20 @@ impl OpStack {
     /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold;
     /// [`Error::Freed`]; [`Error::Usage`] outside an op.
     pub fn touch(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
+        let OpStack { shared, frames, .. } = self;
+        let frame = frames.last_mut().ok_or(NO_OP)?;
+        let mut core = shared.lock()?;
+        if let Some(address) = core.touch_resident(block, mode, frame.replay) {
+            frame.touched.push((block, mode, address));
+            return Ok(address);
+        }
+        drop(core);
+        self.touch_slowly(block, mode)
+    }
+
+    /// A touch that moves memory or waits for it.
+    #[cold]
+    fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
         let shared = Arc::clone(&self.shared);
         let mut core = shared.lock()?;
         loop {
@@ -157,8 +166,7 @@ impl OpStack {
     /// # Errors
     /// As for [`touch`](OpStack::touch).
     pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
-        let shared = Arc::clone(&self.shared);
-        let mut core = shared.lock()?;
+        let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
         let block = core.allocate(size_bytes, name, frame.stream, Some(frame.op))?;
         self.settle(&mut core)?;
@@ -185,9 +193,9 @@ impl OpStack {
         cost_us: f64,
         body: impl FnOnce(&Operands<'_>) + Send + 'static,
     ) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
+        let OpStack { shared, frames, .. } = self;
         let core = shared.lock()?;
-        let frame = self.frames.last_mut().ok_or(NO_OP)?;
+        let frame = frames.last_mut().ok_or(NO_OP)?;
         let twice = |&(block, mode, _): &(BlockId, AccessMode, DevicePtr)| {
             let same = |other: &&(BlockId, AccessMode, DevicePtr)| other.0 == block;
             mode.writes() && frame.touched.iter().filter(same).count() > 1
@@ -228,19 +236,18 @@ impl OpStack {
     /// # Errors
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        let mut core = shared.lock()?;
         let frame = self.frames.pop().ok_or(NO_OP)?;
         let (op, replay) = (frame.op, frame.replay);
+        let mut core = self.shared.lock()?;
         close_frame(&mut core, frame)?;
         if replay {
             return Ok(());
         }
         core.housekeeping()?;
-        while let Some(block) = core.boundary(op, Phase::End)? {
+        while let Some(block) = core.after_op(op)? {
             drop(core);
             self.replay(block)?;
-            core = shared.lock()?;
+            core = self.shared.lock()?;
         }
         Ok(())
     }

@@ -23,6 +23,40 @@ pub(crate) enum Touched {
 }
 
 impl Core {
+    /// The touch of a block that is resident, mapped and waited for, which is the usual case.
+    /// `None` if there is more to do.
+    pub(crate) fn touch_resident(
+        &mut self,
+        id: BlockId,
+        mode: AccessMode,
+        replay: bool,
+    ) -> Option<DevicePtr> {
+        let (address, swappable) = self.memory.pool.mapped_address(id)?;
+        let entry = self.entries.get_mut(id.index())?.as_mut().filter(|entry| entry.id == id)?;
+        let writes = mode.writes();
+        let ready = entry.state == State::Resident
+            && entry.arrived.is_none()
+            && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
+        if !ready {
+            return None;
+        }
+        self.clock += 1;
+        entry.pins += 1;
+        entry.last_touch = self.clock;
+        if replay {
+            return Some(address);
+        }
+        if writes {
+            entry.version += 1;
+            entry.replayable = None;
+        }
+        if swappable {
+            let place = entry.place;
+            self.event(TraceEvent::Touch(place, mode));
+        }
+        Some(address)
+    }
+
     /// Touches a block for an op on `stream`, and pins it.
     ///
     /// `replay` is set for the touches of a replay: they are not part of the step, and what they
@@ -34,30 +68,27 @@ impl Core {
         stream: StreamId,
         replay: bool,
     ) -> Result<Touched, Error> {
-        self.clock += 1;
-        let clock = self.clock;
-        let entry = self.entry(id)?;
-        let ready = entry.state == State::Resident
-            && entry.arrived.is_none()
-            && (!mode.writes() || (entry.host_copy.is_none() && entry.dependents.is_empty()))
-            && self.memory.pool.is_mapped(id);
-        if !ready && let Some(wait) = self.make_ready(id, mode, stream, replay)? {
+        if let Some(wait) = self.make_ready(id, mode, stream, replay)? {
             return Ok(wait);
         }
-        let swappable = self.memory.pool.is_swappable(id);
-        let address = self.memory.pool.address(id);
+        if let Some(address) = self.touch_resident(id, mode, replay) {
+            return Ok(Touched::Ready(address));
+        }
+        // It is on its way, and the stream waits for it; or it is being replayed by this op.
+        self.clock += 1;
+        let clock = self.clock;
         let entry = self.entry_mut(id)?;
         entry.pins += 1;
         entry.last_touch = clock;
-        if mode.writes() && !replay {
-            entry.version += 1;
-            entry.replayable = None;
-        }
-        if swappable && !replay {
-            let place = entry.place;
+        let place = entry.place;
+        if !replay {
+            if mode.writes() {
+                entry.version += 1;
+                entry.replayable = None;
+            }
             self.event(TraceEvent::Touch(place, mode));
         }
-        Ok(Touched::Ready(address))
+        Ok(Touched::Ready(self.memory.pool.address(id)))
     }
 
     /// The slow part of a touch.

@@ -509,14 +509,15 @@ impl Pool {
         matches!(self.block(id).place, Place::Swappable { .. })
     }
 
-    /// Whether the block's address shows its chunk.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn is_mapped(&self, id: BlockId) -> bool {
-        match &self.block(id).place {
-            Place::Swappable { mapping, .. } => *mapping == Mapping::Mapped,
-            _ => true,
+    /// The block's address if it shows the block's chunk, and whether the block is swappable.
+    /// `None` if it was freed, too.
+    pub fn mapped_address(&self, id: BlockId) -> Option<(DevicePtr, bool)> {
+        let block =
+            self.blocks.get(id.index()).filter(|block| block.generation == id.generation)?;
+        match &block.place {
+            Place::Swappable { range, mapping: Mapping::Mapped, .. } => Some((range.start, true)),
+            Place::Segment { start, .. } => Some((*start, false)),
+            Place::Swappable { .. } | Place::Nowhere => None,
         }
     }
 

@@ -1,4 +1,90 @@
 //! Moves memory in time: residency, the op stack, recording, and the execution of plans.
+//!
+//! An [`Engine`] owns a device's memory. Whoever runs operators tells it, through an [`OpStack`],
+//! when an operator begins, which blocks it touches, and when it ends. In return each touched
+//! block is on the device and ordered before the operator's work, however small the cap is: others
+//! leave for the host, or are dropped and made again, and come back when they are touched.
+//! Addresses never change.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | op | one operator call between begin and end; ops nest; an op touches blocks |
+//! | step | one training iteration |
+//! | trace | a recorded step, a [`Trace`]: ops with device times, touches, allocations, frees |
+//! | plan | what to do at which op, a [`Plan`]: swap out, swap in, discard, replay |
+//! | miss | a touch of a block that was not resident and had not been asked for |
+//! | rescue | an allocation that found no memory and evicts somebody on the spot |
+//! | stall | device time that compute spends waiting for a copy |
+//!
+//! ```text
+//! Resident --swap out--> Leaving --copied--> Away --swap in--> Arriving --copied--> Resident
+//!     \--discard--> Discarded --replay of the producer--> Resident
+//! ```
+//!
+//! Three rules carry it. Residency is enforced by the hooks, so any plan, even a wrong one, is
+//! safe. The cap holds at every driver call. The host does not wait for the device: streams wait
+//! for events; the exceptions are counted in [`StepCounters::host_waits`].
+//!
+//! # Example
+//!
+//! Four tensors of 1 MiB on a device of 2 MiB:
+//!
+//! ```
+//! use swap_core::{
+//!     AccessMode, ArenaConfig, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig,
+//! };
+//!
+//! const MIB: u64 = 1 << 20;
+//! const FILL: OpName = OpName::new("fill");
+//! const CHECK: OpName = OpName::new("check");
+//!
+//! let device = HostDriver::new(HostConfig::threads(2 * MIB))?;
+//! let config = Config {
+//!     pool: PoolConfig {
+//!         limit_bytes: 2 * MIB,
+//!         swap_threshold_bytes: MIB,
+//!         segment_bytes: MIB,
+//!     },
+//!     arena: ArenaConfig { limit_bytes: 8 * MIB, region_bytes: 4 * MIB },
+//!     compute_stream: None,
+//!     record: false,
+//! };
+//! let engine = Engine::new(device.clone(), config)?;
+//! let mut ops = engine.op_stack();
+//!
+//! let mut tensors = Vec::new();
+//! for value in 0..4_u64 {
+//!     ops.begin(FILL)?;
+//!     let tensor = ops.allocate(MIB, "tensor")?;
+//!     ops.touch(tensor, AccessMode::Write)?;
+//!     ops.launch(10.0, move |operands| operands.write::<u64>(0).fill(value))?;
+//!     ops.end()?;
+//!     tensors.push(tensor);
+//! }
+//! for (value, &tensor) in (0..4_u64).zip(&tensors) {
+//!     ops.begin(CHECK)?;
+//!     ops.touch(tensor, AccessMode::Read)?;
+//!     ops.launch(10.0, move |operands| {
+//!         assert!(operands.read::<u64>(0).iter().all(|&found| found == value));
+//!     })?;
+//!     ops.end()?;
+//! }
+//! engine.synchronize()?;
+//! assert!(device.ledger().chunk_bytes_peak <= 2 * MIB);
+//! assert!(device.ledger().copied_in_bytes > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it does not do
+//!
+//! It decides nothing: plans come from above, and only the victim of a rescue is its choice. It
+//! does not order the caller's own streams against each other. Memory that no op touches as a
+//! block, such as a library's workspace, is outside.
+//!
+//! # Safety model
+//!
+//! `ops.rs` and `copies.rs` hold the unsafe calls of the driver. They are sound because a touched
+//! block is pinned, mapped and ordered until its op ends, and its use is noted then.
 
 mod copies;
 mod core;

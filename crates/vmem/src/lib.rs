@@ -18,6 +18,41 @@
 //!
 //! This crate decides nothing about time: [`Pool::detach`] and [`Pool::attach`] are the two moves
 //! that the layer above composes into swapping. Reuse is ordered by stream waits.
+//!
+//! # Example
+//!
+//! Two blocks share one chunk, one after the other, and each keeps its address:
+//!
+//! ```
+//! use vmem::{ArenaConfig, DeviceMemory, HostConfig, HostDriver, PoolConfig, Uses};
+//!
+//! const MIB: u64 = 1 << 20;
+//! let device = HostDriver::new(HostConfig::threads(MIB))?;
+//! let pool =
+//!     PoolConfig { limit_bytes: MIB, swap_threshold_bytes: MIB, segment_bytes: MIB };
+//! let arena = ArenaConfig { limit_bytes: MIB, region_bytes: MIB };
+//! let mut memory = DeviceMemory::new(device.clone(), pool, arena)?;
+//! let stream = memory.streams.create()?;
+//!
+//! let first = memory.pool.allocate(&mut memory.streams, MIB, stream)?;
+//! let address = memory.pool.address(first);
+//! assert!(memory.pool.allocate(&mut memory.streams, MIB, stream).is_err(), "the cap is full");
+//!
+//! memory.pool.detach(first, Uses::default());
+//! let second = memory.pool.allocate(&mut memory.streams, MIB, stream)?;
+//! assert_eq!(memory.pool.address(first), address);
+//! assert_ne!(memory.pool.address(second), address);
+//! assert_eq!(device.ledger().chunk_count, 1);
+//!
+//! memory.close()?;
+//! assert_eq!(device.ledger().chunk_count, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Safety model
+//!
+//! The pool and the arena unmap, release and unpin only what [`Uses`] say is no longer in use.
+//! Whoever submits work notes it with [`Pool::note_use`], or gives it as the uses of a slot.
 
 mod arena;
 mod block;

@@ -36,6 +36,9 @@ pub(crate) struct Spare {
     pub(crate) range: Option<VaRange>,
     /// Its next user waits for these.
     pub(crate) ready: Uses,
+    /// Its block was freed, so compute finds it ready in its own order; a chunk that was given
+    /// away is ready only when its copy is over.
+    pub(crate) freed: bool,
 }
 
 #[derive(Debug)]

@@ -277,7 +277,7 @@ impl Pool {
         if let Some(chunk) = chunk {
             let range = mapped.then_some(range);
             let size_bytes = chunk.home.size_bytes;
-            self.cache.put(size_bytes, Spare { chunk, range, ready: uses });
+            self.cache.put(size_bytes, Spare { chunk, range, ready: uses, freed: true });
         }
     }
 
@@ -300,7 +300,7 @@ impl Pool {
             self.stale_blocks.push_back(id);
         }
         self.stats.active_bytes.shrink(size_bytes);
-        self.cache.put(size_bytes, Spare { chunk, range: None, ready });
+        self.cache.put(size_bytes, Spare { chunk, range: None, ready, freed: false });
         handle
     }
 
@@ -456,7 +456,8 @@ impl Pool {
             let chunk = self.segments.swap_remove(index);
             self.stats.segment_bytes.shrink(size_bytes);
             self.cache.refund(size_bytes);
-            let result = self.release(streams, Spare { chunk, range: None, ready: uses });
+            let spare = Spare { chunk, range: None, ready: uses, freed: true };
+            let result = self.release(streams, spare);
             first_error = first_error.and(result);
         }
         first_error

@@ -15,11 +15,13 @@ impl Pool {
         streams: &mut Streams,
         size_bytes: u64,
     ) -> Result<Spare, MemoryError> {
-        if let Some(spare) = self.cache.take(size_bytes) {
+        // The simulator of the planner takes in the same order.
+        let freed = self.cache.take_if(size_bytes, |spare| spare.freed);
+        if let Some(spare) = freed.or_else(|| self.cache.take(size_bytes)) {
             return Ok(spare);
         }
         let chunk = self.create(streams, size_bytes)?;
-        Ok(Spare { chunk, range: None, ready: Uses::default() })
+        Ok(Spare { chunk, range: None, ready: Uses::default(), freed: true })
     }
 
     /// A new chunk, after giving back as many cached ones as the cap asks for.

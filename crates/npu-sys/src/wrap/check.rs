@@ -56,6 +56,7 @@ impl CheckConfig {
 ///
 /// # Limits
 /// All host threads count as one, and what the host itself does to pinned memory is not seen.
+/// A call that fails teaches nothing: memory that the host could not wait for stays in use.
 /// A stream or chunk that was not created through this driver is tracked from its first use;
 /// implicit order between streams, as of CUDA's legacy default stream, is not known. Calls are
 /// passed on one at a time, except those that wait for the device or allocate host memory; host

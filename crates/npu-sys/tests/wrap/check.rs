@@ -218,7 +218,10 @@ fn a_destroyed_event_keeps_the_waits_it_served_and_serves_no_more() {
     let again = bench.event();
     assert_eq!(again, event, "the fake gives the same handle again");
     bench.wait(c, again);
-    races(bench.write(c, buffer));
+    races(bench.read(c, buffer));
+    bench.record(again, b);
+    bench.wait(c, again);
+    passes(bench.read(c, buffer));
 }
 
 #[test]

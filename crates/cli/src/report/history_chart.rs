@@ -79,7 +79,7 @@ pub(super) fn draw_times(run: &Run) -> HistoryChart {
     let mut svg = Svg::plot(TIMES.1 + AXIS, &times_description(run));
     draw_mode_bands(&mut svg, run, axis);
     let unit = Unit::of_us(tallest_us);
-    for tick_us in scale.decimal_ticks(5.0) {
+    for tick_us in scale.decimal_ticks(7.0) {
         let y = scale.row(tick_us, TIMES);
         svg.rule("grid", y);
         svg.label("tick left", &"-8", y + 4.0, &unit.show(tick_us));
@@ -149,7 +149,8 @@ fn draw_mode_bands(svg: &mut Svg, run: &Run, axis: StepAxis) {
         );
         // A narrow band has no room for its name; the legend has it too.
         if until - from > 0.1 {
-            let class = format!("band-name mid {}", class_of(mode));
+            let spare = if until - from > 0.35 { "" } else { " spare" };
+            let class = format!("band-name mid{spare}");
             svg.label(&class, &Share(f64::midpoint(from, until)), 16.0, mode.name());
         }
     }
@@ -236,7 +237,7 @@ pub(super) fn draw_losses(run: &Run) -> HistoryChart {
     let known = |step: &Step| step.loss.map(f64::from).filter(|loss| loss.is_finite());
     let losses = || run.steps.iter().filter_map(known);
     let unknown = (run.steps.len() - losses().count()) as u64;
-    let (Some(first), Some(last)) = (losses().next(), losses().last()) else {
+    let (Some(first), Some(last)) = (losses().next(), losses().next_back()) else {
         return HistoryChart { svg: None, note: "No loss is known.".to_owned() };
     };
     let scale = Scale::around(losses());

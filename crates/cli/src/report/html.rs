@@ -104,10 +104,12 @@ fn model_line(run: &Run) -> String {
 fn tiles(run: &Run) -> Vec<Tile> {
     let settled = Figures::settled(run);
     let stable = if summary::is_stable(run) { "Stable" } else { "all" };
-    let peak_detail = run.peak_uncapped_bytes.map_or_else(
-        || format!("cap {}", units::bytes(run.memory_limit_bytes)),
-        |uncapped| format!("instead of {}", units::bytes(uncapped)),
-    );
+    let peak_detail = match run.peak_uncapped_bytes {
+        Some(uncapped) if summary::is_smaller(run) => {
+            format!("instead of {}", units::bytes(uncapped))
+        }
+        _ => format!("cap {}", units::bytes(run.memory_limit_bytes)),
+    };
     let time_detail = match (run.step_us_uncapped, summary::slowdown(run)) {
         (Some(us), Some(ratio)) => format!("{ratio:.2}x the uncapped {}", units::time(us)),
         _ => "the uncapped run was not timed".to_owned(),

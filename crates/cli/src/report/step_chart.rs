@@ -96,7 +96,7 @@ fn joined_note(boxes: &[Vec<LaneBox>; 3], pixel_us: f64) -> String {
 
 fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64) {
     let unit = Unit::of_us(end_us);
-    for (position, tick_us) in axis.decimal_ticks(8.0).into_iter().enumerate() {
+    for (position, tick_us) in axis.decimal_ticks(10.0).into_iter().enumerate() {
         let x = axis.share(tick_us);
         svg.upright("grid", x, (MEMORY.0, AXIS_TOP));
         let class = if position % 2 == 0 { "tick mid" } else { "tick mid spare" };
@@ -111,7 +111,7 @@ fn draw_memory(svg: &mut Svg, run: &Run, axis: Scale) {
     let high = limit.max(highest.unwrap_or(0) as f64);
     let scale = Scale::new(0.0, high * 1.08);
     let unit = Unit::of_bytes(scale.high());
-    for tick in scale.binary_ticks(6.0) {
+    for tick in scale.binary_ticks(8.0) {
         let y = scale.row(tick, MEMORY);
         svg.rule("grid", y);
         svg.label("tick left", &"-8", y + 4.0, &unit.show(tick));

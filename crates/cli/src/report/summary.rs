@@ -83,11 +83,18 @@ pub(super) fn slowdown(run: &Run) -> Option<f64> {
     ratio.is_finite().then_some(ratio)
 }
 
+/// Whether the run took noticeably less memory than without a cap.
+pub(super) fn is_smaller(run: &Run) -> bool {
+    // Half a per cent is less than any figure shown.
+    run.peak_uncapped_bytes
+        .is_some_and(|bytes| (run.peak_device_bytes as f64) < bytes as f64 * 0.995)
+}
+
 /// The run in one sentence.
 pub(super) fn headline(run: &Run) -> String {
     let peak = run.peak_device_bytes as f64;
     let memory = match run.peak_uncapped_bytes {
-        Some(uncapped) if uncapped > 0 && peak < uncapped as f64 * 0.995 => {
+        Some(uncapped) if is_smaller(run) => {
             format!("Trained in {} of the memory", units::percent(peak, uncapped as f64))
         }
         Some(_) => "The model fits under its cap: trained in its full memory".to_owned(),

@@ -309,6 +309,32 @@ fn waiting_on_the_host_for_an_event_orders_only_what_it_stands_for() {
 }
 
 #[test]
+fn what_is_submitted_while_the_host_waits_is_not_known_to_be_complete() {
+    for by_event in [false, true] {
+        let bench = Arc::new(Bench::new());
+        let [a] = bench.streams();
+        let ((_, before), (_, during)) = (bench.buffer(), bench.buffer());
+        let event = bench.event();
+        passes(bench.write(a, before));
+        bench.record(event, a);
+        let other = Arc::clone(&bench);
+        bench.fake.do_meanwhile(move || {
+            passes(other.write(a, during));
+            other.record(event, a);
+        });
+        if by_event {
+            bench.synchronize_event(event);
+        } else {
+            bench.synchronize(a);
+        }
+        races(bench.unmap(during));
+        passes(bench.unmap(before));
+        bench.synchronize(a);
+        passes(bench.unmap(during));
+    }
+}
+
+#[test]
 fn a_query_orders_only_if_it_says_complete() {
     let bench = Bench::new();
     let [a, b] = bench.streams();

@@ -1,6 +1,7 @@
 //! A driver that does nothing but hand out handles and count calls: the wrappers' counterpart.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,12 +13,22 @@ use npu_sys::{
 /// Sizes of the fake's ranges and chunks are multiples of this, in bytes.
 pub(crate) const GRANULARITY_BYTES: u64 = 64;
 
+/// What other threads do while one waits.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// It gives out the lowest free handle, so that handles come back as soon as they can.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct FakeDriver {
     /// What `query_event` says.
     pub(crate) complete: AtomicBool,
+    meanwhile: Mutex<Option<Meanwhile>>,
     state: Mutex<State>,
+}
+
+impl fmt::Debug for FakeDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeDriver").field("state", &self.state).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +67,16 @@ impl FakeDriver {
     /// How many calls reached the fake.
     pub(crate) fn total(&self) -> u64 {
         self.state.lock().unwrap().calls.values().sum()
+    }
+
+    /// Runs `act` within the next `synchronize_*` call.
+    pub(crate) fn do_meanwhile(&self, act: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some(Box::new(act));
+    }
+
+    fn wait(&self) {
+        let act = self.meanwhile.lock().unwrap().take();
+        act.into_iter().for_each(|act| act());
     }
 
     fn call<T>(
@@ -149,6 +170,7 @@ impl Driver for FakeDriver {
     }
 
     fn synchronize_stream(&self, _stream: StreamHandle) -> Result<(), DriverError> {
+        self.wait();
         self.call("synchronize_stream", |_| ())
     }
 
@@ -173,6 +195,7 @@ impl Driver for FakeDriver {
     }
 
     fn synchronize_event(&self, _event: EventHandle) -> Result<(), DriverError> {
+        self.wait();
         self.call("synchronize_event", |_| ())
     }
 

@@ -1,0 +1,242 @@
+//! A lower bound on the time that any plan adds to a step.
+//!
+//! In the slot that needs the most, the bytes above the limit must be away. Those that are needed
+//! again must all come back by the step's next use of them, and those that change must leave
+//! first; the link has a rate. Dropping blocks saves link time for replay time.
+
+use swap_core::{Origin, Trace, TraceEvent};
+
+use crate::candidate::{Gap, find_gaps};
+use crate::generate::RecomputeOption;
+use crate::machine::{Link, Machine};
+use crate::usage::{NONE, Usage};
+
+/// The larger of the two bounds, in microseconds.
+pub(crate) fn bound_us(
+    trace: &Trace,
+    usage: &Usage,
+    machine: &Machine,
+    options: &[RecomputeOption],
+) -> f64 {
+    let Some((peak, forced_bytes)) = forced(trace, usage) else { return 0.0 };
+    let excess_bytes = forced_bytes.saturating_sub(machine.limit_bytes);
+    if excess_bytes == 0 {
+        return 0.0;
+    }
+    let slot_count = usage.slot_count();
+    let gaps = find_gaps(trace, usage);
+    let mut versions = vec![0_u32; gaps.iter().map(|g| g.version as usize + 1).max().unwrap_or(0)];
+    for gap in &gaps {
+        versions[gap.version as usize] += 1;
+    }
+    let over: Vec<Gap> = gaps.into_iter().filter(|gap| gap.covers(peak, slot_count)).collect();
+    let cheapest = options
+        .iter()
+        .map(|option| option.replay_us / trace.blocks[option.block.0 as usize].size_bytes as f64)
+        .fold(f64::INFINITY, f64::min);
+    let window = Window {
+        trace,
+        link: machine.link,
+        replay_us_per_byte: cheapest,
+        excess_bytes,
+        peak,
+        times_us: slot_starts(trace, usage),
+    };
+    let leaves_here = |gap: &Gap| versions[gap.version as usize] == 1;
+    window.back_us(&over).max(window.out_us(&over, leaves_here))
+}
+
+/// The slot with the most bytes that cannot but be there or in a gap, and how many these are.
+///
+/// That is less than all live bytes: a block that a slot uses may be away in other parts of it.
+fn forced(trace: &Trace, usage: &Usage) -> Option<(usize, u64)> {
+    let segments = trace.events.iter().filter_map(|event| match *event {
+        TraceEvent::Segments(bytes) => Some(bytes),
+        _ => None,
+    });
+    let segment_bytes = segments.fold(trace.segment_bytes, u64::max);
+    let mut forced = Forced {
+        trace,
+        live: trace.blocks.iter().map(|block| block.origin == Origin::Persistent).collect(),
+        pins: vec![0; trace.blocks.len()],
+        used_in: vec![NONE; trace.blocks.len()],
+        open: Vec::new(),
+        forced_bytes: 0,
+    };
+    for index in 0..trace.blocks.len() {
+        forced.forced_bytes += if forced.live[index] { trace.blocks[index].size_bytes } else { 0 };
+    }
+    let mut most = None;
+    let mut start = 0;
+    while start < trace.events.len() {
+        let slot = usage.event_slot[start];
+        let end = start + usage.event_slot[start..].partition_point(|&other| other == slot);
+        forced.enter(slot, &trace.events[start..end]);
+        for &event in &trace.events[start..end] {
+            forced.step(slot, event);
+            let bytes = forced.forced_bytes + segment_bytes;
+            if most.is_none_or(|(_, least)| bytes > least) {
+                most = Some((slot as usize, bytes));
+            }
+        }
+        forced.leave(slot, &trace.events[start..end]);
+        start = end;
+    }
+    most
+}
+
+/// Counts live blocks that are pinned or not used in the present slot.
+struct Forced<'a> {
+    trace: &'a Trace,
+    live: Vec<bool>,
+    pins: Vec<u32>,
+    used_in: Vec<u32>,
+    open: Vec<Vec<usize>>,
+    forced_bytes: u64,
+}
+
+impl Forced<'_> {
+    fn counts(&self, index: usize, slot: u32) -> bool {
+        self.live[index] && (self.pins[index] > 0 || self.used_in[index] != slot)
+    }
+
+    fn change(&mut self, index: usize, slot: u32, change: impl FnOnce(&mut Self)) {
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        let before = self.counts(index, slot);
+        change(self);
+        match (before, self.counts(index, slot)) {
+            (true, false) => self.forced_bytes -= size_bytes,
+            (false, true) => self.forced_bytes += size_bytes,
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, slot: u32, events: &[TraceEvent]) {
+        for event in events {
+            if let TraceEvent::Touch(block, _) | TraceEvent::Allocate(block) = *event {
+                let index = block.0 as usize;
+                self.change(index, slot, |state| state.used_in[index] = slot);
+            }
+        }
+    }
+
+    fn leave(&mut self, slot: u32, events: &[TraceEvent]) {
+        for event in events {
+            if let TraceEvent::Touch(block, _) | TraceEvent::Allocate(block) = *event {
+                let index = block.0 as usize;
+                self.change(index, slot, |state| state.used_in[index] = NONE);
+            }
+        }
+    }
+
+    fn step(&mut self, slot: u32, event: TraceEvent) {
+        match event {
+            TraceEvent::Begin(_) => self.open.push(Vec::new()),
+            TraceEvent::End(_) => {
+                for index in self.open.pop().expect("ops nest in a well-formed trace") {
+                    self.change(index, slot, |state| state.pins[index] -= 1);
+                }
+            }
+            TraceEvent::Touch(block, _) | TraceEvent::Allocate(block) => {
+                let index = block.0 as usize;
+                let pinned = !self.open.is_empty();
+                self.change(index, slot, |state| {
+                    state.live[index] = true;
+                    state.pins[index] += u32::from(pinned);
+                });
+                if let Some(pinned) = self.open.last_mut() {
+                    pinned.push(index);
+                }
+            }
+            TraceEvent::Free(block) => {
+                let index = block.0 as usize;
+                self.change(index, slot, |state| state.live[index] = false);
+            }
+            TraceEvent::Segments(_) => {}
+        }
+    }
+}
+
+struct Window<'a> {
+    trace: &'a Trace,
+    link: Link,
+    replay_us_per_byte: f64,
+    excess_bytes: u64,
+    peak: usize,
+    /// When each slot of this step and the next starts.
+    times_us: Vec<f64>,
+}
+
+impl Window<'_> {
+    /// What must be added to `window_us` so that so many bytes are moved or made again in it.
+    fn added_us(&self, bytes: u64, bytes_per_us: f64, window_us: f64) -> f64 {
+        let late_bytes = bytes as f64 - window_us * bytes_per_us;
+        (late_bytes / (bytes_per_us + 1.0 / self.replay_us_per_byte)).max(0.0)
+    }
+
+    /// The way back: of what is away in the peak slot, all but what is needed later than some
+    /// slot must be back by then.
+    fn back_us(&self, gaps: &[Gap]) -> f64 {
+        let slot_count = self.times_us.len() / 2;
+        let (back, never): (Vec<&Gap>, Vec<&Gap>) = gaps.iter().partition(|gap| gap.returns);
+        let sorted = self.by_distance(&back, |gap| gap.to as usize + slot_count - self.peak);
+        let mut later_bytes = self.total_bytes(&back) + self.total_bytes(&never);
+        let mut bound_us: f64 = 0.0;
+        for (distance, size_bytes) in sorted {
+            later_bytes -= size_bytes;
+            let bytes = self.excess_bytes.saturating_sub(later_bytes);
+            // The copies can start when the peak slot does.
+            let window_us = self.times_us[self.peak + distance] - self.times_us[self.peak];
+            bound_us = bound_us.max(self.added_us(bytes, self.link.in_bytes_per_us, window_us));
+        }
+        bound_us
+    }
+
+    /// The way out: of what is away in the peak slot, all but what was free to leave before some
+    /// slot must leave between that slot and the peak.
+    fn out_us(&self, gaps: &[Gap], leaves_here: impl Fn(&Gap) -> bool) -> f64 {
+        let slot_count = self.times_us.len() / 2;
+        let late = |gap: &&Gap| !gap.clean && gap.from >= 0 && leaves_here(gap);
+        let (left, free): (Vec<&Gap>, Vec<&Gap>) = gaps.iter().partition(late);
+        let behind = |gap: &Gap| self.peak + slot_count - gap.from as usize;
+        let sorted = self.by_distance(&left, behind);
+        let mut earlier_bytes = self.total_bytes(&left) + self.total_bytes(&free);
+        let mut bound_us: f64 = 0.0;
+        let peak = self.peak + slot_count;
+        for (distance, size_bytes) in sorted {
+            earlier_bytes -= size_bytes;
+            let bytes = self.excess_bytes.saturating_sub(earlier_bytes);
+            let window_us = self.times_us[peak] - self.times_us[peak - distance];
+            bound_us = bound_us.max(self.added_us(bytes, self.link.out_bytes_per_us, window_us));
+        }
+        bound_us
+    }
+
+    /// Sizes by distance from the peak within a step, nearest first.
+    fn by_distance(&self, gaps: &[&Gap], slots: impl Fn(&Gap) -> usize) -> Vec<(usize, u64)> {
+        let slot_count = self.times_us.len() / 2;
+        let size_bytes = |gap: &Gap| self.trace.blocks[gap.block as usize].size_bytes;
+        let mut sorted: Vec<(usize, u64)> =
+            gaps.iter().map(|gap| (slots(gap) % slot_count, size_bytes(gap))).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    fn total_bytes(&self, gaps: &[&Gap]) -> u64 {
+        gaps.iter().map(|gap| self.trace.blocks[gap.block as usize].size_bytes).sum()
+    }
+}
+
+/// When each slot starts with nothing added, over this step and the next.
+fn slot_starts(trace: &Trace, usage: &Usage) -> Vec<f64> {
+    let mut times_us = Vec::new();
+    let mut now_us = 0.0;
+    for _ in 0..2 {
+        for op in &usage.slots {
+            times_us.push(now_us);
+            now_us += trace.ops[op.0 as usize].device_us;
+        }
+        times_us.push(now_us);
+    }
+    times_us
+}

@@ -1,0 +1,185 @@
+//! Bytes by slot: sums over ranges of slots, and where the most bytes are.
+
+/// A row of byte counts with fast range changes and a fast maximum. Ranges go round: one that
+/// ends before it starts runs over the end to the beginning.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve {
+    count: usize,
+    leaves: usize,
+    /// The maximum of each node's leaves, without what is added at nodes above it.
+    max: Vec<i64>,
+    /// Added to all leaves of a node.
+    added: Vec<i64>,
+}
+
+impl Curve {
+    pub(crate) fn new(bytes: &[u64]) -> Curve {
+        let leaves = bytes.len().next_power_of_two().max(1);
+        let mut max = vec![i64::MIN / 2; 2 * leaves];
+        for (index, &value) in bytes.iter().enumerate() {
+            max[leaves + index] = value as i64;
+        }
+        for node in (1..leaves).rev() {
+            max[node] = max[2 * node].max(max[2 * node + 1]);
+        }
+        Curve { count: bytes.len(), leaves, max, added: vec![0; 2 * leaves] }
+    }
+
+    /// Adds to `count` slots from `start` on, going round at the end.
+    pub(crate) fn add(&mut self, start: usize, count: usize, bytes: i64) {
+        assert!(count <= self.count, "a range covers each slot once");
+        let start = start % self.count.max(1);
+        let end = start + count;
+        if end <= self.count {
+            self.add_range(1, 0, self.leaves, start, end, bytes);
+        } else {
+            self.add_range(1, 0, self.leaves, start, self.count, bytes);
+            self.add_range(1, 0, self.leaves, 0, end - self.count, bytes);
+        }
+    }
+
+    /// The first slot with the most bytes, and how many these are.
+    pub(crate) fn peak(&self) -> (usize, i64) {
+        let (mut node, mut above) = (1, 0);
+        while node < self.leaves {
+            above += self.added[node];
+            node *= 2;
+            if self.max[node + 1] > self.max[node] {
+                node += 1;
+            }
+        }
+        (node - self.leaves, self.max[node] + above)
+    }
+
+    /// The most bytes in `count` slots from `start` on, going round at the end.
+    pub(crate) fn max_over(&self, start: usize, count: usize) -> i64 {
+        let start = start % self.count.max(1);
+        let end = start + count;
+        let max = self.max_range(1, 0, self.leaves, start, end.min(self.count));
+        max.max(self.max_range(1, 0, self.leaves, 0, end.saturating_sub(self.count)))
+    }
+
+    fn max_range(
+        &self,
+        node: usize,
+        node_start: usize,
+        node_end: usize,
+        start: usize,
+        end: usize,
+    ) -> i64 {
+        if end <= node_start || node_end <= start {
+            return i64::MIN / 2;
+        }
+        if start <= node_start && node_end <= end {
+            return self.max[node];
+        }
+        let middle = node_start.midpoint(node_end);
+        let first = self.max_range(2 * node, node_start, middle, start, end);
+        let second = self.max_range(2 * node + 1, middle, node_end, start, end);
+        first.max(second) + self.added[node]
+    }
+
+    /// All values, in order.
+    pub(crate) fn values(&self) -> Vec<i64> {
+        (0..self.count)
+            .map(|index| {
+                let mut node = self.leaves + index;
+                let mut value = self.max[node];
+                while node > 1 {
+                    node /= 2;
+                    value += self.added[node];
+                }
+                value
+            })
+            .collect()
+    }
+
+    fn add_range(
+        &mut self,
+        node: usize,
+        node_start: usize,
+        node_end: usize,
+        start: usize,
+        end: usize,
+        bytes: i64,
+    ) {
+        if end <= node_start || node_end <= start {
+            return;
+        }
+        if start <= node_start && node_end <= end {
+            self.max[node] += bytes;
+            if node < self.leaves {
+                self.added[node] += bytes;
+            }
+            return;
+        }
+        let middle = node_start.midpoint(node_end);
+        self.add_range(2 * node, node_start, middle, start, end, bytes);
+        self.add_range(2 * node + 1, middle, node_end, start, end, bytes);
+        self.max[node] = self.max[2 * node].max(self.max[2 * node + 1]) + self.added[node];
+    }
+}
+
+/// Free time by slot: sums over ranges, and taking time from either end of one.
+#[derive(Clone, Debug)]
+pub(crate) struct FreeTime {
+    sums: Vec<f64>,
+    free_us: Vec<f64>,
+}
+
+impl FreeTime {
+    pub(crate) fn new(free_us: Vec<f64>) -> FreeTime {
+        let mut sums = vec![0.0; free_us.len() + 1];
+        for (index, us) in free_us.iter().enumerate() {
+            let mut node = index + 1;
+            while node < sums.len() {
+                sums[node] += us;
+                node += node & node.wrapping_neg();
+            }
+        }
+        FreeTime { sums, free_us }
+    }
+
+    /// Free time of `count` slots from `start` on, going round at the end.
+    pub(crate) fn sum_us(&self, start: usize, count: usize) -> f64 {
+        let slots = self.free_us.len();
+        let start = start % slots;
+        let end = start + count;
+        if end <= slots {
+            self.prefix_us(end) - self.prefix_us(start)
+        } else {
+            self.prefix_us(slots) - self.prefix_us(start) + self.prefix_us(end - slots)
+        }
+    }
+
+    /// Takes time from `count` slots from `start` on, the first slots first or the last ones
+    /// first. Takes what there is if it is not enough.
+    pub(crate) fn take(&mut self, start: usize, count: usize, mut us: f64, last_first: bool) {
+        for step in 0..count {
+            if us <= 0.0 {
+                return;
+            }
+            let offset = if last_first { count - 1 - step } else { step };
+            let slot = (start + offset) % self.free_us.len();
+            let part = us.min(self.free_us[slot]);
+            if part > 0.0 {
+                us -= part;
+                self.free_us[slot] -= part;
+                let mut node = slot + 1;
+                while node < self.sums.len() {
+                    self.sums[node] -= part;
+                    node += node & node.wrapping_neg();
+                }
+            }
+        }
+    }
+
+    fn prefix_us(&self, end: usize) -> f64 {
+        let (mut node, mut sum) = (end, 0.0);
+        while node > 0 {
+            sum += self.sums[node];
+            node &= node - 1;
+        }
+        sum
+    }
+}

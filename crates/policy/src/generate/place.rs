@@ -1,0 +1,346 @@
+//! When to issue the moves: away at once after the last use, back as late as the link allows and
+//! as early as memory allows. Several placements are simulated and the fastest is kept.
+
+use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
+
+use super::select::{Choice, Mode, Selection};
+use crate::machine::Machine;
+use crate::simulate::{Simulation, simulate_with};
+use crate::usage::Usage;
+
+/// What to try: when copies to the host are issued, and how many copy times before its deadline a
+/// copy back is. Late copies back hold memory for a shorter time; early ones forgive the link's
+/// other traffic.
+const TRIES: [(Departure, f64); 7] = [
+    (Departure::WhenFree, 1.1),
+    (Departure::WhenFree, 3.0),
+    (Departure::AtOnce, 1.1),
+    (Departure::WhenFree, 10.0),
+    (Departure::WhenFree, f64::INFINITY),
+    (Departure::AtOnce, 10.0),
+    (Departure::AtOnce, f64::INFINITY),
+];
+
+#[derive(Clone, Debug)]
+pub(super) struct Placement {
+    pub(super) plan: Plan,
+    pub(super) simulation: Simulation,
+}
+
+/// When each slot starts and when its op does, in microseconds from the step's start.
+struct Timeline {
+    slot_us: Vec<f64>,
+    op_us: Vec<f64>,
+    step_us: f64,
+}
+
+/// When copies to the host are issued.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Departure {
+    /// Right after the last use.
+    AtOnce,
+    /// When the link is free for it, if there is room until then. Chunks whose copies wait in a
+    /// queue would only be handed to allocations that then wait as well.
+    WhenFree,
+}
+
+/// A swap-out that is to be placed.
+struct Leave {
+    choice: usize,
+    /// The slot after which it is issued; that before the first for the step's start.
+    issue: i64,
+    /// The slot by whose begin it should be done.
+    due: i64,
+}
+
+/// A copy back that is to be placed.
+struct Return {
+    choice: usize,
+    /// The slot that needs the block; those of the next step come after those of this one.
+    to: i64,
+    size_bytes: u64,
+    copy_us: f64,
+    /// How long before its deadline it must start.
+    ahead_us: f64,
+    /// The slot at whose begin it is issued.
+    issue: i64,
+}
+
+pub(super) struct Placer<'a> {
+    pub(super) trace: &'a Trace,
+    pub(super) usage: &'a Usage,
+    pub(super) machine: &'a Machine,
+    /// Resident bytes to stay within.
+    pub(super) room_bytes: u64,
+    pub(super) selection: &'a Selection,
+}
+
+impl Placer<'_> {
+    /// The fastest of at most `effort` placements.
+    pub(super) fn best(&self, effort: u32) -> Placement {
+        let mut timeline = self.timeline(None);
+        let mut best: Option<Placement> = None;
+        for attempt in 0..effort.max(1) as usize {
+            let (departure, lead) = TRIES[attempt % TRIES.len()];
+            let plan = self.plan(&timeline, departure, lead);
+            let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
+            let rank = |s: &Simulation| (!s.went_to_plan(), s.step_us);
+            if best.as_ref().is_none_or(|best| rank(&simulation) < rank(&best.simulation)) {
+                best = Some(Placement { plan, simulation });
+            }
+            let found = best.as_ref().expect("the first placement is the best so far");
+            // Without a stall there is nothing left to place better.
+            if found.simulation.stall_us <= 1e-9 * found.simulation.step_us {
+                break;
+            }
+            if attempt % TRIES.len() == TRIES.len() - 1 {
+                timeline = self.timeline(Some(&found.simulation));
+            }
+        }
+        best.expect("at least one placement was tried")
+    }
+
+    fn timeline(&self, simulation: Option<&Simulation>) -> Timeline {
+        let mut timeline = Timeline { slot_us: Vec::new(), op_us: Vec::new(), step_us: 0.0 };
+        let mut end_us = 0.0;
+        for op in &self.usage.slots {
+            timeline.slot_us.push(end_us);
+            let span = simulation.map(|simulation| simulation.ops[op.0 as usize]);
+            timeline.op_us.push(span.map_or(end_us, |span| span.start_us));
+            let device_us = self.trace.ops[op.0 as usize].device_us;
+            end_us = span.map_or(end_us + device_us, |span| span.end_us);
+        }
+        timeline.slot_us.push(end_us);
+        timeline.op_us.push(end_us);
+        timeline.step_us = end_us.max(1e-6);
+        timeline
+    }
+
+    fn plan(&self, timeline: &Timeline, departure: Departure, lead: f64) -> Plan {
+        let mut curve = self.selection.curve.clone();
+        let leaves = self.leaves(timeline, departure, &mut curve);
+        let mut returns = self.returns();
+        schedule(&mut returns, timeline, lead);
+        self.find_room(&mut returns, timeline, &mut curve, &leaves);
+        let mut orders = Vec::new();
+        for item in &returns {
+            self.order_return(item, &mut orders);
+        }
+        for item in &leaves {
+            self.order_leave(item, &mut orders);
+        }
+        self.order_replays(&mut orders);
+        orders.sort_by_key(|&(key, action)| (action.op, action.phase, key, action.block));
+        let actions: Vec<Action> = orders.into_iter().map(|(_, action)| action).collect();
+        let mut blocks: Vec<BlockIndex> = actions.iter().map(|action| action.block).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let describe = |index: BlockIndex| {
+            let block = &self.trace.blocks[index.0 as usize];
+            PlanBlock { index, size_bytes: block.size_bytes, origin: block.origin }
+        };
+        Plan {
+            signature: self.trace.signature,
+            op_count: self.trace.ops.len() as u32,
+            blocks: blocks.into_iter().map(describe).collect(),
+            actions,
+        }
+    }
+
+    fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {
+        self.selection.choices.iter().enumerate().filter(|(_, choice)| choice.stands)
+    }
+
+    /// Settles when each block leaves: in the order in which they can, one copy after the other.
+    fn leaves(&self, timeline: &Timeline, departure: Departure, curve: &mut [i64]) -> Vec<Leave> {
+        let slot_count = self.usage.slot_count() as i64;
+        let mut leaves: Vec<Leave> = self
+            .choices()
+            .filter(|(_, choice)| choice.mode == Mode::Swap)
+            .map(|(index, choice)| Leave { choice: index, issue: choice.gap.from, due: 0 })
+            .collect();
+        let gap = |leave: &Leave| self.selection.choices[leave.choice].gap;
+        leaves.sort_by_key(|leave| (gap(leave).from, gap(leave).to, leave.choice));
+        // The step's first copies queue behind those of the last step's end.
+        let mut link_free_us = 0.0;
+        for _ in 0..2 {
+            for leave in &mut leaves {
+                let gap = gap(leave);
+                let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
+                let ready_us = timeline.slot_us[(gap.from + 1) as usize];
+                let start_us = ready_us.max(link_free_us);
+                let copy_us = if gap.clean { 0.0 } else { self.machine.out_us(size_bytes) };
+                link_free_us = start_us + copy_us;
+                leave.issue = timeline.slot_at(start_us).max(gap.from + 1) - 1;
+                leave.due = timeline.slot_at(link_free_us);
+            }
+            link_free_us = (link_free_us - timeline.step_us).max(0.0);
+        }
+        for leave in &mut leaves {
+            let gap = gap(leave);
+            let wish = match departure {
+                Departure::AtOnce => gap.from,
+                Departure::WhenFree => leave.issue.min(gap.to - 2).min(slot_count - 2),
+            };
+            let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
+            leave.issue = gap.from;
+            while leave.issue < wish && gap.from >= 0 {
+                let slot = &mut curve[(leave.issue + 1) as usize];
+                if !self.has_room(*slot, size_bytes) {
+                    break;
+                }
+                *slot += size_bytes as i64;
+                leave.issue += 1;
+            }
+        }
+        leaves
+    }
+
+    fn has_room(&self, resident_bytes: i64, size_bytes: u64) -> bool {
+        resident_bytes + size_bytes as i64 <= self.room_bytes.min(i64::MAX as u64) as i64
+    }
+
+    /// Copies back, by deadline within the step.
+    fn returns(&self) -> Vec<Return> {
+        let slot_count = self.usage.slot_count() as i64;
+        let mut returns: Vec<Return> = self
+            .choices()
+            .filter(|(_, choice)| choice.mode == Mode::Swap && choice.gap.returns)
+            .map(|(index, choice)| {
+                let size_bytes = self.trace.blocks[choice.gap.block as usize].size_bytes;
+                Return {
+                    choice: index,
+                    to: choice.gap.to,
+                    size_bytes,
+                    copy_us: self.machine.in_us(size_bytes),
+                    ahead_us: 0.0,
+                    issue: choice.gap.to,
+                }
+            })
+            .collect();
+        returns.sort_by_key(|item| (item.to % slot_count, item.choice));
+        returns
+    }
+
+    /// Settles the slot in which each copy back is issued: not before there is room for it from
+    /// then on.
+    fn find_room(
+        &self,
+        returns: &mut [Return],
+        timeline: &Timeline,
+        curve: &mut [i64],
+        leaves: &[Leave],
+    ) {
+        let slot_count = self.usage.slot_count() as i64;
+        let mut left = vec![0; self.selection.choices.len()];
+        for leave in leaves {
+            left[leave.choice] = leave.issue;
+        }
+        for item in returns {
+            let wish = timeline.slot_before(item.to, item.ahead_us);
+            let wish = wish.clamp(left[item.choice] + 1, item.to);
+            let mut issue = item.to;
+            while issue > wish {
+                let slot = &mut curve[((issue - 1) % slot_count) as usize];
+                if !self.has_room(*slot, item.size_bytes) {
+                    break;
+                }
+                *slot += item.size_bytes as i64;
+                issue -= 1;
+            }
+            // Nothing can be issued after the last op; the next step's first one is as good.
+            if issue % slot_count == slot_count - 1 {
+                issue += 1;
+            }
+            item.issue = issue;
+        }
+    }
+
+    fn order_return(&self, item: &Return, orders: &mut Vec<((u8, u64), Action)>) {
+        let slot_count = self.usage.slot_count() as i64;
+        let gap = &self.selection.choices[item.choice].gap;
+        // Until the step's end the block has the name that it had when it left.
+        let next_step = item.issue >= slot_count;
+        let block = BlockIndex(if next_step { gap.again } else { gap.block });
+        let action = Action {
+            op: self.op(item.issue),
+            phase: Phase::Begin,
+            kind: ActionKind::SwapIn,
+            block,
+            due: self.op(item.to),
+        };
+        orders.push(((1, item.to as u64), action));
+    }
+
+    fn order_leave(&self, item: &Leave, orders: &mut Vec<((u8, u64), Action)>) {
+        let gap = &self.selection.choices[item.choice].gap;
+        let block = BlockIndex(gap.block);
+        // A block that no op uses leaves at the start.
+        let phase = if item.issue < 0 { Phase::Begin } else { Phase::End };
+        let action = Action {
+            op: self.op(item.issue.max(0)),
+            phase,
+            kind: ActionKind::SwapOut,
+            block,
+            due: self.op(item.due),
+        };
+        orders.push(((0, 1 + gap.from.max(0) as u64), action));
+    }
+
+    /// What is dropped and replayed.
+    fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
+        for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
+            let gap = &choice.gap;
+            let block = BlockIndex(gap.block);
+            let recipe = self.usage.recipes[gap.block as usize].as_ref();
+            let producer = recipe.expect("replays were chosen by recipe").producer;
+            let (op, back) = (self.op(gap.from), self.op(gap.to));
+            let (phase, kind) = (Phase::End, ActionKind::Discard);
+            orders.push(((0, 0), Action { op, phase, kind, block, due: op }));
+            let (phase, kind) = (Phase::Begin, ActionKind::Replay);
+            let replay = Action { op: back, phase, kind, block, due: back };
+            orders.push(((2, u64::from(producer.0)), replay));
+        }
+    }
+
+    /// The op of a slot of this step or the next.
+    fn op(&self, slot: i64) -> OpIndex {
+        let slot = (slot % self.usage.slot_count() as i64) as usize;
+        self.usage.slots[slot.min(self.usage.slots.len() - 1)]
+    }
+}
+
+/// Gives each copy back a start such that all end in time, the latest ones first, going round the
+/// step twice because the first copies of a step may have to start in the one before it.
+fn schedule(returns: &mut [Return], timeline: &Timeline, lead: f64) {
+    let mut link_free_us = f64::INFINITY;
+    for _ in 0..2 {
+        link_free_us += timeline.step_us;
+        for item in returns.iter_mut().rev() {
+            let slot = (item.to as usize) % timeline.slot_us.len();
+            let deadline_us = timeline.op_us[slot];
+            link_free_us = link_free_us.min(deadline_us) - item.copy_us;
+            item.ahead_us = (deadline_us - link_free_us) + (lead - 1.0) * item.copy_us;
+        }
+    }
+}
+
+impl Timeline {
+    /// The last slot that starts at least `ahead_us` before the op of slot `to` does.
+    fn slot_before(&self, to: i64, ahead_us: f64) -> i64 {
+        if ahead_us.is_infinite() {
+            return i64::MIN / 2;
+        }
+        let slot_count = self.slot_us.len() as i64;
+        let time_us = self.op_us[(to % slot_count) as usize] - ahead_us;
+        to - to % slot_count + self.slot_at(time_us)
+    }
+
+    /// The slot under way at a time, which may lie in a step before or after this one.
+    fn slot_at(&self, time_us: f64) -> i64 {
+        let steps = (time_us / self.step_us).floor();
+        let rest_us = time_us - steps * self.step_us;
+        let slot = self.slot_us.partition_point(|&start_us| start_us <= rest_us) as i64 - 1;
+        slot.max(0) + steps as i64 * self.slot_us.len() as i64
+    }
+}

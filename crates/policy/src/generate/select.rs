@@ -1,0 +1,399 @@
+//! Which gaps to use: peak shaving.
+//!
+//! Starting from the step with everything resident, the highest slot of the memory curve is
+//! lowered by the gap that buys it at the least added time, again and again. The order of choices
+//! does not depend on the limit, which only says when to stop. So the choice for a larger limit is
+//! a part of the choice for a smaller one, and more memory never means more bytes to swap.
+
+use swap_core::{Trace, TraceEvent};
+
+use super::RecomputeOption;
+use crate::candidate::{Gap, find_gaps};
+use crate::curve::{Curve, FreeTime};
+use crate::machine::Machine;
+use crate::usage::Usage;
+
+/// What hidden link time counts for, beside time added to the step. It only decides between
+/// moves that add nothing.
+const HIDDEN_SHARE: f64 = 0.01;
+
+/// How a block is got rid of and back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Swap,
+    Recompute,
+}
+
+/// A gap that the plan uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) gap: Gap,
+    pub(crate) mode: Mode,
+    /// Added step time that it was chosen at, in microseconds.
+    pub(crate) added_us: f64,
+    /// Whether it still is part of the plan.
+    pub(crate) stands: bool,
+}
+
+/// The outcome of peak shaving.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    pub(crate) choices: Vec<Choice>,
+    /// Resident bytes by slot when every choice is away for its whole gap.
+    pub(crate) curve: Vec<i64>,
+    /// Bytes that remain above the limit, and the slot.
+    pub(crate) excess: Option<(usize, u64)>,
+}
+
+/// Bytes by slot when everything stays resident.
+pub(crate) fn need_curve(trace: &Trace, usage: &Usage) -> Vec<u64> {
+    let mut live_bytes: u64 = 0;
+    let mut segment_bytes = trace.segment_bytes;
+    for (index, block) in trace.blocks.iter().enumerate() {
+        if block.origin == swap_core::Origin::Persistent {
+            live_bytes += trace.blocks[index].size_bytes;
+        }
+    }
+    let mut curve = vec![0; usage.slot_count()];
+    let mut last = 0;
+    for (position, event) in trace.events.iter().enumerate() {
+        let slot = usage.event_slot[position] as usize;
+        // A slot that is about to start holds at least what the one before it left.
+        for slot in &mut curve[last..=slot] {
+            *slot = live_bytes.max(*slot);
+        }
+        last = slot;
+        match *event {
+            TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Free(block) => live_bytes -= trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Segments(bytes) => segment_bytes = segment_bytes.max(bytes),
+            _ => {}
+        }
+        curve[slot] = curve[slot].max(live_bytes);
+    }
+    for slot in &mut curve[last..] {
+        *slot = live_bytes.max(*slot);
+    }
+    // Segments never shrink, so in the steady state they are at their largest all the time.
+    curve.iter().map(|bytes| bytes + segment_bytes).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    /// Place of its gap.
+    gap: u32,
+    mode: Mode,
+    /// The replay's time; 0 for a swap.
+    replay_us: f64,
+    /// Bytes times the covered part of the step.
+    value: f64,
+    /// The least that its cost for each unit of value can be.
+    rate: f64,
+}
+
+struct Selector<'a> {
+    trace: &'a Trace,
+    usage: &'a Usage,
+    machine: &'a Machine,
+    options: &'a [RecomputeOption],
+    curve: Curve,
+    host: Curve,
+    out_free: FreeTime,
+    in_free: FreeTime,
+    /// Weight of the slots before each one.
+    weight: Vec<f64>,
+    gaps: Vec<Gap>,
+    /// Gaps that are chosen already or were split.
+    spent: Vec<bool>,
+    gaps_of: Vec<Vec<u32>>,
+    /// By rate.
+    items: Vec<Item>,
+    choices: Vec<Choice>,
+    choices_of: Vec<Vec<u32>>,
+    /// Whether a version of some bytes is on the host already.
+    on_host: Vec<bool>,
+}
+
+pub(crate) fn select(
+    trace: &Trace,
+    usage: &Usage,
+    machine: &Machine,
+    options: &[RecomputeOption],
+    min_block_bytes: u64,
+) -> Selection {
+    let need = need_curve(trace, usage);
+    let mut slot_us: Vec<f64> =
+        usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us).collect();
+    slot_us.push(0.0);
+    let mut gaps = find_gaps(trace, usage);
+    gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= min_block_bytes);
+    let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
+    let mut selector = Selector {
+        trace,
+        usage,
+        machine,
+        options,
+        weight: weights(trace, &need, &gaps, &slot_us),
+        curve: Curve::new(&need),
+        host: Curve::new(&vec![0; usage.slot_count()]),
+        out_free: FreeTime::new(slot_us.clone()),
+        in_free: FreeTime::new(slot_us),
+        gaps: Vec::new(),
+        spent: Vec::new(),
+        gaps_of: vec![Vec::new(); trace.blocks.len()],
+        items: Vec::new(),
+        choices: Vec::new(),
+        choices_of: vec![Vec::new(); trace.blocks.len()],
+        on_host: vec![false; versions],
+    };
+    for gap in gaps {
+        let items = selector.items_of(gap);
+        selector.items.extend(items);
+    }
+    selector.items.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+    let excess = selector.shave();
+    Selection { choices: selector.choices, curve: selector.curve.values(), excess }
+}
+
+/// Sums of slot weights: slots count by their time and by how far they are above what can be
+/// reached at all.
+fn weights(trace: &Trace, need: &[u64], gaps: &[Gap], slot_us: &[f64]) -> Vec<f64> {
+    let mut least = Curve::new(need);
+    for gap in gaps {
+        let (start, count) = gap.cover();
+        least.add(start, count, -(trace.blocks[gap.block as usize].size_bytes as i64));
+    }
+    let base = least.peak().1.max(0) as f64;
+    let peak = need.iter().copied().max().unwrap_or(0) as f64;
+    let mean_us = slot_us.iter().sum::<f64>() / slot_us.len() as f64;
+    let mut sums = vec![0.0];
+    let mut sum = 0.0;
+    for (bytes, us) in need.iter().zip(slot_us) {
+        let height = ((*bytes as f64 - base) / (peak - base).max(1.0)).clamp(0.01, 1.0);
+        sum += height * (us + 0.1 * mean_us + 1e-3);
+        sums.push(sum);
+    }
+    sums.iter().map(|weight| weight / sum).collect()
+}
+
+impl Selector<'_> {
+    /// Lowers the curve to the limit. Returns what remains above it.
+    fn shave(&mut self) -> Option<(usize, u64)> {
+        loop {
+            let (slot, bytes) = self.curve.peak();
+            let excess_bytes =
+                bytes.saturating_sub_unsigned(self.machine.limit_bytes.min(i64::MAX as u64));
+            if excess_bytes <= 0 {
+                return None;
+            }
+            let Some((position, added_us)) = self.best_for(slot) else {
+                return Some((slot, excess_bytes as u64));
+            };
+            self.choose(position, slot, added_us);
+        }
+    }
+
+    /// The unused item that lowers a slot at the least added time, and that time.
+    fn best_for(&self, slot: usize) -> Option<(usize, f64)> {
+        let mut best: Option<(f64, usize, f64)> = None;
+        for (position, item) in self.items.iter().enumerate() {
+            if best.is_some_and(|(score, ..)| item.rate >= score) {
+                break;
+            }
+            let gap = &self.gaps[item.gap as usize];
+            let open = !self.spent[item.gap as usize];
+            if !(open && gap.covers(slot, self.usage.slot_count()) && self.fits(gap, item.mode)) {
+                continue;
+            }
+            let added_us = match item.mode {
+                Mode::Swap => self.stall_us(gap, slot),
+                Mode::Recompute => item.replay_us,
+            };
+            let hidden_us = match item.mode {
+                Mode::Swap => self.link_us(gap).into_iter().sum(),
+                Mode::Recompute => 0.0,
+            };
+            let score = (added_us + HIDDEN_SHARE * hidden_us) / item.value;
+            if best.is_none_or(|(least, ..): (f64, usize, f64)| score < least) {
+                best = Some((score, position, added_us));
+            }
+        }
+        best.map(|(_, position, added_us)| (position, added_us))
+    }
+
+    /// The ways to use a gap.
+    fn items_of(&mut self, gap: Gap) -> impl Iterator<Item = Item> + use<> {
+        let (start, count) = gap.cover();
+        let size_bytes = self.size_bytes(gap.block);
+        let value = size_bytes as f64 * self.weight_of(start, count);
+        let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
+        let place = self.gaps.len() as u32;
+        let replay = self.replay_us(&gap).map(|replay_us| {
+            let rate = replay_us / value;
+            Item { gap: place, mode: Mode::Recompute, replay_us, value, rate }
+        });
+        self.gaps.push(gap);
+        self.spent.push(false);
+        self.gaps_of[gap.block as usize].push(place);
+        let rate = HIDDEN_SHARE * back_us / value;
+        let swap = Item { gap: place, mode: Mode::Swap, replay_us: 0.0, value, rate };
+        std::iter::once(swap).chain(replay)
+    }
+
+    /// Time of bringing the gap's block back by replay; nothing if that cannot be done.
+    fn replay_us(&self, gap: &Gap) -> Option<f64> {
+        let option = self.options.binary_search_by_key(&gap.block, |option| option.block.0).ok()?;
+        let recipe = self.usage.recipes[gap.block as usize].as_ref()?;
+        let to = self.usage.slots.get(gap.to as usize)?;
+        let begin = self.usage.op_begin[to.0 as usize];
+        let valid = gap.from >= i64::from(recipe.slot) && recipe.until_event > begin;
+        (valid && gap.returns).then(|| self.options[option].replay_us)
+    }
+
+    /// Whether the host has room for the block, or its inputs are where a replay needs them.
+    fn fits(&self, gap: &Gap, mode: Mode) -> bool {
+        let (start, count) = gap.cover();
+        match mode {
+            Mode::Swap => {
+                let room = self.machine.host_limit_bytes.min(i64::MAX as u64) as i64;
+                let size_bytes = self.size_bytes(gap.block) as i64;
+                // The host copy is also there while the block is on its way.
+                let span = (count + 2).min(self.usage.slot_count());
+                let start = start + self.usage.slot_count() - 1;
+                self.host.max_over(start, span) + size_bytes <= room
+            }
+            Mode::Recompute => {
+                let recipe = self.usage.recipes[gap.block as usize].as_ref();
+                let inputs = &recipe.expect("offered only with a recipe").inputs;
+                inputs.iter().all(|input| self.can_return_by(input.0, gap.to))
+            }
+        }
+    }
+
+    /// Whether a block is there in a slot, or would be at little loss if it came back for it.
+    fn can_return_by(&self, block: u32, slot: i64) -> bool {
+        self.choices_of[block as usize].iter().all(|&index| {
+            let Choice { gap, stands, .. } = self.choices[index as usize];
+            let away = stands && gap.from < slot && slot < gap.to;
+            !away || gap.returns && 4 * (gap.to - slot) < gap.to - gap.from
+        })
+    }
+
+    /// Times on the link of a swap over this gap: out and in.
+    fn link_us(&self, gap: &Gap) -> [f64; 2] {
+        let size_bytes = self.size_bytes(gap.block);
+        let leaves = !gap.clean && !self.on_host[gap.version as usize];
+        let out_us = if leaves { self.machine.out_us(size_bytes) } else { 0.0 };
+        let in_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
+        [out_us, in_us]
+    }
+
+    /// What a swap over this gap would add to the step if the block must be away in `slot`: the
+    /// parts of its copies for which the link has no time between its uses and that slot.
+    fn stall_us(&self, gap: &Gap, slot: usize) -> f64 {
+        let [out_us, in_us] = self.link_us(gap);
+        let [before, after] = self.sides(gap, slot);
+        let out_free_us = self.out_free.sum_us(before.0, before.1);
+        let in_free_us = self.in_free.sum_us(after.0, after.1);
+        (out_us - out_free_us).max(0.0) + (in_us - in_free_us).max(0.0)
+    }
+
+    /// The slots of a gap before and after one of its slots, as first slot and count.
+    fn sides(&self, gap: &Gap, slot: usize) -> [(usize, usize); 2] {
+        let (start, count) = gap.cover();
+        let slot_count = self.usage.slot_count();
+        let before = (slot + slot_count - start % slot_count) % slot_count;
+        [(start, before), (slot + 1, count - before - 1)]
+    }
+
+    fn choose(&mut self, position: usize, slot: usize, added_us: f64) {
+        let Item { gap, mode, .. } = self.items[position];
+        self.spent[gap as usize] = true;
+        let gap = self.gaps[gap as usize];
+        self.choices_of[gap.block as usize].push(self.choices.len() as u32);
+        let (start, count) = gap.cover();
+        let size_bytes = self.size_bytes(gap.block) as i64;
+        self.curve.add(start, count, -size_bytes);
+        self.choices.push(Choice { gap, mode, added_us, stands: true });
+        match mode {
+            Mode::Swap => {
+                let [out_us, in_us] = self.link_us(&gap);
+                let [before, after] = self.sides(&gap, slot);
+                self.out_free.take(before.0, before.1, out_us, false);
+                self.in_free.take(after.0, after.1, in_us, true);
+                self.on_host[gap.version as usize] = true;
+                let slot_count = self.usage.slot_count();
+                self.host.add(start + slot_count - 1, (count + 2).min(slot_count), size_bytes);
+            }
+            Mode::Recompute => self.use_inputs(gap.block, gap.to),
+        }
+    }
+
+    /// A replay in `slot` is a use of its inputs there: it splits their gaps.
+    fn use_inputs(&mut self, block: u32, slot: i64) {
+        let usage = self.usage;
+        let recipe = usage.recipes[block as usize].as_ref().expect("it is to be replayed");
+        for input in &recipe.inputs {
+            let around = |gap: &Gap| gap.block == input.0 && gap.from < slot && slot < gap.to;
+            let index = input.0 as usize;
+            for place in self.gaps_of[index].clone() {
+                let gap = self.gaps[place as usize];
+                if !self.spent[place as usize] && around(&gap) {
+                    self.spent[place as usize] = true;
+                    self.offer(Gap { to: slot, again: gap.block, returns: true, ..gap });
+                    self.offer(Gap { from: slot, ..gap });
+                }
+            }
+            for choice in self.choices_of[index].clone() {
+                if self.choices[choice as usize].stands
+                    && around(&self.choices[choice as usize].gap)
+                {
+                    self.shorten(choice as usize, slot);
+                }
+            }
+        }
+    }
+
+    /// Adds a gap that came of splitting another, if it has a whole slot.
+    fn offer(&mut self, gap: Gap) {
+        if gap.to - gap.from < 2 {
+            return;
+        }
+        for item in self.items_of(gap) {
+            let position = self.items.partition_point(|other| other.rate <= item.rate);
+            self.items.insert(position, item);
+        }
+    }
+
+    /// Brings a chosen block back earlier, in `slot`.
+    fn shorten(&mut self, index: usize, slot: i64) {
+        let Choice { gap, mode, .. } = self.choices[index];
+        let size_bytes = self.size_bytes(gap.block) as i64;
+        self.curve.add(slot as usize, (gap.to - slot) as usize, size_bytes);
+        let short = Gap { to: slot, again: gap.block, ..gap };
+        self.choices[index].gap = short;
+        self.offer(Gap { from: slot, ..gap });
+        if slot - gap.from < 2 {
+            self.choices[index].stands = false;
+        } else if mode == Mode::Recompute {
+            self.use_inputs(gap.block, slot);
+        }
+    }
+
+    fn size_bytes(&self, block: u32) -> u64 {
+        self.trace.blocks[block as usize].size_bytes
+    }
+
+    /// The part of the step's weight in `count` slots from `start` on.
+    fn weight_of(&self, start: usize, count: usize) -> f64 {
+        let slots = self.usage.slot_count();
+        let start = start % slots;
+        let end = start + count;
+        let weight = if end <= slots {
+            self.weight[end] - self.weight[start]
+        } else {
+            1.0 - self.weight[start] + self.weight[end - slots]
+        };
+        weight.max(1e-9)
+    }
+}

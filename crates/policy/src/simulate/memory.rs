@@ -1,0 +1,363 @@
+//! The simulator's memory: where each block is, the allocation ladder, rescue and host slots.
+
+use std::cmp::Reverse;
+
+use swap_core::{AccessMode, Room};
+
+use super::link::Direction;
+use super::state::{Moment, NEVER, Place, Ready, State};
+use crate::usage::NONE;
+
+/// What an allocation may do when there is no room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    /// Give up.
+    PutOff,
+    /// Evict others.
+    Rescue,
+}
+
+impl State<'_> {
+    pub(super) fn touch(&mut self, block: u32, mode: AccessMode) -> Result<(), u64> {
+        let index = block as usize;
+        if mode.writes() {
+            self.save_dependents(index)?;
+        }
+        self.reach(index)?;
+        self.use_now(index, Some(mode));
+        self.pin(index);
+        Ok(())
+    }
+
+    /// Makes a block resident for work that is about to be issued.
+    fn reach(&mut self, index: usize) -> Result<(), u64> {
+        match self.blocks[index].place {
+            Place::Resident => {}
+            Place::Away | Place::Discarded => {
+                self.counts.misses += u64::from(!self.blocks[index].put_off);
+                self.bring_back(index, Pressure::Rescue)?;
+            }
+            Place::Nowhere => unreachable!("only live blocks are used in a well-formed trace"),
+        }
+        self.need(self.blocks[index].arrival);
+        Ok(())
+    }
+
+    pub(super) fn allocate(&mut self, block: u32) -> Result<(), u64> {
+        let index = block as usize;
+        let ready = self.acquire(self.trace.blocks[index].size_bytes, Pressure::Rescue)?;
+        self.need(ready.copy);
+        self.settle(index);
+        self.blocks[index].arrival = NONE;
+        self.use_now(index, None);
+        if !self.pinned.is_empty() {
+            self.pin(index);
+        }
+        Ok(())
+    }
+
+    pub(super) fn free(&mut self, block: u32) -> Result<(), u64> {
+        let index = block as usize;
+        self.save_dependents(index)?;
+        self.release(index);
+        Ok(())
+    }
+
+    /// Ends a block's life, wherever it is.
+    pub(super) fn release(&mut self, index: usize) {
+        if self.blocks[index].place == Place::Resident {
+            let ready = Ready { freed: true, ..self.after_last_use(index) };
+            self.vacate(index, ready);
+        }
+        self.drop_slot(index);
+        self.forget_wish(index);
+        self.blocks[index].place = Place::Nowhere;
+    }
+
+    pub(super) fn grow_segments(&mut self, size_bytes: u64) -> Result<(), u64> {
+        let growth_bytes = size_bytes.saturating_sub(self.segment_bytes);
+        if growth_bytes > 0 {
+            let ready = self.make_room(growth_bytes, Pressure::Rescue, false)?;
+            self.need(ready.copy);
+            self.segment_bytes = size_bytes;
+            self.resident_bytes += growth_bytes;
+            self.note_peak();
+        }
+        Ok(())
+    }
+
+    pub(super) fn swap_out(&mut self, index: usize) {
+        if self.blocks[index].pins == 0 {
+            self.evict(index);
+        }
+    }
+
+    pub(super) fn discard(&mut self, index: usize) {
+        let event = self.event as u32;
+        let valid = self.usage.recipes[index]
+            .as_ref()
+            .is_some_and(|recipe| recipe.from_event <= event && event < recipe.until_event);
+        if valid && self.blocks[index].pins == 0 {
+            let ready = self.after_last_use(index);
+            self.vacate(index, ready);
+            self.drop_slot(index);
+            self.blocks[index].place = Place::Discarded;
+        }
+    }
+
+    /// Brings a block back if there is room, else later.
+    pub(super) fn ask_for(&mut self, index: usize) -> Result<(), u64> {
+        if self.blocks[index].put_off {
+            return Ok(());
+        }
+        if !self.bring_back(index, Pressure::PutOff)? {
+            self.blocks[index].put_off = true;
+            self.put_off.push_back(index as u32);
+        }
+        Ok(())
+    }
+
+    pub(super) fn retry_put_off(&mut self) -> Result<(), u64> {
+        for _ in 0..self.put_off.len() {
+            let Some(block) = self.put_off.pop_front() else { break };
+            let index = block as usize;
+            self.blocks[index].put_off = false;
+            if !self.bring_back(index, Pressure::PutOff)? {
+                self.blocks[index].put_off = true;
+                self.put_off.push_back(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a block back or replays its producer. Says whether it is resident now.
+    fn bring_back(&mut self, index: usize, pressure: Pressure) -> Result<bool, u64> {
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        let discarded = self.blocks[index].place == Place::Discarded;
+        let ready = match self.acquire(size_bytes, pressure) {
+            Ok(ready) => ready,
+            Err(_) if pressure == Pressure::PutOff => return Ok(false),
+            Err(missing_bytes) => return Err(missing_bytes),
+        };
+        self.forget_wish(index);
+        self.settle(index);
+        if discarded {
+            self.need(ready.copy);
+            self.blocks[index].arrival = NONE;
+            self.replay(index)?;
+        } else {
+            let after = [self.blocks[index].departure, ready.copy];
+            let arrival = self.issue(Direction::In, index, ready.last_use, after);
+            self.blocks[index].arrival = arrival;
+            self.counts.swapped_in_bytes += size_bytes;
+        }
+        Ok(true)
+    }
+
+    /// Runs the producer of a block that has its chunk already; its inputs are used first.
+    fn replay(&mut self, index: usize) -> Result<(), u64> {
+        let usage = self.usage;
+        let recipe = usage.recipes[index].as_ref().expect("only blocks with a recipe are dropped");
+        self.pinned.push(Vec::new());
+        self.pin(index);
+        for input in &recipe.inputs {
+            let input = input.0 as usize;
+            self.reach(input)?;
+            self.use_now(input, Some(AccessMode::Read));
+            self.pin(input);
+        }
+        self.use_now(index, Some(AccessMode::Write));
+        self.run_producer(index, recipe.producer);
+        self.unpin_innermost();
+        Ok(())
+    }
+
+    /// Replays the dropped blocks that could not be made again once this one changes.
+    fn save_dependents(&mut self, index: usize) -> Result<(), u64> {
+        let usage = self.usage;
+        for dependent in &usage.dependents[index] {
+            let dependent = dependent.0 as usize;
+            if self.blocks[dependent].place == Place::Discarded {
+                self.counts.misses += u64::from(!self.blocks[dependent].put_off);
+                self.bring_back(dependent, Pressure::Rescue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The allocation ladder. An error holds the missing bytes.
+    fn acquire(&mut self, size_bytes: u64, pressure: Pressure) -> Result<Ready, u64> {
+        if let Some(ready) = self.take(size_bytes) {
+            return Ok(ready);
+        }
+        let ready = self.make_room(size_bytes, pressure, true)?;
+        Ok(ready)
+    }
+
+    /// A cached chunk: one that was freed, as it is ready in compute's own order, else the one
+    /// that was cached first, as its copy is the likeliest to be over.
+    fn take(&mut self, size_bytes: u64) -> Option<Ready> {
+        let freed = self.cache.take_if(size_bytes, |ready| ready.freed);
+        freed.or_else(|| self.cache.take(size_bytes))
+    }
+
+    /// New memory, after giving back cached chunks and evicting as `pressure` allows. With
+    /// `exact`, an evicted chunk of the very size serves at once.
+    fn make_room(
+        &mut self,
+        size_bytes: u64,
+        pressure: Pressure,
+        exact: bool,
+    ) -> Result<Ready, u64> {
+        let mut victims = None;
+        loop {
+            let missing_bytes = match self.cache.make_room(size_bytes) {
+                Room::After(given_back) => {
+                    self.cache.charge(size_bytes);
+                    self.counts.new_chunks += u64::from(exact);
+                    return Ok(latest(given_back.into_iter().map(|(_, ready)| ready)));
+                }
+                Room::Short(missing_bytes) => missing_bytes,
+            };
+            if pressure == Pressure::PutOff {
+                return Err(missing_bytes);
+            }
+            let first = victims.is_none();
+            let queue = victims.get_or_insert_with(|| self.victims());
+            loop {
+                let victim = queue.pop().ok_or(missing_bytes)?;
+                if self.evict(victim) {
+                    break;
+                }
+            }
+            self.counts.rescues += u64::from(first);
+            if exact && let Some(ready) = self.take(size_bytes) {
+                return Ok(ready);
+            }
+        }
+    }
+
+    /// Resident blocks that may be evicted, the best victim last: farthest next use under a
+    /// plan, else least recent use; ties go to the lower index.
+    fn victims(&self) -> Vec<usize> {
+        let free_to_go = |index: &usize| {
+            let block = &self.blocks[*index];
+            block.place == Place::Resident && block.pins == 0
+        };
+        let mut victims: Vec<(u64, usize)> = (0..self.blocks.len())
+            .filter(free_to_go)
+            .map(|index| {
+                let key = if self.by_next_use {
+                    self.usage.next_use(index, self.event).unwrap_or(u64::MAX)
+                } else {
+                    u64::MAX - self.blocks[index].last_rank
+                };
+                (key, index)
+            })
+            .collect();
+        victims.sort_unstable_by_key(|&(key, index)| (key, Reverse(index)));
+        victims.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// Sends a resident block away. Does nothing if the host has no room for it.
+    fn evict(&mut self, index: usize) -> bool {
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        let mut ready = self.after_last_use(index);
+        if self.blocks[index].slot != 0 {
+            self.counts.clean_swap_outs += 1;
+        } else {
+            if !self.make_host_room(size_bytes) {
+                return false;
+            }
+            self.rank += 1;
+            self.blocks[index].slot = self.rank;
+            self.host_bytes += size_bytes;
+            self.counts.host_bytes_peak = self.counts.host_bytes_peak.max(self.host_bytes);
+            let arrival = self.blocks[index].arrival;
+            let copy = self.issue(Direction::Out, index, ready.last_use, [arrival, NONE]);
+            self.blocks[index].departure = copy;
+            self.counts.swapped_out_bytes += size_bytes;
+            ready.copy = copy;
+        }
+        self.vacate(index, ready);
+        self.blocks[index].place = Place::Away;
+        true
+    }
+
+    /// Drops host copies of clean resident blocks, oldest first, until there is room.
+    fn make_host_room(&mut self, size_bytes: u64) -> bool {
+        while self.host_bytes.saturating_add(size_bytes) > self.machine.host_limit_bytes {
+            let clean = |&index: &usize| {
+                let block = &self.blocks[index];
+                block.place == Place::Resident && block.slot != 0
+            };
+            let oldest =
+                (0..self.blocks.len()).filter(clean).min_by_key(|&index| self.blocks[index].slot);
+            match oldest {
+                Some(index) => self.drop_slot(index),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives a resident block's chunk to the cache.
+    fn vacate(&mut self, index: usize, ready: Ready) {
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        self.cache.put(size_bytes, ready);
+        self.resident_bytes -= size_bytes;
+    }
+
+    /// Counts a block that has just got a chunk.
+    fn settle(&mut self, index: usize) {
+        self.blocks[index].place = Place::Resident;
+        self.resident_bytes += self.trace.blocks[index].size_bytes;
+        self.note_peak();
+    }
+
+    fn note_peak(&mut self) {
+        let peak = &mut self.counts.resident_bytes_peak;
+        *peak = (*peak).max(self.resident_bytes);
+    }
+
+    fn after_last_use(&self, index: usize) -> Ready {
+        let block = &self.blocks[index];
+        Ready { last_use: block.last_use, copy: block.arrival, freed: false }
+    }
+
+    fn pin(&mut self, index: usize) {
+        self.blocks[index].pins += 1;
+        self.pinned.last_mut().expect("an op or replay is under way").push(index as u32);
+    }
+
+    pub(super) fn drop_slot(&mut self, index: usize) {
+        if self.blocks[index].slot != 0 {
+            self.blocks[index].slot = 0;
+            self.host_bytes -= self.trace.blocks[index].size_bytes;
+        }
+    }
+
+    fn forget_wish(&mut self, index: usize) {
+        if std::mem::take(&mut self.blocks[index].put_off) {
+            self.put_off.retain(|&block| block as usize != index);
+        }
+    }
+}
+
+/// A chunk in place of several: ready when all of them are.
+fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
+    let nothing = Ready { last_use: NEVER, copy: NONE, freed: true };
+    chunks.fold(nothing, |latest, chunk| Ready {
+        last_use: Moment {
+            floor_us: latest.last_use.floor_us.max(chunk.last_use.floor_us),
+            op: later(latest.last_use.op, chunk.last_use.op),
+        },
+        copy: later(latest.copy, chunk.copy),
+        freed: true,
+    })
+}
+
+/// The higher of two numbers that may be missing.
+fn later(one: u32, other: u32) -> u32 {
+    if one == NONE || (other != NONE && other > one) { other } else { one }
+}

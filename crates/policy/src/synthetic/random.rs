@@ -1,0 +1,152 @@
+//! Random traces: any mixture of sizes, nesting, lifetimes and access modes that is well formed.
+
+use swap_core::{BlockIndex, Trace};
+
+use super::{Numbers, TraceBuilder};
+
+/// How large a random trace is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RandomShape {
+    /// Number of outermost ops.
+    pub ops: u32,
+    /// Blocks that live at the start, at most.
+    pub persistent: u32,
+    /// Sizes are 1 to this many times `unit_bytes`.
+    pub size_units: u64,
+    /// The smallest size.
+    pub unit_bytes: u64,
+    /// Ops take 1 to this many microseconds.
+    pub op_us: u64,
+}
+
+impl RandomShape {
+    /// A small one, for tests that look at many.
+    pub fn small() -> RandomShape {
+        RandomShape { ops: 24, persistent: 6, size_units: 4, unit_bytes: 1 << 21, op_us: 400 }
+    }
+}
+
+struct Writer {
+    numbers: Numbers,
+    shape: RandomShape,
+    builder: TraceBuilder,
+    /// Live blocks that the step made.
+    live: Vec<BlockIndex>,
+    persistent: Vec<BlockIndex>,
+    segment_bytes: u64,
+}
+
+/// A random well-formed trace. Every block that it makes is freed by its end, or all that it
+/// started with are replaced by like ones, so that it is a steady step.
+pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
+    let mut writer = Writer {
+        numbers: Numbers::new(seed),
+        shape: *shape,
+        builder: TraceBuilder::new(),
+        live: Vec::new(),
+        persistent: Vec::new(),
+        segment_bytes: 0,
+    };
+    let persistent = writer.numbers.below(u64::from(shape.persistent) + 1);
+    for index in 0..persistent {
+        let size_bytes = writer.size_bytes();
+        let block = writer.builder.persistent(&format!("state{index}"), size_bytes);
+        writer.persistent.push(block);
+    }
+    if writer.numbers.chance(50) {
+        writer.segment_bytes = shape.unit_bytes;
+        writer.builder.segments(writer.segment_bytes);
+    }
+    for index in 0..shape.ops {
+        writer.outermost_op(index);
+    }
+    while let Some(block) = writer.live.pop() {
+        writer.builder.free(block);
+    }
+    writer.builder.finish()
+}
+
+impl Writer {
+    fn size_bytes(&mut self) -> u64 {
+        self.shape.unit_bytes * (1 + self.numbers.below(self.shape.size_units))
+    }
+
+    fn outermost_op(&mut self, index: u32) {
+        while self.numbers.chance(35) {
+            self.allocate();
+        }
+        let device_us = 1.0 + self.numbers.below(self.shape.op_us) as f64;
+        if self.numbers.chance(50) {
+            self.plain_op(index, device_us);
+        } else {
+            self.builder.begin(&format!("op{}", index % 7), device_us, false);
+            self.body(2);
+            self.builder.end();
+        }
+        while !self.live.is_empty() && self.numbers.chance(30) {
+            let victim = self.numbers.below(self.live.len() as u64) as usize;
+            let block = self.live.remove(victim);
+            self.builder.free(block);
+        }
+    }
+
+    /// An op with a recipe: it reads up to two blocks and makes a new one.
+    fn plain_op(&mut self, index: u32, device_us: f64) {
+        let reads: Vec<BlockIndex> = (0..2).filter_map(|_| self.any()).collect();
+        let output = self.allocate();
+        self.builder.compute(&format!("plain{}", index % 5), device_us, &reads, output);
+    }
+
+    fn body(&mut self, depth: u32) {
+        for _ in 0..1 + self.numbers.below(3) {
+            match self.numbers.below(10) {
+                0..5 => {
+                    if let Some(block) = self.any() {
+                        match self.numbers.below(4) {
+                            0 => self.builder.update(block),
+                            _ => self.builder.read(block),
+                        }
+                    }
+                }
+                5..7 => {
+                    let block = self.allocate();
+                    self.builder.write(block);
+                }
+                7 if depth > 0 => {
+                    self.builder.begin("nested", 0.0, false);
+                    self.body(depth - 1);
+                    self.builder.end();
+                }
+                8 => {
+                    if let Some(block) = self.live.pop() {
+                        self.builder.free(block);
+                    }
+                }
+                _ => {
+                    if self.numbers.chance(10) {
+                        self.segment_bytes += self.shape.unit_bytes;
+                        self.builder.segments(self.segment_bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> BlockIndex {
+        let size_bytes = self.size_bytes();
+        let block = self.builder.allocate("made", size_bytes);
+        self.live.push(block);
+        block
+    }
+
+    /// A live block; old ones and new ones are as likely.
+    fn any(&mut self) -> Option<BlockIndex> {
+        let count = self.persistent.len() + self.live.len();
+        if count == 0 {
+            return None;
+        }
+        let pick = self.numbers.below(count as u64) as usize;
+        let made = pick.checked_sub(self.persistent.len());
+        Some(made.map_or_else(|| self.persistent[pick], |index| self.live[index]))
+    }
+}

@@ -46,6 +46,8 @@ mod vm;
 ///   only between `set_access` and `unmap`; a touch at any other time is a real fault.
 /// - Its capacity is enforced, and all misuse that it can see is an
 ///   [`Invalid`](crate::ErrorKind::Invalid) error.
+/// - Host functions may look at the driver but not submit work or wait. In lockstep they run
+///   inside whatever call comes next, so they must not lock what a caller of the driver holds.
 /// - A panic in a host function is kept: every later synchronize, query and `elapsed_us` fails
 ///   with its text. All other calls go on, so that everything can be given back.
 /// - Dropping it drops work that has not begun, and frees all memory it gave out.

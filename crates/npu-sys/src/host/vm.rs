@@ -110,6 +110,10 @@ impl Pinned {
         let flags = MapFlags::PRIVATE;
         // SAFETY: no fixed address is asked for, so no existing memory changes.
         let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) }?;
+        // SAFETY: the pages were mapped just now; the advice changes none of their bytes.
+        let advised = unsafe { mm::madvise(found, size, Advice::LinuxHugepage) };
+        // Kernels without huge pages refuse. Then the first touch takes longer.
+        advised.ok();
         Ok(Pinned { start: found.expose_provenance(), size_bytes: size })
     }
 

@@ -11,7 +11,6 @@ mod filter;
 mod generate;
 mod machine;
 mod search;
-mod session;
 mod simulate;
 mod stage;
 pub mod synthetic;
@@ -27,7 +26,6 @@ pub use generate::{
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};
-pub use session::{FinishedStep, Session};
 pub use simulate::{
     CopySpan, Direction, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate,
 };

@@ -1,0 +1,150 @@
+//! What can go wrong with files of plans and traces, and how to mend it.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::check::TraceFault;
+
+/// A plan or trace file that could not be written or read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// The file system refused. After a save, the path still holds what was there before, or all
+    /// of the new content.
+    #[error("cannot {doing} {}: {source}", .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was being done, such as "read".
+        doing: &'static str,
+        /// The file system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The path names no file.
+    #[error("{} is no file name: name a file inside a folder", .0.display())]
+    NoFileName(PathBuf),
+    /// It is larger than any file of ours can sensibly be.
+    #[error("{} is larger than {limit_bytes} bytes: this is not a {expected} file", .path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// What it should have been: "plan" or "trace".
+        expected: &'static str,
+        /// The most that is read.
+        limit_bytes: u64,
+    },
+    /// Something else's file.
+    #[error(
+        "{} is not a {expected} file: give one that `smartswap` wrote, or leave it out",
+        .path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it should have been: "plan" or "trace".
+        expected: &'static str,
+    },
+    /// Written by a newer version.
+    #[error(
+        "{} has format version {found}, this version reads up to {supported}: \
+         update, or record again",
+        .path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The newest version that is known here.
+        supported: u64,
+    },
+    /// The end is missing.
+    #[error("{} ends after {size_bytes} bytes, in the middle: copy it again, or delete it",
+        .path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        size_bytes: u64,
+    },
+    /// It is one of ours by name but not by content.
+    #[error("{} is damaged: {source}: copy it again, or delete it", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit the format, and where.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The content is not what was written.
+    #[error(
+        "{} is damaged: its checksum is {found} where {expected} was written: \
+         copy it again, or delete it",
+        .path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// What the file says.
+        expected: String,
+        /// What its body gives.
+        found: String,
+    },
+    /// The content contradicts itself.
+    #[error("{} cannot be used: {fault}: record again, or delete it", .path.display())]
+    Plan {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        #[source]
+        fault: PlanFault,
+    },
+    /// The content is no well-formed trace.
+    #[error("{} cannot be used: {fault}: record again, or delete it", .path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        #[source]
+        fault: TraceFault,
+    },
+}
+
+/// Why a plan is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PlanFault {
+    /// A block is empty, out of order, or comes from an op that does not exist.
+    #[error("entry {position} of its blocks is empty, out of order or of an unknown op")]
+    Block {
+        /// Position in the blocks.
+        position: usize,
+    },
+    /// An action names an op that does not exist.
+    #[error("action {position} names op {op} of {op_count}")]
+    Op {
+        /// Position in the actions.
+        position: usize,
+        /// The op.
+        op: u32,
+        /// The number of ops.
+        op_count: u32,
+    },
+    /// An action names a block that the plan does not list.
+    #[error("action {position} names block {block}, which the plan does not list")]
+    UnknownBlock {
+        /// Position in the actions.
+        position: usize,
+        /// The block.
+        block: u32,
+    },
+    /// An action comes before one that must run earlier.
+    #[error("action {position} is out of order")]
+    Order {
+        /// Position in the actions.
+        position: usize,
+    },
+}

@@ -1,0 +1,126 @@
+//! Files of plans and traces: versioned, checked when read, saved whole or not at all.
+//!
+//! # The plan file
+//!
+//! One JSON object. `docs/plan-format.md` has an example and the meaning of each action.
+//!
+//! ```json
+//! {
+//!   "format": "smartswap-plan",
+//!   "version": 1,
+//!   "crc32": "8 lower-case hex digits",
+//!   "body": {
+//!     "signature": "16 lower-case hex digits",
+//!     "op_count": 3,
+//!     "blocks": [{"index": 0, "size_bytes": 8388608, "origin": "persistent"},
+//!                {"index": 4, "size_bytes": 8388608, "origin": {"op": 1}}],
+//!     "actions": [{"op": 1, "phase": "end", "kind": "swap_out", "block": 0, "due": 2}]
+//!   }
+//! }
+//! ```
+//!
+//! `crc32` is the CRC-32 (IEEE) of the body written without any white space, with its keys in
+//! the order above. Origins are `"persistent"`, `{"op": n}` and `{"before": n}`; phases `begin`
+//! and `end`; kinds `swap_out`, `swap_in`, `discard` and `replay`.
+//!
+//! # The trace file
+//!
+//! The interchange form of recorded steps (`meta`, `ops`, `tensors`), with fields of our own
+//! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`].
+
+use std::path::Path;
+
+use swap_core::{Plan, Trace};
+
+use crate::error::FileError;
+
+mod json;
+mod plan;
+mod store;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+use store::{Disk, Store};
+
+/// The largest plan file that is read, in bytes.
+const PLAN_BYTES_MAX: u64 = 64 << 20;
+/// The largest trace file that is read, in bytes.
+const TRACE_BYTES_MAX: u64 = 512 << 20;
+
+/// Saves a plan. The path holds either the plan or what was there before, even if the machine
+/// loses power. Temporary files that saves cut short have left beside it are removed.
+///
+/// # Errors
+/// [`FileError::Plan`] if [`load`] would refuse the plan, [`FileError::NoFileName`] and
+/// [`FileError::Io`] as their docs say.
+pub fn save(path: &Path, plan: &Plan) -> Result<(), FileError> {
+    save_to(&mut Disk::default(), path, plan)
+}
+
+/// Loads a plan that [`save`] wrote.
+///
+/// # Errors
+/// Any [`FileError`] but `Trace`: the file cannot be read, is something else's, newer, cut short,
+/// damaged or contradicts itself.
+pub fn load(path: &Path) -> Result<Plan, FileError> {
+    load_from(&mut Disk::default(), path)
+}
+
+/// Saves a trace like [`save`] a plan.
+///
+/// # Errors
+/// [`FileError::NoFileName`] and [`FileError::Io`].
+pub fn save_trace(path: &Path, trace: &Trace) -> Result<(), FileError> {
+    save_bytes(path, write_trace(trace).as_bytes())
+}
+
+/// Loads a trace that [`save_trace`] wrote.
+///
+/// # Errors
+/// Any [`FileError`] but `Plan` and `Checksum`.
+pub fn load_trace(path: &Path) -> Result<Trace, FileError> {
+    let bytes = store::read(&mut Disk::default(), path, "trace", TRACE_BYTES_MAX)?;
+    read_trace(&bytes, path)
+}
+
+/// Saves bytes so that the path holds either all of them or what was there before.
+///
+/// # Errors
+/// [`FileError::NoFileName`] and [`FileError::Io`].
+pub fn save_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    store::save(&mut Disk::default(), path, bytes)
+}
+
+/// A trace as JSON.
+///
+/// The interchange part: `meta`; `ops` with `name`, `depth`, `us` and the tensor indexes `reads`,
+/// `writes`, `outputs` (blocks that the op allocated and left behind); `tensors` with `bytes` and
+/// `alloc` and `free`, each the number of ops that had begun by then, or -1 for "before the step"
+/// and "after the step". Beside it, for [`read_trace`]: `format`, `version`, `signature`,
+/// `step_us`, `segment_bytes`; `replayable` of ops; `name` and `origin` of tensors; and `events`,
+/// each a letter and a number: `B3` begin of op 3, `E3` its end, `R7`, `W7` and `M7` a read, a
+/// write and both of block 7, `A7` its allocation, `F7` its free, `S4096` segments of 4096 bytes.
+pub fn write_trace(trace: &Trace) -> String {
+    trace::write(trace)
+}
+
+/// The trace in `json`, as [`write_trace`] wrote it. `path` is for messages only.
+///
+/// # Errors
+/// [`FileError::Foreign`], [`Newer`](FileError::Newer), [`Truncated`](FileError::Truncated),
+/// [`Malformed`](FileError::Malformed), [`Trace`](FileError::Trace).
+pub fn read_trace(json: &[u8], path: &Path) -> Result<Trace, FileError> {
+    trace::read(json, path)
+}
+
+fn save_to(store: &mut impl Store, path: &Path, plan: &Plan) -> Result<(), FileError> {
+    plan::check(plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
+    store::save(store, path, plan::write(plan).as_bytes())
+}
+
+fn load_from(store: &mut impl Store, path: &Path) -> Result<Plan, FileError> {
+    let bytes = store::read(store, path, "plan", PLAN_BYTES_MAX)?;
+    plan::read(&bytes, path)
+}

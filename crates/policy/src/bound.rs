@@ -25,10 +25,8 @@ pub(crate) fn bound_us(
     }
     let slot_count = usage.slot_count();
     let gaps = find_gaps(trace, usage);
-    let mut versions = vec![0_u32; gaps.iter().map(|g| g.version as usize + 1).max().unwrap_or(0)];
-    for gap in &gaps {
-        versions[gap.version as usize] += 1;
-    }
+    let ages = ages(&gaps, peak, slot_count);
+    eprintln!("peak {peak} of {slot_count} excess {excess_bytes} forced {forced_bytes} {:?}", trace.ops[usage.slots[peak].0 as usize].name);
     let over: Vec<Gap> = gaps.into_iter().filter(|gap| gap.covers(peak, slot_count)).collect();
     let cheapest = options
         .iter()
@@ -42,8 +40,19 @@ pub(crate) fn bound_us(
         peak,
         times_us: slot_starts(trace, usage),
     };
-    let leaves_here = |gap: &Gap| versions[gap.version as usize] == 1;
-    window.back_us(&over).max(window.out_us(&over, leaves_here))
+    window.back_us(&over).max(window.out_us(&over, &ages))
+}
+
+/// By version of a block's bytes: how many slots before the peak they could leave for the first
+/// time. A copy to the host serves all gaps with the same version.
+fn ages(gaps: &[Gap], peak: usize, slot_count: usize) -> Vec<usize> {
+    let mut ages = vec![0; gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0)];
+    for gap in gaps.iter().filter(|gap| gap.from >= 0) {
+        let age = (peak + slot_count - gap.from as usize) % slot_count;
+        let oldest = &mut ages[gap.version as usize];
+        *oldest = age.max(*oldest);
+    }
+    ages
 }
 
 /// The slot with the most bytes that cannot but be there or in a gap, and how many these are.
@@ -194,12 +203,11 @@ impl Window<'_> {
 
     /// The way out: of what is away in the peak slot, all but what was free to leave before some
     /// slot must leave between that slot and the peak.
-    fn out_us(&self, gaps: &[Gap], leaves_here: impl Fn(&Gap) -> bool) -> f64 {
+    fn out_us(&self, gaps: &[Gap], ages: &[usize]) -> f64 {
         let slot_count = self.times_us.len() / 2;
-        let late = |gap: &&Gap| !gap.clean && gap.from >= 0 && leaves_here(gap);
+        let late = |gap: &&Gap| !gap.clean && gap.from >= 0;
         let (left, free): (Vec<&Gap>, Vec<&Gap>) = gaps.iter().partition(late);
-        let behind = |gap: &Gap| self.peak + slot_count - gap.from as usize;
-        let sorted = self.by_distance(&left, behind);
+        let sorted = self.by_distance(&left, |gap| ages[gap.version as usize]);
         let mut earlier_bytes = self.total_bytes(&left) + self.total_bytes(&free);
         let mut bound_us: f64 = 0.0;
         let peak = self.peak + slot_count;

@@ -11,6 +11,7 @@ mod filter;
 mod generate;
 mod machine;
 mod search;
+mod session;
 mod simulate;
 mod stage;
 pub mod synthetic;
@@ -26,6 +27,7 @@ pub use generate::{
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};
+pub use session::{FinishedStep, Session};
 pub use simulate::{
     CopySpan, Direction, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate,
 };

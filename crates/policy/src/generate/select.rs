@@ -89,6 +89,8 @@ struct Item {
     value: f64,
     /// The least that its cost for each unit of value can be.
     rate: f64,
+    /// What that cost was when last looked at. The link only fills up, so it hardly falls.
+    score: f64,
 }
 
 struct Selector<'a> {
@@ -190,35 +192,48 @@ impl Selector<'_> {
                 return Some((slot, excess_bytes as u64));
             };
             self.choose(position, slot, added_us);
+            if self.choices.len().is_multiple_of(32) {
+                self.tidy();
+            }
         }
     }
 
     /// The unused item that lowers a slot at the least added time, and that time.
-    fn best_for(&self, slot: usize) -> Option<(usize, f64)> {
-        let mut best: Option<(f64, usize, f64)> = None;
-        for (position, item) in self.items.iter().enumerate() {
-            if best.is_some_and(|(score, ..)| item.rate >= score) {
+    fn best_for(&mut self, slot: usize) -> Option<(usize, f64)> {
+        let slot_count = self.usage.slot_count();
+        let mut best: Option<(usize, f64)> = None;
+        let mut least = f64::INFINITY;
+        for position in 0..self.items.len() {
+            let item = self.items[position];
+            if item.rate >= least {
                 break;
             }
-            let gap = &self.gaps[item.gap as usize];
-            let open = !self.spent[item.gap as usize];
-            if !(open && gap.covers(slot, self.usage.slot_count()) && self.fits(gap, item.mode)) {
+            let gap = self.gaps[item.gap as usize];
+            if item.score >= least
+                || self.spent[item.gap as usize]
+                || !gap.covers(slot, slot_count)
+                || !self.fits(&gap, item.mode)
+            {
                 continue;
             }
-            let added_us = match item.mode {
-                Mode::Swap => self.stall_us(gap, slot),
-                Mode::Recompute => item.replay_us,
-            };
-            let hidden_us = match item.mode {
-                Mode::Swap => self.link_us(gap).into_iter().sum(),
-                Mode::Recompute => 0.0,
+            let (added_us, hidden_us) = match item.mode {
+                Mode::Swap => (self.stall_us(&gap, slot), self.link_us(&gap).into_iter().sum()),
+                Mode::Recompute => (item.replay_us, 0.0),
             };
             let score = (added_us + HIDDEN_SHARE * hidden_us) / item.value;
-            if best.is_none_or(|(least, ..): (f64, usize, f64)| score < least) {
-                best = Some((score, position, added_us));
+            self.items[position].score = score;
+            if score < least {
+                least = score;
+                best = Some((position, added_us));
             }
         }
-        best.map(|(_, position, added_us)| (position, added_us))
+        best
+    }
+
+    /// Forgets spent items, so that nobody passes over them again.
+    fn tidy(&mut self) {
+        let spent = &self.spent;
+        self.items.retain(|item| !spent[item.gap as usize]);
     }
 
     /// The ways to use a gap.
@@ -230,13 +245,13 @@ impl Selector<'_> {
         let place = self.gaps.len() as u32;
         let replay = self.replay_us(&gap).map(|replay_us| {
             let rate = replay_us / value;
-            Item { gap: place, mode: Mode::Recompute, replay_us, value, rate }
+            Item { gap: place, mode: Mode::Recompute, replay_us, value, rate, score: rate }
         });
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
         let rate = HIDDEN_SHARE * back_us / value;
-        let swap = Item { gap: place, mode: Mode::Swap, replay_us: 0.0, value, rate };
+        let swap = Item { gap: place, mode: Mode::Swap, replay_us: 0.0, value, rate, score: rate };
         std::iter::once(swap).chain(replay)
     }
 

@@ -1,0 +1,152 @@
+//! Ties the engine to the loop: each finished step goes in, the orders for the next come out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
+
+use crate::search::Planner;
+use crate::stage::{Directive, Loop, LoopConfig, Stage};
+
+/// Recorded steps kept, to choose victims by next use.
+const TRACES_KEPT: usize = 16;
+
+/// An engine that plans for itself.
+#[derive(Debug)]
+pub struct Session<P> {
+    engine: Engine,
+    policy: Loop<P>,
+    /// The steps whose reports are owed, oldest first: their stage, and the number of the
+    /// directive that they ran under.
+    owed: VecDeque<(Stage, u64)>,
+    /// Number of the current directive.
+    directives: u64,
+    /// The last recorded step of each kind, and when it was recorded.
+    traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
+    current: Directive,
+}
+
+/// A finished step and the stage that it ran in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FinishedStep {
+    /// The stage.
+    pub stage: Stage,
+    /// What happened.
+    pub report: StepReport,
+}
+
+impl<P: Planner> Session<P> {
+    /// Puts `engine` under the loop. Call it before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a step has begun.
+    pub fn new(engine: Engine, config: LoopConfig, planner: P) -> Result<Session<P>, Error> {
+        let policy = Loop::new(config, planner);
+        let current = policy.directive();
+        engine.set_orders(current.record, None)?;
+        Ok(Session {
+            engine,
+            policy,
+            owed: VecDeque::new(),
+            directives: 0,
+            traces: BTreeMap::new(),
+            current,
+        })
+    }
+
+    /// The engine, for ops and allocations.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The loop.
+    pub fn policy(&self) -> &Loop<P> {
+        &self.policy
+    }
+
+    /// The stage of the step that is running.
+    pub fn stage(&self) -> Stage {
+        self.current.stage
+    }
+
+    /// The plan of the step that is running.
+    pub fn plan(&self) -> Option<&Arc<Plan>> {
+        self.current.plan.as_ref()
+    }
+
+    /// The last recorded step of a kind.
+    pub fn trace(&self, signature: Signature) -> Option<&Arc<Trace>> {
+        self.traces.get(&signature).map(|(_, trace)| trace)
+    }
+
+    /// Starts with a plan from elsewhere instead of a search. Call it before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a step has begun.
+    pub fn adopt(&mut self, plan: Arc<Plan>) -> Result<(), Error> {
+        self.policy.adopt(plan);
+        self.follow(self.policy.directive())
+    }
+
+    /// Ends the step: call it after each optimizer step. Returns the steps whose device work has
+    /// become complete, oldest first; a recorded step is among them at once.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        self.owed.push_back((self.current.stage, self.directives));
+        let reports = self.engine.end_step()?;
+        self.observe(reports)
+    }
+
+    /// Waits for the device and returns the steps that are still owed.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn drain(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        let reports = self.engine.drain_reports()?;
+        self.observe(reports)
+    }
+
+    fn observe(&mut self, reports: Vec<StepReport>) -> Result<Vec<FinishedStep>, Error> {
+        let mut finished = Vec::with_capacity(reports.len());
+        for report in reports {
+            let (stage, directive) = self.owed.pop_front().expect("noted when the step ended");
+            if let Some(trace) = &report.trace {
+                self.keep_trace(report.step, trace);
+            }
+            // A report can come late. One of a step that began before the orders changed would
+            // be taken for a step under the new ones.
+            if directive == self.directives {
+                let next = self.policy.observe(&report);
+                if next != self.current {
+                    self.follow(next)?;
+                }
+            }
+            finished.push(FinishedStep { stage, report });
+        }
+        Ok(finished)
+    }
+
+    fn keep_trace(&mut self, step: u64, trace: &Trace) {
+        self.traces.insert(trace.signature, (step, Arc::new(trace.clone())));
+        while self.traces.len() > TRACES_KEPT {
+            let oldest = self.traces.iter().min_by_key(|(_, (step, _))| *step);
+            let signature = *oldest.expect("more than some are kept").0;
+            self.traces.remove(&signature);
+        }
+    }
+
+    fn follow(&mut self, directive: Directive) -> Result<(), Error> {
+        let orders = directive.plan.as_ref().map(|plan| {
+            Arc::new(match self.traces.get(&plan.signature) {
+                Some((_, trace)) => Orders::with_trace(plan, trace),
+                None => Orders::new(plan),
+            })
+        });
+        self.engine.set_orders(directive.record, orders)?;
+        self.current = directive;
+        self.directives += 1;
+        Ok(())
+    }
+}

@@ -48,6 +48,8 @@ impl State<'_> {
         let ready = self.acquire(self.trace.blocks[index].size_bytes, Pressure::Rescue)?;
         self.need(ready.copy);
         self.settle(index);
+        self.rank += 1;
+        self.blocks[index].identity = self.rank;
         self.blocks[index].arrival = NONE;
         self.use_now(index, None);
         if !self.pinned.is_empty() {
@@ -66,7 +68,7 @@ impl State<'_> {
     /// Ends a block's life, wherever it is.
     pub(super) fn release(&mut self, index: usize) {
         if self.blocks[index].place == Place::Resident {
-            let ready = Ready { freed: true, ..self.after_last_use(index) };
+            let ready = Ready { freed: true, owner: 0, ..self.after_last_use(index) };
             self.vacate(index, ready);
         }
         self.drop_slot(index);
@@ -134,6 +136,9 @@ impl State<'_> {
     fn bring_back(&mut self, index: usize, pressure: Pressure) -> Result<bool, u64> {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let discarded = self.blocks[index].place == Place::Discarded;
+        if !discarded && self.take_back(index) {
+            return Ok(true);
+        }
         let ready = match self.acquire(size_bytes, pressure) {
             Ok(ready) => ready,
             Err(_) if pressure == Pressure::PutOff => return Ok(false),
@@ -152,6 +157,19 @@ impl State<'_> {
             self.counts.swapped_in_bytes += size_bytes;
         }
         Ok(true)
+    }
+
+    /// Takes a block's own chunk back if nobody has it yet: the bytes are still there.
+    fn take_back(&mut self, index: usize) -> bool {
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        let owner = self.blocks[index].identity;
+        if self.cache.take_if(size_bytes, |ready| ready.owner == owner).is_none() {
+            return false;
+        }
+        self.forget_wish(index);
+        self.settle(index);
+        self.blocks[index].arrival = self.blocks[index].departure;
+        true
     }
 
     /// Runs the producer of a block that has its chunk already; its inputs are used first.
@@ -322,7 +340,8 @@ impl State<'_> {
 
     fn after_last_use(&self, index: usize) -> Ready {
         let block = &self.blocks[index];
-        Ready { last_use: block.last_use, copy: block.arrival, freed: false }
+        let owner = block.identity;
+        Ready { last_use: block.last_use, copy: block.arrival, freed: false, owner }
     }
 
     fn pin(&mut self, index: usize) {
@@ -346,7 +365,7 @@ impl State<'_> {
 
 /// A chunk in place of several: ready when all of them are.
 fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
-    let nothing = Ready { last_use: NEVER, copy: NONE, freed: true };
+    let nothing = Ready { last_use: NEVER, copy: NONE, freed: true, owner: 0 };
     chunks.fold(nothing, |latest, chunk| Ready {
         last_use: Moment {
             floor_us: latest.last_use.floor_us.max(chunk.last_use.floor_us),
@@ -354,6 +373,7 @@ fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
         },
         copy: later(latest.copy, chunk.copy),
         freed: true,
+        owner: 0,
     })
 }
 

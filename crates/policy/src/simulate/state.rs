@@ -34,10 +34,14 @@ pub(super) struct Ready {
     pub(super) copy: CopyId,
     /// Whether it was freed, so that compute finds it ready in its own order.
     pub(super) freed: bool,
+    /// The block that gave it away and can still take it back, by its identity; 0 for none.
+    pub(super) owner: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
+    /// Tells blocks of all steps apart; 0 before it is born.
+    pub(super) identity: u64,
     pub(super) place: Place,
     pub(super) pins: u32,
     /// Rank of its host slot by age; 0 for none.
@@ -56,6 +60,7 @@ pub(super) struct Block {
 pub(super) const NEVER: Moment = Moment { floor_us: 0.0, op: NONE };
 
 const UNBORN: Block = Block {
+    identity: 0,
     place: Place::Nowhere,
     pins: 0,
     slot: 0,
@@ -168,6 +173,8 @@ impl<'a> State<'a> {
                 continue;
             }
             let room = self.cache.held_bytes() + block.size_bytes <= self.machine.limit_bytes;
+            self.rank += 1;
+            self.blocks[index].identity = self.rank;
             if room && !away[index] {
                 self.cache.charge(block.size_bytes);
                 self.resident_bytes += block.size_bytes;

@@ -41,6 +41,25 @@ fn host_functions_may_not_wait_for_their_own_device() {
 }
 
 #[test]
+fn work_that_runs_is_not_complete_though_the_queue_is_empty() {
+    in_mode(HostConfig::threads(CAPACITY), |rig| {
+        let stream = rig.stream();
+        let (begin, begun) = channel();
+        let (go, going) = channel::<()>();
+        rig.run(stream, vec![], 0.0, move |_| {
+            begin.send(()).unwrap();
+            going.recv().unwrap();
+        });
+        begun.recv().unwrap();
+        let event = rig.recorded(EventKind::Order, stream);
+        assert!(!rig.driver.query_event(event).unwrap());
+        go.send(()).unwrap();
+        rig.driver.synchronize_event(event).unwrap();
+        rig.destroy([stream], [event]);
+    });
+}
+
+#[test]
 fn a_full_queue_blocks_the_submission() {
     let depth = 3;
     in_mode(HostConfig { queue_depth: depth, ..HostConfig::threads(CAPACITY) }, |rig| {

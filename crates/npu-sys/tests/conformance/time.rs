@@ -75,12 +75,18 @@ fn copies_in_one_direction_take_turns_and_both_directions_share() {
             rig.host.start_timeline();
         };
 
-        // Two copies out of 10,000 and 20,000 bytes: one after the other at 1000 bytes/us.
+        // Copies out of 10,000, 20,000 and 5,000 bytes: one after the other at 1000 bytes/us, in
+        // the order in which they came.
         begin(0.0);
         rig.copy_out(buffers[0].start(), host, 10_000, streams[0]);
         rig.copy_out(buffers[1].start(), host.offset(20_000), 20_000, streams[1]);
+        rig.copy_out(buffers[1].start(), host.offset(40_000), 5_000, streams[2]);
         rig.host.synchronize().unwrap();
-        let expect = [(SpanKind::CopyOut, 0.0, 10.0), (SpanKind::CopyOut, 10.0, 30.0)];
+        let expect = [
+            (SpanKind::CopyOut, 0.0, 10.0),
+            (SpanKind::CopyOut, 10.0, 30.0),
+            (SpanKind::CopyOut, 30.0, 35.0),
+        ];
         assert_eq!(times(rig.host.take_timeline()), expect);
 
         // 20,000 bytes out from 1000; after 10 us another 5,000 come in. Then 10,000 are left

@@ -1,2 +1,54 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands: `cargo xtask <command>`. Plain Rust, so that a machine with only
+//! the toolchain runs every check.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use xshell::Shell;
+
+mod bench;
+mod checks;
+mod metadata;
+mod tidy;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  test                 all tests: unit, integration, documentation, planted bugs
+  ci [--without-tests] formatting, clippy, documentation, tidy, then the tests
+  tidy                 layers, dependencies, sizes, unsafe code, links
+  bench                hot-path benchmarks, as one table beside their targets
+  help                 this text
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> anyhow::Result<()> {
+    let shell = Shell::new().context("cannot start in this folder")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    shell.change_dir(root);
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["test"] => checks::test(&shell),
+        ["ci"] => checks::ci(&shell, checks::Tests::Run),
+        ["ci", "--without-tests"] => checks::ci(&shell, checks::Tests::Skip),
+        ["tidy"] => tidy::run(&shell, root),
+        ["bench"] => bench::run(&shell),
+        _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),
+    }
+}

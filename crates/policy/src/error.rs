@@ -27,7 +27,7 @@ pub enum FileError {
     #[error("{} is no file name: name a file inside a folder", .0.display())]
     NoFileName(PathBuf),
     /// It is larger than any file of ours can sensibly be.
-    #[error("{} is larger than {limit_bytes} bytes: this is not a {expected} file", .path.display())]
+    #[error("{} is larger than {limit_bytes} bytes: this is no {expected} file", .path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

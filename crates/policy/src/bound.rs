@@ -26,7 +26,6 @@ pub(crate) fn bound_us(
     let slot_count = usage.slot_count();
     let gaps = find_gaps(trace, usage);
     let ages = ages(&gaps, peak, slot_count);
-    eprintln!("peak {peak} of {slot_count} excess {excess_bytes} forced {forced_bytes} {:?}", trace.ops[usage.slots[peak].0 as usize].name);
     let over: Vec<Gap> = gaps.into_iter().filter(|gap| gap.covers(peak, slot_count)).collect();
     let cheapest = options
         .iter()

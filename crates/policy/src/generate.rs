@@ -81,8 +81,7 @@ pub fn generate(
 ) -> Generated {
     let usage = Usage::new(trace);
     let mut options = options.to_vec();
-    options
-        .retain(|option| usage.recipes.get(option.block.0 as usize).is_some_and(Option::is_some));
+    options.retain(|option| (option.block.0 as usize) < trace.blocks.len());
     options.sort_by_key(|option| option.block);
     options.dedup_by_key(|option| option.block);
     let need = need_curve(trace, &usage);

@@ -237,7 +237,7 @@ fn run_event(state: &mut State<'_>, actions: &ActionTable, event: TraceEvent) ->
         }
         TraceEvent::Touch(block, mode) => state.touch(block.0, mode)?,
         TraceEvent::Allocate(block) => state.allocate(block.0)?,
-        TraceEvent::Free(block) => state.free(block.0)?,
+        TraceEvent::Free(block) => state.free(block.0),
         TraceEvent::Segments(size_bytes) => state.grow_segments(size_bytes)?,
         TraceEvent::End(op) => {
             state.end(op);

@@ -26,13 +26,29 @@ pub(crate) struct Recipe {
     pub(crate) producer: OpIndex,
     /// The slot of that op.
     pub(crate) slot: u32,
-    /// What that op read, in order of index.
-    pub(crate) inputs: Vec<BlockIndex>,
+    /// What that op touches, in order, the block itself included.
+    pub(crate) touches: Vec<(BlockIndex, AccessMode)>,
     /// The first event at which the op has done its work.
     pub(crate) from_event: u32,
-    /// The event that changes or frees an input or changes the block; the number of events if
-    /// there is none. From then on the op would make something else.
+    /// The event that changes or frees a block of the op; the number of events if there is none.
+    /// From then on the op would make something else.
     pub(crate) until_event: u32,
+}
+
+impl Recipe {
+    /// The blocks that the op uses to make this one.
+    pub(crate) fn inputs(&self, output: u32) -> Vec<u32> {
+        let touched = self.touches.iter().map(|(block, _)| block.0);
+        let mut inputs: Vec<u32> = touched.filter(|&block| block != output).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        inputs
+    }
+
+    /// Whether the op writes just this block.
+    pub(crate) fn is_pure(&self, output: u32) -> bool {
+        self.touches.iter().all(|(block, mode)| !mode.writes() || block.0 == output)
+    }
 }
 
 /// Lookups on one trace.
@@ -46,6 +62,8 @@ pub(crate) struct Usage {
     pub(crate) op_slot: Vec<u32>,
     /// The event at which each op begins.
     pub(crate) op_begin: Vec<u32>,
+    /// The event at which each op ends.
+    pub(crate) op_end: Vec<u32>,
     /// Uses by block, in order.
     uses: Vec<Use>,
     uses_start: Vec<u32>,
@@ -55,10 +73,8 @@ pub(crate) struct Usage {
     pub(crate) successor: Vec<u32>,
     /// Which block of the last step each block is, or [`NONE`].
     pub(crate) predecessor: Vec<u32>,
-    /// Recipe by block.
-    pub(crate) recipes: Vec<Option<Recipe>>,
-    /// Blocks whose recipe reads a block.
-    pub(crate) dependents: Vec<Vec<BlockIndex>>,
+    /// Recipes by block, in order of time.
+    pub(crate) recipes: Vec<Vec<Recipe>>,
 }
 
 impl Usage {
@@ -73,13 +89,13 @@ impl Usage {
             event_slot: Vec::with_capacity(trace.events.len()),
             op_slot: vec![0; trace.ops.len()],
             op_begin: vec![0; trace.ops.len()],
+            op_end: vec![0; trace.ops.len()],
             uses: Vec::new(),
             uses_start: Vec::new(),
             freed: vec![NONE; trace.blocks.len()],
             successor: Vec::new(),
             predecessor: Vec::new(),
-            recipes: Vec::new(),
-            dependents: vec![Vec::new(); trace.blocks.len()],
+            recipes: vec![Vec::new(); trace.blocks.len()],
         };
         usage.find_slots(trace);
         usage.find_uses(trace);
@@ -97,23 +113,23 @@ impl Usage {
         &self.uses[self.uses_start[block] as usize..self.uses_start[block + 1] as usize]
     }
 
-    /// The next event after `event` that uses the block, counted on into the next step; nothing
-    /// if there is none.
-    pub(crate) fn next_use(&self, block: usize, event: usize) -> Option<u64> {
+    /// The next event after `event` that touches the block; for blocks that lived at the start
+    /// counted on into the next step. Nothing if there is none.
+    pub(crate) fn next_use(&self, block: usize, event: usize, persistent: bool) -> Option<u64> {
         let uses = self.uses(block);
         let next = uses.partition_point(|use_| use_.event as usize <= event);
-        if let Some(use_) = uses.get(next) {
-            return Some(u64::from(use_.event));
-        }
-        if self.freed[block] != NONE {
-            return None;
-        }
-        let again = self.successor[block];
-        if again == NONE {
-            return None;
-        }
-        let first = self.uses(again as usize).first()?;
-        Some(u64::from(first.event) + self.event_slot.len() as u64)
+        let later = uses.get(next).map(|use_| u64::from(use_.event));
+        let first = || uses.first().filter(|_| persistent);
+        later.or_else(|| first().map(|use_| u64::from(use_.event) + self.event_slot.len() as u64))
+    }
+
+    /// The recipe that would make the block's present bytes at an event, and its number.
+    pub(crate) fn recipe_at(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
+        let recipes = &self.recipes[block];
+        let after = recipes.partition_point(|recipe| recipe.from_event as usize <= event);
+        let number = after.checked_sub(1)?;
+        let recipe = &recipes[number];
+        ((recipe.until_event as usize) > event).then_some((number, recipe))
     }
 
     /// What happens inside an op belongs to it, what happens between two ops to the later one.
@@ -130,7 +146,8 @@ impl Usage {
             }
             let inside = u32::from(depth > 0);
             self.event_slot.push(self.slots.len() as u32 - inside);
-            if let TraceEvent::End(_) = event {
+            if let TraceEvent::End(op) = event {
+                self.op_end[op.0 as usize] = position as u32;
                 depth -= 1;
             }
         }
@@ -192,95 +209,53 @@ impl Usage {
     }
 
     fn find_recipes(&mut self, trace: &Trace) {
-        let ends = op_ends(trace);
-        let mut recipes = vec![None; trace.blocks.len()];
-        let mut position = 0;
-        while position < trace.events.len() {
-            let TraceEvent::Begin(op) = trace.events[position] else {
-                position += 1;
-                continue;
-            };
-            let end = ends[op.0 as usize];
-            if trace.ops[op.0 as usize].replayable {
-                if let Some((block, recipe)) = self.recipe_of(trace, op, position, end) {
-                    recipes[block.0 as usize] = Some(recipe);
-                }
-                position = end;
-            }
-            position += 1;
-        }
-        self.recipes = recipes;
-        for (index, recipe) in self.recipes.iter().enumerate() {
-            for input in recipe.iter().flat_map(|recipe| &recipe.inputs) {
-                self.dependents[input.0 as usize].push(BlockIndex(index as u32));
-            }
-        }
-    }
-
-    /// The recipe of a replayable op: it must write just one swappable block, one of this step
-    /// that nobody used before, and change nothing else.
-    fn recipe_of(
-        &self,
-        trace: &Trace,
-        op: OpIndex,
-        begin: usize,
-        end: usize,
-    ) -> Option<(BlockIndex, Recipe)> {
-        let mut inputs = Vec::new();
-        let mut output = None;
-        for event in &trace.events[begin..end] {
-            let TraceEvent::Touch(block, mode) = *event else {
-                if let TraceEvent::Allocate(block) = *event {
-                    if output.is_some_and(|other| other != block) {
-                        return None;
+        let mut open: Vec<(OpIndex, usize)> = Vec::new();
+        for (position, event) in trace.events.iter().enumerate() {
+            match *event {
+                TraceEvent::Begin(op) => open.push((op, position)),
+                TraceEvent::End(op) => {
+                    let (_, begin) = open.pop().expect("ops nest in a well-formed trace");
+                    if trace.ops[op.0 as usize].replayable {
+                        self.keep_recipe(trace, op, begin, position);
                     }
-                    output = Some(block);
                 }
-                continue;
-            };
-            if mode.writes() {
-                if output.is_some_and(|other| other != block) {
-                    return None;
-                }
-                output = Some(block);
-            } else {
-                inputs.push(block);
+                _ => {}
             }
         }
-        let output = output?;
-        inputs.sort_unstable();
-        inputs.dedup();
-        inputs.retain(|&input| input != output);
-        let uses = self.uses(output.0 as usize);
-        let fresh = uses
-            .iter()
-            .take_while(|use_| (use_.event as usize) < end)
-            .find(|use_| use_.mode.is_some())
-            .is_none_or(|first| {
-                let inside = (uses[0].event as usize) > begin;
-                (first.event as usize) > begin && (inside || first.mode == Some(AccessMode::Write))
-            });
-        if trace.blocks[output.0 as usize].origin == Origin::Persistent || !fresh {
-            return None;
-        }
-        let spoiled = |block: BlockIndex, after: usize| self.first_change(trace, block, after);
-        let until = inputs.iter().map(|&input| spoiled(input, begin)).min();
-        let own = uses
-            .iter()
-            .find(|use_| use_.event as usize > end && use_.mode.is_some_and(AccessMode::writes));
-        let own = own.map_or(trace.events.len(), |use_| use_.event as usize);
-        Some((
-            output,
-            Recipe {
-                producer: op,
-                slot: self.op_slot[op.0 as usize],
-                inputs,
-                from_event: end as u32,
-                until_event: until.unwrap_or(trace.events.len()).min(own) as u32,
-            },
-        ))
     }
 
+    /// The recipe of a replayable op, for each block that it overwrites. It is good until one of
+    /// the op's blocks changes or is freed.
+    fn keep_recipe(&mut self, trace: &Trace, op: OpIndex, begin: usize, end: usize) {
+        let mut touches = Vec::new();
+        let mut until = trace.events.len();
+        for event in &trace.events[begin..end] {
+            if let TraceEvent::Touch(block, mode) = *event {
+                // An op that changes its input cannot run twice.
+                if mode == AccessMode::ReadWrite {
+                    return;
+                }
+                until = until.min(self.first_change(trace, block, end));
+                touches.push((block, mode));
+            }
+        }
+        let recipe = Recipe {
+            producer: op,
+            slot: self.op_slot[op.0 as usize],
+            touches: touches.clone(),
+            from_event: end as u32,
+            until_event: until as u32,
+        };
+        let mut outputs: Vec<BlockIndex> =
+            touches.iter().filter(|(_, mode)| mode.writes()).map(|&(block, _)| block).collect();
+        outputs.sort_unstable();
+        outputs.dedup();
+        for output in outputs {
+            self.recipes[output.0 as usize].push(recipe.clone());
+        }
+    }
+
+    /// The first event after `after` that changes or frees a block.
     fn first_change(&self, trace: &Trace, block: BlockIndex, after: usize) -> usize {
         let index = block.0 as usize;
         let write = self
@@ -289,16 +264,7 @@ impl Usage {
             .find(|use_| use_.event as usize > after && use_.mode.is_some_and(AccessMode::writes));
         let write = write.map_or(trace.events.len(), |use_| use_.event as usize);
         let freed = self.freed[index];
+        // A block may be freed by the very op that touches it.
         if freed == NONE { write } else { write.min(freed as usize) }
     }
-}
-
-fn op_ends(trace: &Trace) -> Vec<usize> {
-    let mut ends = vec![0; trace.ops.len()];
-    for (position, event) in trace.events.iter().enumerate() {
-        if let TraceEvent::End(op) = event {
-            ends[op.0 as usize] = position;
-        }
-    }
-    ends
 }

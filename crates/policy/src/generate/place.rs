@@ -3,7 +3,7 @@
 
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
 
-use super::select::{Choice, Mode, Selection};
+use super::select::{Choice, Mode, Selection, gap_recipe};
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
 use crate::usage::Usage;
@@ -292,7 +292,7 @@ impl Placer<'_> {
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
             let block = BlockIndex(gap.block);
-            let recipe = self.usage.recipes[gap.block as usize].as_ref();
+            let recipe = gap_recipe(self.usage, gap);
             let producer = recipe.expect("replays were chosen by recipe").producer;
             let (op, back) = (self.op(gap.from), self.op(gap.to));
             let (phase, kind) = (Phase::End, ActionKind::Discard);

@@ -11,7 +11,7 @@ use super::RecomputeOption;
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
 use crate::machine::Machine;
-use crate::usage::Usage;
+use crate::usage::{Recipe, Usage};
 
 /// What hidden link time counts for, beside time added to the step. It only decides between
 /// moves that add nothing.
@@ -157,6 +157,14 @@ pub(crate) fn select(
     Selection { choices: selector.choices, curve: selector.curve.values(), excess }
 }
 
+/// The recipe for the bytes that a block holds in a gap, if its producer can run alone.
+pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> {
+    let op = usage.slots.get(usize::try_from(gap.from).ok()?)?;
+    let end = usage.op_end[op.0 as usize] as usize;
+    let (_, recipe) = usage.recipe_at(gap.block as usize, end)?;
+    recipe.is_pure(gap.block).then_some(recipe)
+}
+
 /// Sums of slot weights: slots count by their time and by how far they are above what can be
 /// reached at all.
 fn weights(trace: &Trace, need: &[u64], gaps: &[Gap], slot_us: &[f64]) -> Vec<f64> {
@@ -258,10 +266,10 @@ impl Selector<'_> {
     /// Time of bringing the gap's block back by replay; nothing if that cannot be done.
     fn replay_us(&self, gap: &Gap) -> Option<f64> {
         let option = self.options.binary_search_by_key(&gap.block, |option| option.block.0).ok()?;
-        let recipe = self.usage.recipes[gap.block as usize].as_ref()?;
+        let recipe = gap_recipe(self.usage, gap)?;
         let to = self.usage.slots.get(gap.to as usize)?;
         let begin = self.usage.op_begin[to.0 as usize];
-        let valid = gap.from >= i64::from(recipe.slot) && recipe.until_event > begin;
+        let valid = recipe.until_event > begin;
         (valid && gap.returns).then(|| self.options[option].replay_us)
     }
 
@@ -278,9 +286,9 @@ impl Selector<'_> {
                 self.host.max_over(start, span) + size_bytes <= room
             }
             Mode::Recompute => {
-                let recipe = self.usage.recipes[gap.block as usize].as_ref();
-                let inputs = &recipe.expect("offered only with a recipe").inputs;
-                inputs.iter().all(|input| self.can_return_by(input.0, gap.to))
+                let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
+                let others = recipe.inputs(gap.block);
+                others.into_iter().all(|input| self.can_return_by(input, gap.to))
             }
         }
     }
@@ -340,17 +348,18 @@ impl Selector<'_> {
                 let slot_count = self.usage.slot_count();
                 self.host.add(start + slot_count - 1, (count + 2).min(slot_count), size_bytes);
             }
-            Mode::Recompute => self.use_inputs(gap.block, gap.to),
+            Mode::Recompute => self.use_inputs(&gap),
         }
     }
 
     /// A replay in `slot` is a use of its inputs there: it splits their gaps.
-    fn use_inputs(&mut self, block: u32, slot: i64) {
+    fn use_inputs(&mut self, gap: &Gap) {
         let usage = self.usage;
-        let recipe = usage.recipes[block as usize].as_ref().expect("it is to be replayed");
-        for input in &recipe.inputs {
-            let around = |gap: &Gap| gap.block == input.0 && gap.from < slot && slot < gap.to;
-            let index = input.0 as usize;
+        let slot = gap.to;
+        let recipe = gap_recipe(usage, gap).expect("it is to be replayed");
+        for input in recipe.inputs(gap.block) {
+            let around = |gap: &Gap| gap.from < slot && slot < gap.to;
+            let index = input as usize;
             for place in self.gaps_of[index].clone() {
                 let gap = self.gaps[place as usize];
                 if !self.spent[place as usize] && around(&gap) {
@@ -391,7 +400,7 @@ impl Selector<'_> {
         if slot - gap.from < 2 {
             self.choices[index].stands = false;
         } else if mode == Mode::Recompute {
-            self.use_inputs(gap.block, slot);
+            self.use_inputs(&short);
         }
     }
 

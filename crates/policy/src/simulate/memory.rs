@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use swap_core::{AccessMode, Room};
+use swap_core::{AccessMode, BlockIndex, Origin, Room};
 
 use super::link::Direction;
 use super::state::{Moment, NEVER, Place, Ready, State};
@@ -20,9 +20,11 @@ enum Pressure {
 impl State<'_> {
     pub(super) fn touch(&mut self, block: u32, mode: AccessMode) -> Result<(), u64> {
         let index = block as usize;
-        if mode.writes() {
-            self.save_dependents(index)?;
+        while mode.writes() && !self.dependents[index].is_empty() {
+            self.counts.misses += 1;
+            self.bring_back(self.dependents[index][0] as usize, Pressure::Rescue)?;
         }
+        self.counts.misses += u64::from(self.blocks[index].place == Place::Discarded);
         self.reach(index)?;
         self.use_now(index, Some(mode));
         self.pin(index);
@@ -33,8 +35,11 @@ impl State<'_> {
     fn reach(&mut self, index: usize) -> Result<(), u64> {
         match self.blocks[index].place {
             Place::Resident => {}
-            Place::Away | Place::Discarded => {
+            Place::Away => {
                 self.counts.misses += u64::from(!self.blocks[index].put_off);
+                self.bring_back(index, Pressure::Rescue)?;
+            }
+            Place::Discarded => {
                 self.bring_back(index, Pressure::Rescue)?;
             }
             Place::Nowhere => unreachable!("only live blocks are used in a well-formed trace"),
@@ -58,11 +63,20 @@ impl State<'_> {
         Ok(())
     }
 
-    pub(super) fn free(&mut self, block: u32) -> Result<(), u64> {
+    /// Frees a block, unless it is needed to replay others: then it goes when they are back.
+    pub(super) fn free(&mut self, block: u32) {
         let index = block as usize;
-        self.save_dependents(index)?;
-        self.release(index);
-        Ok(())
+        self.blocks[index].free_wanted = true;
+        self.free_if_unneeded(index);
+    }
+
+    fn free_if_unneeded(&mut self, index: usize) {
+        if self.blocks[index].free_wanted && self.dependents[index].is_empty() {
+            if self.blocks[index].place == Place::Discarded {
+                self.forget_dependent(index);
+            }
+            self.release(index);
+        }
     }
 
     /// Ends a block's life, wherever it is.
@@ -74,6 +88,19 @@ impl State<'_> {
         self.drop_slot(index);
         self.forget_wish(index);
         self.blocks[index].place = Place::Nowhere;
+        self.blocks[index].free_wanted = false;
+    }
+
+    /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
+    fn forget_dependent(&mut self, index: usize) {
+        let recipe = &self.usage.recipes[index][self.blocks[index].recipe];
+        for &(block, _) in &recipe.touches {
+            let other = block.0 as usize;
+            if other != index {
+                self.dependents[other].retain(|&dependent| dependent as usize != index);
+                self.free_if_unneeded(other);
+            }
+        }
     }
 
     pub(super) fn grow_segments(&mut self, size_bytes: u64) -> Result<(), u64> {
@@ -95,16 +122,38 @@ impl State<'_> {
     }
 
     pub(super) fn discard(&mut self, index: usize) {
-        let event = self.event as u32;
-        let valid = self.usage.recipes[index]
-            .as_ref()
-            .is_some_and(|recipe| recipe.from_event <= event && event < recipe.until_event);
-        if valid && self.blocks[index].pins == 0 {
-            let ready = self.after_last_use(index);
-            self.vacate(index, ready);
-            self.drop_slot(index);
-            self.blocks[index].place = Place::Discarded;
+        if self.blocks[index].pins == 0 {
+            self.try_discard(index);
         }
+    }
+
+    /// Drops a resident block that a recipe can bring back. Says whether it did.
+    fn try_discard(&mut self, index: usize) -> bool {
+        let usage = self.usage;
+        let Some((number, recipe)) = usage.recipe_at(index, self.event) else { return false };
+        let dropped = |&(block, mode): &(BlockIndex, AccessMode)| {
+            mode.writes() && self.blocks[block.0 as usize].place == Place::Discarded
+        };
+        if recipe.touches.iter().any(dropped) {
+            return false;
+        }
+        self.drop_slot(index);
+        let ready = self.after_last_use(index);
+        self.vacate(index, ready);
+        self.blocks[index].place = Place::Discarded;
+        self.blocks[index].recipe = number;
+        for &(block, _) in &recipe.touches {
+            let needed = &mut self.dependents[block.0 as usize];
+            if block.0 as usize != index && !needed.contains(&(index as u32)) {
+                needed.push(index as u32);
+            }
+        }
+        true
+    }
+
+    /// Replays a dropped block's producer.
+    pub(super) fn bring_dropped_back(&mut self, index: usize) -> Result<(), u64> {
+        self.bring_back(index, Pressure::Rescue).map(|_| ())
     }
 
     /// Brings a block back if there is room, else later.
@@ -172,34 +221,23 @@ impl State<'_> {
         true
     }
 
-    /// Runs the producer of a block that has its chunk already; its inputs are used first.
+    /// Runs the producer of a block that has its chunk already; its other blocks are used first.
     fn replay(&mut self, index: usize) -> Result<(), u64> {
-        let usage = self.usage;
-        let recipe = usage.recipes[index].as_ref().expect("only blocks with a recipe are dropped");
+        let recipe = &self.usage.recipes[index][self.blocks[index].recipe];
         self.pinned.push(Vec::new());
         self.pin(index);
-        for input in &recipe.inputs {
-            let input = input.0 as usize;
-            self.reach(input)?;
-            self.use_now(input, Some(AccessMode::Read));
-            self.pin(input);
+        for &(block, _) in &recipe.touches {
+            let other = block.0 as usize;
+            if other != index {
+                self.reach(other)?;
+                self.use_now(other, Some(AccessMode::Read));
+                self.pin(other);
+            }
         }
         self.use_now(index, Some(AccessMode::Write));
         self.run_producer(index, recipe.producer);
         self.unpin_innermost();
-        Ok(())
-    }
-
-    /// Replays the dropped blocks that could not be made again once this one changes.
-    fn save_dependents(&mut self, index: usize) -> Result<(), u64> {
-        let usage = self.usage;
-        for dependent in &usage.dependents[index] {
-            let dependent = dependent.0 as usize;
-            if self.blocks[dependent].place == Place::Discarded {
-                self.counts.misses += u64::from(!self.blocks[dependent].put_off);
-                self.bring_back(dependent, Pressure::Rescue)?;
-            }
-        }
+        self.forget_dependent(index);
         Ok(())
     }
 
@@ -244,7 +282,7 @@ impl State<'_> {
             let queue = victims.get_or_insert_with(|| self.victims());
             loop {
                 let victim = queue.pop().ok_or(missing_bytes)?;
-                if self.evict(victim) {
+                if self.evict(victim) || self.try_discard(victim) {
                     break;
                 }
             }
@@ -266,7 +304,7 @@ impl State<'_> {
             .filter(free_to_go)
             .map(|index| {
                 let key = if self.by_next_use {
-                    self.usage.next_use(index, self.event).unwrap_or(u64::MAX)
+                    self.next_use(index)
                 } else {
                     u64::MAX - self.blocks[index].last_rank
                 };
@@ -277,18 +315,22 @@ impl State<'_> {
         victims.into_iter().map(|(_, index)| index).collect()
     }
 
+    fn next_use(&self, index: usize) -> u64 {
+        let persistent = self.trace.blocks[index].origin == Origin::Persistent;
+        self.usage.next_use(index, self.event, persistent).unwrap_or(u64::MAX)
+    }
+
     /// Sends a resident block away. Does nothing if the host has no room for it.
     fn evict(&mut self, index: usize) -> bool {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let mut ready = self.after_last_use(index);
-        if self.blocks[index].slot != 0 {
+        if self.blocks[index].slot {
             self.counts.clean_swap_outs += 1;
         } else {
             if !self.make_host_room(size_bytes) {
                 return false;
             }
-            self.rank += 1;
-            self.blocks[index].slot = self.rank;
+            self.blocks[index].slot = true;
             self.host_bytes += size_bytes;
             self.counts.host_bytes_peak = self.counts.host_bytes_peak.max(self.host_bytes);
             let arrival = self.blocks[index].arrival;
@@ -302,12 +344,12 @@ impl State<'_> {
         true
     }
 
-    /// Drops host copies of clean resident blocks, oldest first, until there is room.
+    /// Drops host copies of clean resident blocks until there is room: least recently used first.
     fn make_host_room(&mut self, size_bytes: u64) -> bool {
         while self.host_bytes.saturating_add(size_bytes) > self.machine.host_limit_bytes {
             let clean = |&index: &usize| {
                 let block = &self.blocks[index];
-                block.place == Place::Resident && block.slot != 0
+                block.place == Place::Resident && block.slot
             };
             let oldest =
                 (0..self.blocks.len()).filter(clean).min_by_key(|&index| self.blocks[index].slot);
@@ -350,8 +392,8 @@ impl State<'_> {
     }
 
     pub(super) fn drop_slot(&mut self, index: usize) {
-        if self.blocks[index].slot != 0 {
-            self.blocks[index].slot = 0;
+        if self.blocks[index].slot {
+            self.blocks[index].slot = false;
             self.host_bytes -= self.trace.blocks[index].size_bytes;
         }
     }

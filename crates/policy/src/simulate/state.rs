@@ -44,8 +44,8 @@ pub(super) struct Block {
     pub(super) identity: u64,
     pub(super) place: Place,
     pub(super) pins: u32,
-    /// Rank of its host slot by age; 0 for none.
-    pub(super) slot: u64,
+    /// Whether the host has its present bytes.
+    pub(super) slot: bool,
     pub(super) last_use: Moment,
     /// Rank of its last use among all uses.
     pub(super) last_rank: u64,
@@ -55,6 +55,10 @@ pub(super) struct Block {
     pub(super) departure: CopyId,
     /// Whether it waits in the queue of moves that were put off.
     pub(super) put_off: bool,
+    /// The number of the recipe that brings it back while it is discarded.
+    pub(super) recipe: usize,
+    /// Freed by its owner, kept to replay others.
+    pub(super) free_wanted: bool,
 }
 
 pub(super) const NEVER: Moment = Moment { floor_us: 0.0, op: NONE };
@@ -63,7 +67,9 @@ const UNBORN: Block = Block {
     identity: 0,
     place: Place::Nowhere,
     pins: 0,
-    slot: 0,
+    slot: false,
+    recipe: 0,
+    free_wanted: false,
     last_use: NEVER,
     last_rank: 0,
     arrival: NONE,
@@ -92,6 +98,8 @@ pub(super) struct State<'a> {
     pub(super) machine: Machine,
     pub(super) cache: ChunkCache<Ready>,
     pub(super) blocks: Vec<Block>,
+    /// By block: discarded blocks whose replay uses it.
+    pub(super) dependents: Vec<Vec<u32>>,
     pub(super) engines: Engines,
     /// Position of the event under way.
     pub(super) event: usize,
@@ -136,6 +144,7 @@ impl<'a> State<'a> {
             machine,
             cache: ChunkCache::new(machine.limit_bytes),
             blocks: vec![UNBORN; trace.blocks.len()],
+            dependents: vec![Vec::new(); trace.blocks.len()],
             engines: Engines::new(machine),
             event: 0,
             by_next_use: !actions.is_empty(),
@@ -182,7 +191,7 @@ impl<'a> State<'a> {
             } else {
                 self.rank += 1;
                 self.host_bytes += block.size_bytes;
-                self.blocks[index].slot = self.rank;
+                self.blocks[index].slot = true;
                 self.blocks[index].place = Place::Away;
             }
         }
@@ -204,6 +213,10 @@ impl<'a> State<'a> {
     /// Makes the blocks alive at the step's end the persistent ones of the next step.
     pub(super) fn roll_over(&mut self) {
         if self.shortfall.is_some() {
+            return;
+        }
+        if let Err(missing_bytes) = self.bring_all_dropped_back() {
+            self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
         }
         let usage = self.usage;
@@ -232,6 +245,16 @@ impl<'a> State<'a> {
                 return;
             }
         }
+    }
+
+    /// Recipes end with the step, so what is still dropped comes back.
+    fn bring_all_dropped_back(&mut self) -> Result<(), u64> {
+        for index in 0..self.blocks.len() {
+            if self.blocks[index].place == Place::Discarded {
+                self.bring_dropped_back(index)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self) -> Simulation {
@@ -281,7 +304,7 @@ impl<'a> State<'a> {
                 (ActionKind::SwapOut, Place::Resident) => self.swap_out(index),
                 (ActionKind::SwapIn, Place::Away) => self.ask_for(index)?,
                 (ActionKind::Discard, Place::Resident) => self.discard(index),
-                (ActionKind::Replay, Place::Discarded) => self.ask_for(index)?,
+                (ActionKind::Replay, Place::Discarded) => self.bring_dropped_back(index)?,
                 _ => {}
             }
         }

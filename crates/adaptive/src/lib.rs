@@ -1,5 +1,56 @@
-//! Placeholder.
+//! Decides jointly what to do with each block of a training step under one memory budget: keep
+//! it, swap it to the host, or drop it and make it again.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | option | a block that its producer can make again, and what that adds to the step |
+//! | replay | one more run of a block's producer, on the same inputs, into the same address |
+//! | joint | every block gets what adds the least time, given what all others get |
+//!
+//! Swaps cost nothing while the link has time to spare; beyond that every byte stalls compute.
+//! Replays always cost their device time. So the cheap way out is to swap what hides, and to make
+//! again what is quick to make, and only planning both against one budget finds that.
+//!
+//! ```
+//! use adaptive::{JointConfig, Link, Machine, Strategy, plan_jointly};
+//! use policy::synthetic::{TransformerShape, transformer_trace};
+//!
+//! let shape =
+//!     TransformerShape { layers: 12, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
+//! let trace = transformer_trace(&shape);
+//! let machine = Machine {
+//!     limit_bytes: 6 << 30,
+//!     host_limit_bytes: 64 << 30,
+//!     granularity_bytes: 2 << 20,
+//!     link: Link {
+//!         out_bytes_per_us: 25_000.0,
+//!         in_bytes_per_us: 25_000.0,
+//!         both_bytes_per_us: 20_000.0,
+//!     },
+//!     copy_submit_us: 8.0,
+//! };
+//! let plan = |strategy| {
+//!     plan_jointly(&trace, &machine, &JointConfig { strategy, ..JointConfig::default() })
+//! };
+//! let (swap, joint) = (plan(Strategy::Swap), plan(Strategy::Joint));
+//! assert!(joint.infeasible.is_none() && joint.simulation.went_to_plan());
+//! assert!(joint.simulation.held_bytes_peak <= machine.limit_bytes);
+//! assert!(joint.added_us() <= swap.added_us());
+//! assert!(joint.simulation.recomputed_ops > 0);
+//! ```
+//!
+//! # What it does not do
+//!
+//! It runs nothing and measures nothing: device times come with the trace, link rates with the
+//! machine. It has no clock and no randomness; the same input gives the same plan.
+
 #![forbid(unsafe_code)]
+
+mod joint;
+mod recompute;
+
+pub use joint::{JointConfig, JointPlanner, Strategy, plan_jointly};
+pub use recompute::{RecomputeConfig, recompute_options};
 
 // What front ends need of the layers below.
 pub use policy::{

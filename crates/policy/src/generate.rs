@@ -14,9 +14,21 @@ pub use decide::{Decision, Reason, Treatment};
 use place::{Placement, Placer};
 use select::{need_curve, select};
 
+/// What to prefer where a block can be swapped or made again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Preference {
+    /// What adds the least time.
+    #[default]
+    Cheapest,
+    /// Making blocks again, as long as that lowers the peak; swaps only after that.
+    RecomputeFirst,
+}
+
 /// Settings of the generator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerateConfig {
+    /// What to prefer.
+    pub preference: Preference,
     /// Blocks below this stay where they are.
     pub min_block_bytes: u64,
     /// Memory to leave unused below the limit.
@@ -27,7 +39,12 @@ pub struct GenerateConfig {
 
 impl Default for GenerateConfig {
     fn default() -> GenerateConfig {
-        GenerateConfig { min_block_bytes: 1 << 20, reserve_bytes: 0, effort: 12 }
+        GenerateConfig {
+            preference: Preference::default(),
+            min_block_bytes: 1 << 20,
+            reserve_bytes: 0,
+            effort: 8,
+        }
     }
 }
 
@@ -64,6 +81,37 @@ impl Generated {
     }
 }
 
+/// A block that its producer can make again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replayable {
+    /// The block.
+    pub block: BlockIndex,
+    /// The outermost op that makes it and changes nothing else.
+    pub producer: OpIndex,
+    /// The blocks that this op reads, in order of index.
+    pub inputs: Vec<BlockIndex>,
+}
+
+/// The blocks of a step that a replay of one outermost op can bring back, by block and then by
+/// time. A block that is overwritten by several such ops comes once for each.
+///
+/// # Panics
+/// If the trace is not well formed ([`check_trace`](crate::check_trace)).
+pub fn replayable_blocks(trace: &Trace) -> Vec<Replayable> {
+    let usage = Usage::new(trace);
+    let mut replayable = Vec::new();
+    for (index, recipes) in usage.recipes.iter().enumerate() {
+        let block = index as u32;
+        let own = |op: OpIndex| trace.ops[op.0 as usize].depth == 0;
+        for recipe in recipes.iter().filter(|r| own(r.producer) && r.is_pure(block)) {
+            let inputs = recipe.inputs(block).into_iter().map(BlockIndex).collect();
+            let block = BlockIndex(block);
+            replayable.push(Replayable { block, producer: recipe.producer, inputs });
+        }
+    }
+    replayable
+}
+
 /// Makes a plan for one kind of step.
 ///
 /// The result depends on the arguments alone. Blocks in `options` may be dropped and made again
@@ -88,7 +136,7 @@ pub fn generate(
     let fits = need.iter().all(|&bytes| bytes <= machine.limit_bytes);
     let reserve_bytes = if fits { 0 } else { config.reserve_bytes };
     let target = machine.with_limit(machine.limit_bytes.saturating_sub(reserve_bytes));
-    let selection = select(trace, &usage, &target, &options, config.min_block_bytes);
+    let selection = select(trace, &usage, &target, &options, config);
     let least_bytes = selection.excess.map_or(0, |(_, bytes)| target.limit_bytes + bytes);
     let placer = Placer {
         trace,

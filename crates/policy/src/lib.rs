@@ -23,7 +23,8 @@ pub use error::{FileError, PlanFault};
 pub use file::{load, load_trace, read_trace, save, save_bytes, save_trace, write_trace};
 pub use filter::Exclusion;
 pub use generate::{
-    Decision, GenerateConfig, Generated, Reason, RecomputeOption, Treatment, generate,
+    Decision, GenerateConfig, Generated, Preference, Reason, RecomputeOption, Replayable,
+    Treatment, generate, replayable_blocks,
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};

@@ -7,7 +7,7 @@
 
 use swap_core::{Trace, TraceEvent};
 
-use super::RecomputeOption;
+use super::{GenerateConfig, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
 use crate::machine::Machine;
@@ -98,6 +98,7 @@ struct Selector<'a> {
     usage: &'a Usage,
     machine: &'a Machine,
     options: &'a [RecomputeOption],
+    preference: Preference,
     curve: Curve,
     host: Curve,
     out_free: FreeTime,
@@ -121,20 +122,21 @@ pub(crate) fn select(
     usage: &Usage,
     machine: &Machine,
     options: &[RecomputeOption],
-    min_block_bytes: u64,
+    config: &GenerateConfig,
 ) -> Selection {
     let need = need_curve(trace, usage);
     let mut slot_us: Vec<f64> =
         usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us).collect();
     slot_us.push(0.0);
     let mut gaps = find_gaps(trace, usage);
-    gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= min_block_bytes);
+    gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= config.min_block_bytes);
     let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
     let mut selector = Selector {
         trace,
         usage,
         machine,
         options,
+        preference: config.preference,
         weight: weights(trace, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
@@ -196,7 +198,12 @@ impl Selector<'_> {
             if excess_bytes <= 0 {
                 return None;
             }
-            let Some((position, added_us)) = self.best_for(slot) else {
+            let preferred = match self.preference {
+                Preference::Cheapest => None,
+                Preference::RecomputeFirst => self.best_for(slot, &[Mode::Recompute]),
+            };
+            let best = preferred.or_else(|| self.best_for(slot, &[Mode::Swap, Mode::Recompute]));
+            let Some((position, added_us)) = best else {
                 return Some((slot, excess_bytes as u64));
             };
             self.choose(position, slot, added_us);
@@ -207,7 +214,7 @@ impl Selector<'_> {
     }
 
     /// The unused item that lowers a slot at the least added time, and that time.
-    fn best_for(&mut self, slot: usize) -> Option<(usize, f64)> {
+    fn best_for(&mut self, slot: usize, modes: &[Mode]) -> Option<(usize, f64)> {
         let slot_count = self.usage.slot_count();
         let mut best: Option<(usize, f64)> = None;
         let mut least = f64::INFINITY;
@@ -218,6 +225,7 @@ impl Selector<'_> {
             }
             let gap = self.gaps[item.gap as usize];
             if item.score >= least
+                || !modes.contains(&item.mode)
                 || self.spent[item.gap as usize]
                 || !gap.covers(slot, slot_count)
                 || !self.fits(&gap, item.mode)

@@ -136,9 +136,16 @@ impl Core {
         if self.memory.pool.is_swappable(id) {
             self.event(TraceEvent::Free(place));
         }
-        // Its bytes are still needed to replay others; it goes when they are back or freed.
-        if !self.entry(id)?.dependents.is_empty() {
-            self.entry_mut(id)?.free_wanted = true;
+        self.entry_mut(id)?.free_wanted = true;
+        self.free_if_unneeded(id)
+    }
+
+    /// Frees a block whose owner freed it, unless it is needed to replay others or a replay is
+    /// writing it: then it goes when they are back or freed.
+    pub(crate) fn free_if_unneeded(&mut self, id: BlockId) -> Result<(), Error> {
+        let entry = self.entry(id)?;
+        let replaying = matches!(entry.state, State::Replaying { .. });
+        if !entry.free_wanted || !entry.dependents.is_empty() || replaying {
             return Ok(());
         }
         self.free_now(id)
@@ -149,12 +156,14 @@ impl Core {
         if state == State::Discarded {
             self.forget_dependent(id)?;
         }
+        if self.entry(id)?.pins > 0 {
+            self.note_open_uses(id);
+        }
         let entry = self.entries[id.index()].take().expect("checked above");
         if let Some(copy) = entry.host_copy {
             self.memory.arena.give_back(copy.slot, copy.uses);
         }
-        if self.memory.pool.is_swappable(id) && matches!(state, State::Resident | State::Replaying)
-        {
+        if self.memory.pool.is_swappable(id) && state == State::Resident {
             self.resident_bytes -= self.memory.pool.size_bytes(id);
         }
         if entry.asked_for {
@@ -164,14 +173,29 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a block that is no longer discarded off the lists of its recipe's inputs.
+    /// Open ops note their uses when they end, and those of this block will not find it. So all
+    /// that their streams were given until now counts as a use.
+    fn note_open_uses(&mut self, id: BlockId) {
+        for stream in self.compute_streams() {
+            let next = self.memory.streams.next(stream);
+            self.memory.pool.note_use(id, next);
+        }
+    }
+
+    /// All streams but those that copy.
+    pub(crate) fn compute_streams(&self) -> impl Iterator<Item = StreamId> + use<> {
+        let copies = [self.copy_out, self.copy_in];
+        self.memory.streams.ids().filter(move |stream| !copies.contains(stream))
+    }
+
+    /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
     pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
-        for &input in &replayable.inputs {
-            let Ok(entry) = self.entry_mut(input) else { continue };
-            entry.dependents.retain(|dependent| *dependent != id);
-            if entry.free_wanted && entry.dependents.is_empty() {
-                self.free_now(input)?;
+        for &(block, _) in &replayable.blocks {
+            let Ok(entry) = self.entry_mut(block) else { continue };
+            if block != id {
+                entry.dependents.retain(|dependent| *dependent != id);
+                self.free_if_unneeded(block)?;
             }
         }
         Ok(())
@@ -193,8 +217,8 @@ impl Core {
             None => Ok(true),
         };
         Ok(match state {
-            State::Resident | State::Replaying if complete(arrived)? => Residency::Resident,
-            State::Resident | State::Replaying => Residency::Arriving,
+            State::Resident | State::Replaying { .. } if complete(arrived)? => Residency::Resident,
+            State::Resident | State::Replaying { .. } => Residency::Arriving,
             State::Away { .. } if complete(copied)? => Residency::Away,
             State::Away { .. } => Residency::Leaving,
             State::Discarded => Residency::Discarded,
@@ -260,7 +284,7 @@ impl Core {
             }
             let bytes = self.memory.pool.size_bytes(entry.id);
             match entry.state {
-                State::Resident | State::Replaying => {
+                State::Resident | State::Replaying { .. } => {
                     report.largest.push((entry.name.to_string(), bytes));
                     report.pinned_bytes += if entry.pins > 0 { bytes } else { 0 };
                 }
@@ -315,7 +339,7 @@ impl Core {
     }
 
     /// Takes the chunk from behind a resident block.
-    pub(crate) fn detach(&mut self, id: BlockId, ready: vmem::Uses) -> vmem::ChunkHandle {
+    pub(crate) fn detach(&mut self, id: BlockId, ready: vmem::Uses) -> vmem::Departure {
         self.resident_bytes -= self.memory.pool.size_bytes(id);
         self.memory.pool.detach(id, ready)
     }

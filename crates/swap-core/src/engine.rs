@@ -1,6 +1,7 @@
 //! The engine: what everything above holds on to.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use vmem::{
@@ -40,9 +41,15 @@ pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) replayed: Condvar,
     pub(crate) compute: StreamId,
+    stacks: AtomicU64,
 }
 
 impl Shared {
+    /// A number that no other op stack has.
+    pub(crate) fn next_stack(&self) -> u64 {
+        self.stacks.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
         self.core.lock().map_err(|_| Error::Poisoned)
     }
@@ -65,7 +72,12 @@ impl Engine {
         let memory = DeviceMemory::new(driver, config.pool, config.arena)?;
         let core = Core::new(memory, &config)?;
         let compute = core.compute;
-        let shared = Shared { core: Mutex::new(core), replayed: Condvar::new(), compute };
+        let shared = Shared {
+            core: Mutex::new(core),
+            replayed: Condvar::new(),
+            compute,
+            stacks: AtomicU64::new(0),
+        };
         Ok(Engine { shared: Arc::new(shared) })
     }
 

@@ -1,7 +1,7 @@
 //! What the engine knows about one block beyond its memory.
 
 use smallvec::SmallVec;
-use vmem::{BlockId, ChunkHandle, Point, Slot, Uses};
+use vmem::{BlockId, Departure, Point, Slot, Uses};
 
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
@@ -46,7 +46,7 @@ pub(crate) struct Entry {
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.
     pub(crate) version: u32,
-    /// Discarded blocks whose recipe reads this one.
+    /// Discarded blocks whose recipe touches this one.
     pub(crate) dependents: SmallVec<[BlockId; 2]>,
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
@@ -58,11 +58,13 @@ pub(crate) enum State {
     Resident,
     /// On the host. The chunk that it had may still be in the cache.
     Away {
-        chunk: Option<ChunkHandle>,
+        departure: Option<Departure>,
     },
     Discarded,
-    /// A replay is writing it.
-    Replaying,
+    /// A replay is writing it, on the op stack of this number.
+    Replaying {
+        by: u64,
+    },
 }
 
 #[derive(Debug)]

@@ -21,8 +21,7 @@ impl Core {
     }
 
     fn boundary(&mut self, op: OpIndex, phase: Phase) -> Result<Option<BlockId>, Error> {
-        while let Some(action) = self.due_action(op, phase) {
-            self.step.next_action += 1;
+        while let Some(action) = self.next_action(op, phase) {
             let Some(id) = self.planned_block(action) else {
                 self.step.drifted_at = Some(op);
                 return Ok(None);
@@ -48,10 +47,16 @@ impl Core {
         Ok(())
     }
 
-    fn due_action(&self, op: OpIndex, phase: Phase) -> Option<Action> {
+    /// The first action of this boundary that was not run yet.
+    fn next_action(&mut self, op: OpIndex, phase: Phase) -> Option<Action> {
         let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
-        let action = *orders.actions().get(self.step.next_action)?;
-        ((action.op, action.phase) <= (op, phase)).then_some(action)
+        if self.step.boundary != Some((op, phase)) {
+            self.step.boundary = Some((op, phase));
+            self.step.actions_done = 0;
+        }
+        let action = *orders.actions_at(op, phase).get(self.step.actions_done)?;
+        self.step.actions_done += 1;
+        Some(action)
     }
 
     /// The block that the plan means, if it still is what the plan knew.

@@ -117,8 +117,8 @@ pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, Trace
 // What the layers above need of memory and drivers.
 pub use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Bytes, CheckConfig, CheckDriver, ChunkCache,
-    DevicePtr, Driver, DriverError, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig,
-    HostDriver, HostFunction, Lasting, Ledger, Link, MemoryError, MemoryStats, Mode, Operands,
-    Order, ParseBytesError, Peak, PoolConfig, RecordDriver, Room, Site, Span, SpanKind,
-    StreamHandle, StreamId, Violation,
+    DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver,
+    FaultPlan, HostConfig, HostDriver, HostFunction, Lasting, Ledger, Link, MemoryError,
+    MemoryStats, Mode, Operands, Order, ParseBytesError, Peak, PoolConfig, RecordDriver, Room,
+    Site, Span, SpanKind, StreamHandle, StreamId, Violation,
 };

@@ -1,6 +1,7 @@
 //! The op stack: how operators tell the engine what they touch.
 
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -23,6 +24,8 @@ use crate::trace::{OpIndex, TraceEvent};
 pub struct OpStack {
     shared: Arc<Shared>,
     frames: Vec<Frame>,
+    /// Tells this stack's replays from those of others.
+    number: u64,
     /// Replays that this thread is in.
     replays: u32,
 }
@@ -32,7 +35,10 @@ struct Frame {
     name: OpName,
     op: OpIndex,
     stream: StreamId,
-    replay: bool,
+    /// The stack's number if the op is part of a replay.
+    replay: Option<u64>,
+    /// The step that it began in.
+    step: u64,
     touched: SmallVec<[(BlockId, AccessMode, DevicePtr); 8]>,
     allocated: SmallVec<[BlockId; 4]>,
     recipe: Option<Recipe>,
@@ -45,7 +51,8 @@ struct Frame {
 
 impl OpStack {
     pub(crate) fn new(shared: Arc<Shared>) -> OpStack {
-        OpStack { shared, frames: Vec::new(), replays: 0 }
+        let number = shared.next_stack();
+        OpStack { shared, frames: Vec::new(), number, replays: 0 }
     }
 
     /// Begins an op on the engine's compute stream.
@@ -61,13 +68,13 @@ impl OpStack {
     /// # Errors
     /// As for [`begin`](OpStack::begin).
     pub fn begin_on(&mut self, name: OpName, stream: StreamId) -> Result<(), Error> {
-        let replay = self.replays > 0;
+        let replay = (self.replays > 0).then_some(self.number);
         let mut core = self.shared.lock()?;
-        if !replay {
+        if replay.is_none() {
             core.housekeeping()?;
             while let Some(block) = core.before_op()? {
                 drop(core);
-                self.replay(block)?;
+                self.replay_ahead(block)?;
                 core = self.shared.lock()?;
             }
         }
@@ -82,11 +89,11 @@ impl OpStack {
         core: &mut Core,
         name: OpName,
         stream: StreamId,
-        replay: bool,
+        replay: Option<u64>,
     ) -> Result<Frame, Error> {
         let op = OpIndex(core.step.op_count);
         let mut timer = None;
-        if !replay {
+        if replay.is_none() {
             if core.step.start.is_none() {
                 core.step.start = Some(core.memory.streams.timer(core.compute)?);
             }
@@ -105,6 +112,7 @@ impl OpStack {
             op,
             stream,
             replay,
+            step: core.step.number,
             touched: SmallVec::new(),
             allocated: SmallVec::new(),
             recipe: None,
@@ -142,13 +150,16 @@ impl OpStack {
             let (stream, replay) = (frame.stream, frame.replay);
             match core.touch(block, mode, stream, replay)? {
                 Touched::Ready(address) => {
-                    self.settle(&mut core)?;
+                    if let Err(error) = self.settle(&mut core) {
+                        core.entry_mut(block)?.pins -= 1;
+                        return Err(error);
+                    }
                     let frame = self.frames.last_mut().ok_or(NO_OP)?;
                     frame.touched.push((block, mode, address));
                     return Ok(address);
                 }
                 Touched::Replay(block) => {
-                    if !replay {
+                    if replay.is_none() {
                         core.step.counters.misses += 1;
                     }
                     drop(core);
@@ -169,7 +180,10 @@ impl OpStack {
         let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
         let block = core.allocate(size_bytes, name, frame.stream, Some(frame.op))?;
-        self.settle(&mut core)?;
+        if let Err(error) = self.settle(&mut core) {
+            core.free(block)?;
+            return Err(error);
+        }
         self.frames.last_mut().ok_or(NO_OP)?.allocated.push(block);
         Ok(block)
     }
@@ -182,12 +196,12 @@ impl OpStack {
         self.shared.lock()?.free(block)
     }
 
-    /// Runs a host function over the blocks that the innermost op has touched, in their order.
+    /// Runs a host function over the blocks that the innermost op has touched, numbered by their
+    /// first touch. A block touched in several modes is one operand that is read and written.
     /// `cost_us` is its time on a device with a virtual clock.
     ///
     /// # Errors
-    /// [`Error::Usage`] outside an op, or if a block that is written was touched twice: touch it
-    /// once as [`ReadWrite`](AccessMode::ReadWrite).
+    /// [`Error::Usage`] outside an op; [`Error::Freed`] if a touched block was freed since.
     pub fn launch(
         &mut self,
         cost_us: f64,
@@ -196,26 +210,14 @@ impl OpStack {
         let OpStack { shared, frames, .. } = self;
         let core = shared.lock()?;
         let frame = frames.last_mut().ok_or(NO_OP)?;
-        let twice = |&(block, mode, _): &(BlockId, AccessMode, DevicePtr)| {
-            let same = |other: &&(BlockId, AccessMode, DevicePtr)| other.0 == block;
-            mode.writes() && frame.touched.iter().filter(same).count() > 1
-        };
-        if frame.touched.iter().any(twice) {
-            return Err(Error::Usage("an op touches a block that it writes more than once"));
-        }
-        let mut accesses = Vec::with_capacity(frame.touched.len());
-        for &(block, mode, start) in &frame.touched {
-            core.entry(block)?;
-            let size_bytes = core.memory.pool.requested_bytes(block);
-            accesses.push(Access { start, size_bytes, mode });
-        }
+        let accesses = accesses(&core, &frame.touched)?;
         let name = frame.name.text();
         let function = HostFunction { name, accesses, cost_us, body: Box::new(body) };
         let stream = core.memory.streams.handle(frame.stream);
         // SAFETY: `touch` made each block resident, mapped its whole range and ordered the stream
         // behind its copies; the frame's pins keep it so until `end`, where the use is noted and
-        // from then on holds every unmap and reuse back. Blocks are disjoint, and the check above
-        // leaves no written block twice.
+        // from then on holds every unmap and reuse back. Blocks are disjoint, and `accesses` names
+        // each once.
         unsafe { core.memory.streams.driver().launch_host(function, stream) }?;
         frame.launched = true;
         Ok(())
@@ -239,14 +241,16 @@ impl OpStack {
         let frame = self.frames.pop().ok_or(NO_OP)?;
         let (op, replay) = (frame.op, frame.replay);
         let mut core = self.shared.lock()?;
+        let same_step = frame.step == core.step.number;
         close_frame(&mut core, frame)?;
-        if replay {
+        if replay.is_some() {
             return Ok(());
         }
         core.housekeeping()?;
-        while let Some(block) = core.after_op(op)? {
+        // An op that began in an earlier step has no place in this one's plan.
+        while same_step && let Some(block) = core.after_op(op)? {
             drop(core);
-            self.replay(block)?;
+            self.replay_ahead(block)?;
             core = self.shared.lock()?;
         }
         Ok(())
@@ -257,30 +261,50 @@ impl OpStack {
         self.frames.len()
     }
 
+    /// A replay that the plan orders. One that finds no room is left to the touch that needs it.
+    fn replay_ahead(&mut self, block: BlockId) -> Result<(), Error> {
+        match self.replay(block) {
+            Err(Error::OutOfMemory(_)) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Brings a discarded block back by running its recipe.
     fn replay(&mut self, block: BlockId) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
-        let Some(replayable) = shared.lock()?.try_begin_replay(block)? else { return Ok(()) };
-        tracing::trace!(op = replayable.op, "replaying");
         let fresh = self.is_fresh()?;
         let depth = self.frames.len();
+        let begun = shared.lock()?.try_begin_replay(block, self.number)?;
+        let Some(replayable) = begun else { return Ok(()) };
+        tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
-        let result = replayable.recipe.run(self);
+        // The recipe's owner may panic. Others may wait for this replay, so it ends in any case.
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self)));
         self.replays -= 1;
-        let mut core = shared.lock()?;
-        for frame in self.frames.drain(depth..) {
-            abandon_frame(&mut core, &frame);
+        let done = matches!(outcome, Ok(Ok(())));
+        let ended = shared.lock().and_then(|mut core| {
+            for frame in self.frames.drain(depth..) {
+                abandon_frame(&mut core, &frame);
+            }
+            core.end_replay(block, done)?;
+            self.restart_timer(&mut core, fresh)
+        });
+        shared.replayed.notify_all();
+        match outcome {
+            Ok(result) => result.and(ended),
+            Err(payload) => panic::resume_unwind(payload),
         }
-        core.end_replay(block, result.is_ok())?;
+    }
+
+    /// Keeps a replay out of the time of an op that had no work of its own before it.
+    fn restart_timer(&mut self, core: &mut Core, fresh: bool) -> Result<(), Error> {
         if fresh && let Some(frame) = self.frames.first_mut() {
             frame.position = core.memory.streams.here(frame.stream).position;
             if let Some(timer) = frame.timer {
                 core.memory.streams.record_timer_again(timer, frame.stream)?;
             }
         }
-        drop(core);
-        shared.replayed.notify_all();
-        result
+        Ok(())
     }
 
     /// Whether the outermost op has no work behind its timer yet.
@@ -294,7 +318,9 @@ impl OpStack {
         if core.recorder.is_none() {
             return Ok(());
         }
-        let Some(frame) = self.frames.first().filter(|frame| !frame.replay) else { return Ok(()) };
+        let Some(frame) = self.frames.first().filter(|frame| frame.replay.is_none()) else {
+            return Ok(());
+        };
         let Some(timer) = frame.timer else { return Ok(()) };
         if is_fresh(frame, core) {
             core.memory.streams.record_timer_again(timer, frame.stream)?;
@@ -312,56 +338,77 @@ fn is_fresh(frame: &Frame, core: &Core) -> bool {
     !frame.launched && core.memory.streams.here(frame.stream).position == frame.position
 }
 
-/// Notes the op's uses, lets its blocks go, and keeps its recipe.
-fn close_frame(core: &mut Core, frame: Frame) -> Result<(), Error> {
-    let point = core.memory.streams.advance(frame.stream);
-    if !frame.launched && core.notes_accesses {
-        note_accesses(core, &frame)?;
-    }
-    for &(block, mode, _) in &frame.touched {
-        let Ok(entry) = core.entry_mut(block) else { continue };
-        entry.pins -= 1;
-        if frame.replay && mode.writes() {
-            entry.arrived = Some(point);
+/// Each touched block once, by first touch.
+fn accesses(
+    core: &Core,
+    touched: &[(BlockId, AccessMode, DevicePtr)],
+) -> Result<Vec<Access>, Error> {
+    let mut accesses: Vec<Access> = Vec::with_capacity(touched.len());
+    for &(block, mode, start) in touched {
+        core.entry(block)?;
+        match accesses.iter_mut().find(|access| access.start == start) {
+            Some(access) if access.mode != mode => access.mode = AccessMode::ReadWrite,
+            Some(_) => {}
+            None => {
+                let size_bytes = core.memory.pool.requested_bytes(block);
+                accesses.push(Access { start, size_bytes, mode });
+            }
         }
-        core.memory.pool.note_use(block, point);
     }
-    for &block in &frame.allocated {
-        let Ok(entry) = core.entry_mut(block) else { continue };
-        entry.pins -= 1;
-        core.memory.pool.note_use(block, point);
-    }
-    if frame.replay {
-        return Ok(());
-    }
-    if core.moving {
-        core.memory.streams.mark(frame.stream)?;
-    }
-    if let (Some(start), true) = (frame.timer, core.recorder.is_some()) {
-        let end = core.memory.streams.timer(frame.stream)?;
-        let recorder = core.recorder.as_mut().expect("checked above");
-        recorder.timing(Timing { op: frame.op, start, end });
-    }
-    keep_recipe(core, frame.name.text(), frame.op, &frame.touched, frame.recipe)?;
-    core.event(TraceEvent::End(frame.op));
-    Ok(())
+    Ok(accesses)
 }
 
-fn keep_recipe(
-    core: &mut Core,
-    op_name: &'static str,
-    op: OpIndex,
-    touched: &[(BlockId, AccessMode, DevicePtr)],
-    recipe: Option<Recipe>,
-) -> Result<(), Error> {
+/// Notes the op's uses, lets its blocks go, and keeps its recipe.
+fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error> {
+    let noted =
+        if !frame.launched && core.notes_accesses { note_accesses(core, &frame) } else { Ok(()) };
+    let timer = frame.timer.take();
+    abandon_frame(core, &frame);
+    if frame.replay.is_some() {
+        return noted;
+    }
+    let recipe = frame.recipe.take();
+    keep_recipe(core, &frame, recipe)?;
+    if frame.step == core.step.number {
+        core.event(TraceEvent::End(frame.op));
+    }
+    let timed = keep_timing(core, &frame, timer);
+    let marked = if core.moving { core.memory.streams.mark(frame.stream) } else { Ok(()) };
+    noted.and(timed).and(marked.map_err(Error::from))
+}
+
+/// Times the op from `start` to here, if its step is still being recorded.
+fn keep_timing(core: &mut Core, frame: &Frame, start: Option<EventHandle>) -> Result<(), Error> {
+    let Some(start) = start else { return Ok(()) };
+    if core.recorder.is_none() || frame.step != core.step.number {
+        core.memory.streams.recycle_timer(start);
+        return Ok(());
+    }
+    match core.memory.streams.timer(frame.stream) {
+        Ok(end) => {
+            let recorder = core.recorder.as_mut().expect("checked above");
+            recorder.timing(Timing { op: frame.op, start, end });
+            Ok(())
+        }
+        Err(error) => {
+            core.memory.streams.recycle_timer(start);
+            Err(error.into())
+        }
+    }
+}
+
+fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result<(), Error> {
     let Some(recipe) = recipe else { return Ok(()) };
+    let (touched, op) = (&frame.touched, frame.name.text());
     // An op that changes its input cannot run twice.
-    if touched.iter().any(|&(_, mode, _)| mode == AccessMode::ReadWrite) {
+    let is_input =
+        |block| touched.iter().any(|&(other, mode, _)| other == block && mode != AccessMode::Write);
+    if touched.iter().any(|&(block, mode, _)| mode.writes() && is_input(block)) {
         return Ok(());
     }
     let mut replayable =
-        Replayable { op: op_name, recipe, blocks: SmallVec::new(), inputs: SmallVec::new() };
-    for &(block, mode, _) in touched {
+        Replayable { op, recipe, blocks: SmallVec::new(), inputs: SmallVec::new() };
+    for &(block, mode, _) in touched.iter() {
         let Ok(entry) = core.entry(block) else { return Ok(()) };
         replayable.blocks.push((block, entry.version));
         if mode == AccessMode::Read {
@@ -369,37 +416,38 @@ fn keep_recipe(
         }
     }
     let replayable = Arc::new(replayable);
-    for &(block, mode, _) in touched {
+    for &(block, mode, _) in touched.iter() {
         if mode == AccessMode::Write && core.memory.pool.is_swappable(block) {
             core.entry_mut(block)?.replayable = Some(Arc::clone(&replayable));
         }
     }
-    if let Some(recorder) = &mut core.recorder {
-        recorder.replayable(op);
+    if let Some(recorder) = &mut core.recorder
+        && frame.step == core.step.number
+    {
+        recorder.replayable(frame.op);
     }
     Ok(())
 }
 
 fn note_accesses(core: &Core, frame: &Frame) -> Result<(), Error> {
-    let mut accesses: SmallVec<[Access; 8]> = SmallVec::new();
-    for &(block, mode, start) in &frame.touched {
-        if core.entry(block).is_ok() {
-            let size_bytes = core.memory.pool.requested_bytes(block);
-            accesses.push(Access { start, size_bytes, mode });
-        }
-    }
+    let live = |touch: &&(BlockId, AccessMode, DevicePtr)| core.entry(touch.0).is_ok();
+    let touched: SmallVec<[_; 8]> = frame.touched.iter().filter(live).copied().collect();
     let streams = &core.memory.streams;
-    streams.driver().note_access(streams.handle(frame.stream), &accesses)?;
+    streams.driver().note_access(streams.handle(frame.stream), &accesses(core, &touched)?)?;
     Ok(())
 }
 
-/// Lets the blocks of an op go that never ended.
+/// Notes the op's uses and lets its blocks go, whether or not it came to its end.
 fn abandon_frame(core: &mut Core, frame: &Frame) {
     let point = core.memory.streams.advance(frame.stream);
     let touched = frame.touched.iter().map(|&(block, _, _)| block);
     for block in touched.chain(frame.allocated.iter().copied()) {
         if let Ok(entry) = core.entry_mut(block) {
             entry.pins -= 1;
+            if frame.replay.is_some() {
+                // Nobody but the engine can order others after work that only it knows of.
+                entry.arrived = Some(point);
+            }
             core.memory.pool.note_use(block, point);
         }
     }

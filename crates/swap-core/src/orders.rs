@@ -1,11 +1,12 @@
 //! A plan made ready for execution, with the next uses that rescues ask for.
 
-use crate::plan::{Action, Plan, PlanBlock};
-use crate::trace::{BlockIndex, Origin, Trace, TraceEvent};
+use crate::plan::{Action, Phase, Plan, PlanBlock};
+use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
 /// A plan and what the recorded step tells beyond it.
 #[derive(Debug)]
 pub struct Orders {
+    /// By op, then phase.
     actions: Vec<Action>,
     blocks: Vec<PlanBlock>,
     uses: Vec<Vec<u64>>,
@@ -34,8 +35,13 @@ impl Orders {
         Orders { uses, event_count, ..Orders::new(plan) }
     }
 
-    pub(crate) fn actions(&self) -> &[Action] {
-        &self.actions
+    /// The actions of one op boundary, in their order. Not all that sort before them are over: an
+    /// op ends after the ops inside it have begun.
+    pub(crate) fn actions_at(&self, op: OpIndex, phase: Phase) -> &[Action] {
+        let start = self.actions.partition_point(|action| (action.op, action.phase) < (op, phase));
+        let actions = &self.actions[start..];
+        let count = actions.partition_point(|action| (action.op, action.phase) == (op, phase));
+        &actions[..count]
     }
 
     /// Whether the plan knows the block by this size and origin.

@@ -29,13 +29,15 @@ impl Core {
         &mut self,
         id: BlockId,
         mode: AccessMode,
-        replay: bool,
+        replay: Option<u64>,
     ) -> Option<DevicePtr> {
         let (address, swappable) = self.memory.pool.mapped_address(id)?;
         let entry = self.entries.get_mut(id.index())?.as_mut().filter(|entry| entry.id == id)?;
         let writes = mode.writes();
         let ready = entry.state == State::Resident
             && entry.arrived.is_none()
+            && !entry.free_wanted
+            && replay.is_none()
             && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
         if !ready {
             return None;
@@ -43,9 +45,6 @@ impl Core {
         self.clock += 1;
         entry.pins += 1;
         entry.last_touch = self.clock;
-        if replay {
-            return Some(address);
-        }
         if writes {
             entry.version += 1;
             entry.replayable = None;
@@ -59,14 +58,14 @@ impl Core {
 
     /// Touches a block for an op on `stream`, and pins it.
     ///
-    /// `replay` is set for the touches of a replay: they are not part of the step, and what they
-    /// write is what was there before.
+    /// `replay` is the op stack's number for the touches of a replay: they are not part of the
+    /// step, and what they write is what was there before.
     pub(crate) fn touch(
         &mut self,
         id: BlockId,
         mode: AccessMode,
         stream: StreamId,
-        replay: bool,
+        replay: Option<u64>,
     ) -> Result<Touched, Error> {
         if let Some(wait) = self.make_ready(id, mode, stream, replay)? {
             return Ok(wait);
@@ -74,19 +73,22 @@ impl Core {
         if let Some(address) = self.touch_resident(id, mode, replay) {
             return Ok(Touched::Ready(address));
         }
-        // It is on its way, and the stream waits for it; or it is being replayed by this op.
+        // It is on its way, and the stream waits for it; or this is a replay.
         self.clock += 1;
         let clock = self.clock;
+        let swappable = self.memory.pool.is_swappable(id);
         let entry = self.entry_mut(id)?;
         entry.pins += 1;
         entry.last_touch = clock;
         let place = entry.place;
-        if !replay {
+        if replay.is_none() {
             if mode.writes() {
                 entry.version += 1;
                 entry.replayable = None;
             }
-            self.event(TraceEvent::Touch(place, mode));
+            if swappable {
+                self.event(TraceEvent::Touch(place, mode));
+            }
         }
         Ok(Touched::Ready(self.memory.pool.address(id)))
     }
@@ -97,13 +99,19 @@ impl Core {
         id: BlockId,
         mode: AccessMode,
         stream: StreamId,
-        replay: bool,
+        replay: Option<u64>,
     ) -> Result<Option<Touched>, Error> {
+        if replay.is_none() && self.entry(id)?.free_wanted {
+            return Err(Error::Freed);
+        }
         if mode.writes()
-            && !replay
+            && replay.is_none()
             && let Some(&dependent) = self.entry(id)?.dependents.first()
         {
-            return Ok(Some(Touched::Replay(dependent)));
+            return Ok(Some(match self.entry(dependent)?.state {
+                State::Replaying { .. } => Touched::Busy,
+                _ => Touched::Replay(dependent),
+            }));
         }
         match self.entry(id)?.state {
             State::Resident => {}
@@ -114,12 +122,14 @@ impl Core {
                 self.swap_in(id, true)?;
             }
             State::Discarded => return Ok(Some(Touched::Replay(id))),
-            State::Replaying if replay => {
-                for &point in self.memory.pool.uses(id).clone().points() {
-                    self.wait(stream, point, Site::ReplayAfterRelease)?;
-                }
+            State::Replaying { by } if replay == Some(by) => {}
+            State::Replaying { .. } => return Ok(Some(Touched::Busy)),
+        }
+        if mode.writes() && replay.is_some() {
+            // The owner of the work ordered the first run after other uses. It knows of no replay.
+            for &point in self.memory.pool.uses(id).clone().points() {
+                self.wait(stream, point, Site::ReplayAfterRelease)?;
             }
-            State::Replaying => return Ok(Some(Touched::Busy)),
         }
         if let Some(arrived) = self.entry(id)?.arrived {
             self.wait(stream, arrived, Site::TouchAfterArrival)?;
@@ -129,7 +139,7 @@ impl Core {
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.map_block(streams, id)?;
-        if mode.writes() && !replay {
+        if mode.writes() && replay.is_none() {
             self.drop_host_copy(id)?;
         }
         Ok(None)
@@ -169,10 +179,11 @@ impl Core {
             Some(copied) => Uses::of(copied),
             None => self.memory.pool.uses(id).clone(),
         };
-        let chunk = self.detach(id, ready);
+        let departure = self.detach(id, ready);
         let entry = self.entry_mut(id)?;
-        entry.state = State::Away { chunk: Some(chunk) };
-        entry.arrived = None;
+        entry.state = State::Away { departure: Some(departure) };
+        // Whoever takes the chunk back waits for this: the copy out, or what was under way before.
+        entry.arrived = copied.or(entry.arrived);
         if copied.is_some() {
             self.memory.streams.mark(self.copy_out)?;
         }
@@ -235,16 +246,16 @@ impl Core {
     /// are evicted for it.
     pub(crate) fn swap_in(&mut self, id: BlockId, rescue: bool) -> Result<bool, Error> {
         let entry = self.entry(id)?;
-        let State::Away { chunk } = entry.state else {
+        let State::Away { departure } = entry.state else {
             unreachable!("the caller saw that the block is away")
         };
-        let copied = entry.host_copy.as_ref().expect("away blocks have a host copy").copied;
-        if let Some(chunk) = chunk
-            && self.memory.pool.retake(id, chunk)
+        let left = entry.arrived;
+        if let Some(departure) = departure
+            && self.memory.pool.retake(id, departure)
         {
             self.resident_bytes += self.memory.pool.size_bytes(id);
             self.note_resident_peak();
-            self.arrive(id, copied)?;
+            self.arrive(id, left)?;
             return Ok(true);
         }
         let Some(ready) = self.attach(id, rescue)? else { return Ok(false) };
@@ -252,23 +263,23 @@ impl Core {
             Ok(arrived) => {
                 let copy = self.entry_mut(id)?.host_copy.as_mut().expect("seen above");
                 copy.uses.add(arrived);
-                self.arrive(id, arrived)?;
+                self.arrive(id, Some(arrived))?;
                 self.memory.streams.mark(self.copy_in)?;
                 Ok(true)
             }
             Err(error) => {
                 let uses = self.memory.pool.uses(id).clone();
                 self.detach(id, uses);
-                self.entry_mut(id)?.state = State::Away { chunk: None };
+                self.entry_mut(id)?.state = State::Away { departure: None };
                 Err(error)
             }
         }
     }
 
-    fn arrive(&mut self, id: BlockId, arrived: vmem::Point) -> Result<(), Error> {
+    fn arrive(&mut self, id: BlockId, arrived: Option<vmem::Point>) -> Result<(), Error> {
         let entry = self.entry_mut(id)?;
         entry.state = State::Resident;
-        entry.arrived = Some(arrived);
+        entry.arrived = arrived;
         if std::mem::take(&mut entry.asked_for) {
             self.put_off.retain(|&other| other != id);
         }
@@ -302,9 +313,8 @@ impl Core {
         replayable.blocks.iter().all(|&(block, version)| {
             let intact = |entry: &Entry| {
                 let is_input = replayable.inputs.contains(&block);
-                entry.version == version
-                    && !entry.free_wanted
-                    && (is_input || entry.state != State::Discarded)
+                let whole = matches!(entry.state, State::Resident | State::Away { .. });
+                entry.version == version && !entry.free_wanted && (is_input || whole)
             };
             self.entry(block).is_ok_and(intact)
         })
@@ -320,8 +330,8 @@ impl Core {
         entry.state = State::Discarded;
         entry.arrived = None;
         let replayable = entry.replayable.clone().expect("can_replay saw it");
-        for &input in &replayable.inputs {
-            self.entry_mut(input)?.dependents.push(id);
+        for &(block, _) in replayable.blocks.iter().filter(|&&(block, _)| block != id) {
+            self.entry_mut(block)?.dependents.push(id);
         }
         Ok(())
     }
@@ -330,6 +340,7 @@ impl Core {
     pub(crate) fn try_begin_replay(
         &mut self,
         id: BlockId,
+        by: u64,
     ) -> Result<Option<Arc<Replayable>>, Error> {
         if self.entry(id)?.state != State::Discarded {
             return Ok(None);
@@ -337,7 +348,7 @@ impl Core {
         let replayable = self.entry(id)?.replayable.clone().expect("discarded blocks have one");
         self.attach(id, true)?.expect("with rescue there is room or an error");
         let entry = self.entry_mut(id)?;
-        entry.state = State::Replaying;
+        entry.state = State::Replaying { by };
         entry.pins += 1;
         Ok(Some(replayable))
     }
@@ -348,13 +359,14 @@ impl Core {
         if done {
             self.step.counters.recomputed_ops += 1;
             self.entry_mut(id)?.state = State::Resident;
-            return self.forget_dependent(id);
+            self.forget_dependent(id)?;
+            return self.free_if_unneeded(id);
         }
         let uses = self.memory.pool.uses(id).clone();
         self.detach(id, uses);
         let entry = self.entry_mut(id)?;
         entry.state = State::Discarded;
         entry.arrived = None;
-        Ok(())
+        self.free_if_unneeded(id)
     }
 }

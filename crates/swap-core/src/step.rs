@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use vmem::{BlockId, EventHandle, Point, Stall};
+use vmem::{BlockId, EventHandle, Stall, Uses};
 
 use crate::core::Core;
 use crate::error::Error;
 use crate::orders::Orders;
+use crate::plan::Phase;
 use crate::recorder::Recorder;
 use crate::report::{Direction, Move, StepCounters, StepReport};
 use crate::trace::{BlockIndex, OpIndex, Origin, Signature};
@@ -21,7 +22,9 @@ pub(crate) struct Step {
     pub(crate) counters: StepCounters,
     /// Blocks by their place in the step.
     pub(crate) places: Vec<BlockId>,
-    pub(crate) next_action: usize,
+    /// The op boundary that runs, and how many of its actions are over.
+    pub(crate) boundary: Option<(OpIndex, Phase)>,
+    pub(crate) actions_done: usize,
     pub(crate) drifted_at: Option<OpIndex>,
     pub(crate) segment_bytes: u64,
     pub(crate) resident_bytes_peak: u64,
@@ -54,8 +57,8 @@ pub(crate) struct PendingReport {
     end: Option<EventHandle>,
     stalls: Vec<Stall>,
     recorder: Option<Recorder>,
-    /// The compute stream's work of the step.
-    behind: Point,
+    /// The ends of the step's work: timers are on all streams that compute.
+    behind: Uses,
 }
 
 impl PendingReport {
@@ -87,12 +90,15 @@ impl PendingReport {
 impl Core {
     /// Ends the step. Its report comes from [`finished`](Core::finished).
     pub(crate) fn end_step(&mut self) -> Result<(), Error> {
-        let start = self.step.start.take();
-        let end = match start {
+        let end = match self.step.start {
             Some(_) => Some(self.memory.streams.timer(self.compute)?),
             None => None,
         };
-        let behind = self.memory.streams.advance(self.compute);
+        let start = self.step.start.take();
+        let mut behind = Uses::default();
+        for stream in self.compute_streams() {
+            behind.add(self.memory.streams.advance(stream));
+        }
         self.collect_stalls(None);
         let stats = self.memory.pool.stats();
         let step = std::mem::take(&mut self.step);
@@ -175,7 +181,10 @@ impl Core {
         self.orders = orders;
         self.record_next = record;
         if record != self.recorder.is_some() {
-            let step = std::mem::take(&mut self.step);
+            let mut step = std::mem::take(&mut self.step);
+            for timer in step.take_timers() {
+                self.memory.streams.recycle_timer(timer);
+            }
             self.begin_step(step.number);
             self.step.host_waits_before = step.host_waits_before;
         }
@@ -195,14 +204,23 @@ impl Core {
     pub(crate) fn finished(&mut self, wait: bool) -> Result<Vec<StepReport>, Error> {
         let mut finished = Vec::new();
         while let Some(pending) = self.reports.front() {
-            let behind = pending.behind;
-            if wait {
-                self.memory.streams.synchronize()?;
-            } else if !self.memory.streams.has_completed(behind)? {
-                break;
+            let complete = if wait {
+                self.memory.streams.synchronize().map(|()| true)
+            } else {
+                let behind = pending.behind.clone();
+                self.memory.streams.have_completed(&behind)
+            };
+            let measured = match complete {
+                Ok(true) => self.measure_oldest(),
+                Ok(false) => break,
+                Err(error) => Err(error.into()),
+            };
+            match measured {
+                Ok(report) => finished.push(report),
+                // What is owed stays owed; the next call tries again.
+                Err(error) if finished.is_empty() => return Err(error),
+                Err(_) => break,
             }
-            let pending = self.reports.pop_front().expect("seen above");
-            finished.push(self.measure(pending)?);
         }
         Ok(finished)
     }
@@ -212,15 +230,15 @@ impl Core {
         self.reports.iter().any(|pending| pending.recorder.is_some())
     }
 
-    fn measure(&mut self, pending: PendingReport) -> Result<StepReport, Error> {
+    fn measure_oldest(&mut self) -> Result<StepReport, Error> {
+        let pending = self.reports.front().expect("the caller saw it");
         let mut report = pending.report.clone();
-        let driver = Arc::clone(self.memory.streams.driver());
-        let elapsed_us = |start, end| driver.elapsed_us(start, end);
-        let measured = pending.measure(&mut report, elapsed_us);
+        let driver = self.memory.streams.driver();
+        pending.measure(&mut report, |start, end| driver.elapsed_us(start, end))?;
+        let pending = self.reports.pop_front().expect("seen above");
         for timer in pending.into_timers() {
             self.memory.streams.recycle_timer(timer);
         }
-        measured?;
         Ok(report)
     }
 }

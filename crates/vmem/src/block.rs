@@ -36,10 +36,14 @@ pub(crate) struct Spare {
     pub(crate) range: Option<VaRange>,
     /// Its next user waits for these.
     pub(crate) ready: Uses,
-    /// Its block was freed, so compute finds it ready in its own order; a chunk that was given
-    /// away is ready only when its copy is over.
-    pub(crate) freed: bool,
+    /// How it was given away, if it was: it is ready only when that copy is over. Without, its
+    /// block was freed, and compute finds it ready in its own order.
+    pub(crate) departure: Option<Departure>,
 }
+
+/// One giving away of a block's chunk. While the cache has it, the block's bytes are in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Departure(pub(crate) u64);
 
 #[derive(Debug)]
 pub(crate) struct Block {

@@ -74,7 +74,7 @@ pub use npu_sys::{
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};
-pub use block::BlockId;
+pub use block::{BlockId, Departure};
 pub use chunk_cache::{ChunkCache, Room};
 pub use error::MemoryError;
 pub use memory::DeviceMemory;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use npu_sys::{ChunkHandle, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
-use crate::block::{Block, BlockId, Chunk, Mapping, Place, Spare};
+use crate::block::{Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
 use crate::carver::Carver;
 use crate::chunk_cache::{ChunkCache, Room};
 use crate::error::MemoryError;
@@ -55,6 +55,7 @@ pub struct Pool {
     carver: Carver,
     /// Chunks that the driver failed to take back; tried again later.
     unreleased: Vec<(Chunk, bool)>,
+    departures: u64,
     stats: MemoryStats,
 }
 
@@ -101,6 +102,7 @@ impl Pool {
             segments: Vec::new(),
             carver: Carver::default(),
             unreleased: Vec::new(),
+            departures: 0,
             stats: MemoryStats::default(),
         })
     }
@@ -277,17 +279,19 @@ impl Pool {
         if let Some(chunk) = chunk {
             let range = mapped.then_some(range);
             let size_bytes = chunk.home.size_bytes;
-            self.cache.put(size_bytes, Spare { chunk, range, ready: uses, freed: true });
+            self.cache.put(size_bytes, Spare { chunk, range, ready: uses, departure: None });
         }
     }
 
     /// Takes the chunk from behind a block and caches it; its next user waits for `ready`.
     ///
-    /// The block keeps its address. Returns the chunk's name, for [`retake`](Pool::retake).
+    /// The block keeps its address. [`retake`](Pool::retake) asks for what this returns.
     ///
     /// # Panics
     /// If the block is not live, not swappable, or has no chunk.
-    pub fn detach(&mut self, id: BlockId, ready: Uses) -> ChunkHandle {
+    pub fn detach(&mut self, id: BlockId, ready: Uses) -> Departure {
+        self.departures += 1;
+        let departure = Departure(self.departures);
         let block = self.block_mut(id);
         let (size_bytes, uses) = (block.size_bytes, block.uses.clone());
         let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
@@ -300,19 +304,18 @@ impl Pool {
             self.stale_blocks.push_back(id);
         }
         self.stats.active_bytes.shrink(size_bytes);
-        self.cache.put(size_bytes, Spare { chunk, range: None, ready, freed: false });
-        handle
+        self.cache.put(size_bytes, Spare { chunk, range: None, ready, departure: Some(departure) });
+        departure
     }
 
-    /// Takes back the chunk that `detach` named, if nobody has it yet.
+    /// Takes back the chunk of a `detach`, if nobody had it since.
     ///
     /// # Panics
     /// If the block is not live, not swappable, or has a chunk.
-    pub fn retake(&mut self, id: BlockId, handle: ChunkHandle) -> bool {
+    pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
         let size_bytes = self.block(id).size_bytes;
-        let Some(spare) = self
-            .cache
-            .take_if(size_bytes, |spare| spare.chunk.handle == handle && spare.range.is_none())
+        let Some(spare) =
+            self.cache.take_if(size_bytes, |spare| spare.departure == Some(departure))
         else {
             return false;
         };
@@ -321,6 +324,7 @@ impl Pool {
         let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
             unreachable!("small blocks keep their memory")
         };
+        let handle = spare.chunk.handle;
         if matches!(mapping, Mapping::Stale { chunk, .. } if *chunk == handle) {
             *mapping = Mapping::Mapped;
         }
@@ -456,7 +460,7 @@ impl Pool {
             let chunk = self.segments.swap_remove(index);
             self.stats.segment_bytes.shrink(size_bytes);
             self.cache.refund(size_bytes);
-            let spare = Spare { chunk, range: None, ready: uses, freed: true };
+            let spare = Spare { chunk, range: None, ready: uses, departure: None };
             let result = self.release(streams, spare);
             first_error = first_error.and(result);
         }

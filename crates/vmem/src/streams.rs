@@ -189,6 +189,11 @@ impl Streams {
         id
     }
 
+    /// All streams.
+    pub fn ids(&self) -> impl Iterator<Item = StreamId> + use<> {
+        (0..u32::try_from(self.lanes.len()).expect("streams are few")).map(StreamId)
+    }
+
     /// The driver's handle.
     pub fn handle(&self, stream: StreamId) -> StreamHandle {
         self.lane(stream).handle
@@ -256,10 +261,16 @@ impl Streams {
         let mark = self.mark_behind(point)?;
         let waiter_handle = self.lane(waiter).handle;
         let start = if measured { Some(self.record_timer(waiter_handle)?) } else { None };
-        self.driver.wait_event(waiter_handle, mark.event)?;
+        if let Err(error) = self.driver.wait_event(waiter_handle, mark.event) {
+            self.spare_timers.extend(start);
+            return Err(error);
+        }
         if let Some(start) = start {
-            let end = self.record_timer(waiter_handle)?;
-            self.stalls.push(Stall { start, end });
+            // The wait is in place; without its end it is only not timed.
+            match self.record_timer(waiter_handle) {
+                Ok(end) => self.stalls.push(Stall { start, end }),
+                Err(_) => self.spare_timers.push(start),
+            }
         }
         let seen = &mut self.lane_mut(waiter).ordered_after;
         let index = point.stream.0 as usize;
@@ -336,6 +347,14 @@ impl Streams {
         if self.skips(site) {
             return Ok(true);
         }
+        self.have_completed(uses)
+    }
+
+    /// Whether all of `uses` are complete. Never blocks.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn have_completed(&mut self, uses: &Uses) -> Result<bool, DriverError> {
         for &point in uses.points() {
             if !self.has_completed(point)? {
                 return Ok(false);
@@ -478,11 +497,14 @@ impl Drop for Streams {
         }
         let stalls = self.take_stalls().into_iter().flat_map(|stall| [stall.start, stall.end]);
         self.spare_timers.extend(stalls);
+        // A call that failed once may work now.
         for &event in self.spare_events.iter().chain(&self.spare_timers) {
-            let _ = self.driver.destroy_event(event);
+            let destroy = || self.driver.destroy_event(event);
+            let _ = destroy().or_else(|_| destroy());
         }
         for lane in self.lanes.iter().filter(|lane| lane.owned) {
-            let _ = self.driver.destroy_stream(lane.handle);
+            let destroy = || self.driver.destroy_stream(lane.handle);
+            let _ = destroy().or_else(|_| destroy());
         }
     }
 }

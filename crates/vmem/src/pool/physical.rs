@@ -16,12 +16,12 @@ impl Pool {
         size_bytes: u64,
     ) -> Result<Spare, MemoryError> {
         // The simulator of the planner takes in the same order.
-        let freed = self.cache.take_if(size_bytes, |spare| spare.freed);
+        let freed = self.cache.take_if(size_bytes, |spare| spare.departure.is_none());
         if let Some(spare) = freed.or_else(|| self.cache.take(size_bytes)) {
             return Ok(spare);
         }
         let chunk = self.create(streams, size_bytes)?;
-        Ok(Spare { chunk, range: None, ready: Uses::default(), freed: true })
+        Ok(Spare { chunk, range: None, ready: Uses::default(), departure: None })
     }
 
     /// A new chunk, after giving back as many cached ones as the cap asks for.

@@ -1,0 +1,15 @@
+//! The engine as its users see it: random work under random plans, every transition by name,
+//! every driver call failing, every wait removed.
+
+#[cfg(test)]
+mod engine {
+    mod faults;
+    #[cfg(feature = "planted")]
+    mod planted;
+    mod random_plans;
+    mod residency;
+    mod reuse;
+    mod script;
+    mod threads;
+    mod world;
+}

@@ -1,0 +1,177 @@
+//! Random work under random plans, legal and illegal: whatever the plan says, no op sees a wrong
+//! byte, the cap holds, everything is ordered, and memory runs out only where it must.
+//!
+//! Workload: training steps of a few dozen ops on two streams with nested ops, in-place updates,
+//! short-lived blocks, recipes, exceptions and step ends at odd places. Sizes are small, so that
+//! a run takes milliseconds; nothing in the engine knows sizes.
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use swap_core::HostConfig;
+
+use super::script::{Random, Script, random_plan, script};
+use super::world::{Setup, Tally, World};
+
+const GENEROUS: u64 = 1 << 30;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Device {
+    Seeded(u64),
+    ByTime,
+    Threads,
+}
+
+impl Device {
+    fn config(self, capacity_bytes: u64) -> HostConfig {
+        match self {
+            Device::Seeded(seed) => HostConfig::lockstep(capacity_bytes, seed),
+            Device::ByTime => HostConfig::by_time(capacity_bytes),
+            Device::Threads => HostConfig::threads(capacity_bytes),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    script: Script,
+    device: Device,
+    /// How much of what lies between the largest working set and everything is under the cap.
+    room_percent: u64,
+    /// The host arena in 64 KiB; `None`: enough for all.
+    arena_regions: Option<u64>,
+    plan_seed: u64,
+    illegal: bool,
+    /// Rescues know next uses.
+    with_trace: bool,
+    probe: bool,
+}
+
+fn device() -> impl Strategy<Value = Device> {
+    prop_oneof![
+        12 => any::<u64>().prop_map(Device::Seeded),
+        2 => Just(Device::ByTime),
+        1 => Just(Device::Threads),
+    ]
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let room = prop_oneof![2 => Just(0u64), 3 => 0u64..30, 2 => 30u64..110];
+    let arena = prop_oneof![4 => Just(None), 1 => (0u64..6).prop_map(Some)];
+    let options = (any::<u64>(), prop::bool::weighted(0.3), any::<bool>(), any::<bool>());
+    (script(24), device(), room, arena, options).prop_map(
+        |(script, device, room_percent, arena_regions, options)| Case {
+            script,
+            device,
+            room_percent,
+            arena_regions,
+            plan_seed: options.0,
+            illegal: options.1,
+            with_trace: options.2,
+            probe: options.3,
+        },
+    )
+}
+
+/// The cap between the largest working set and all that ever lives, found by a run without one.
+fn cap(case: &Case) -> Result<u64, String> {
+    let setup = Setup {
+        host: HostConfig::by_time(2 * GENEROUS),
+        limit_bytes: GENEROUS,
+        arena_bytes: GENEROUS,
+        probe: false,
+        faults: false,
+    };
+    let mut world = World::new(setup);
+    world.open(&case.script).map_err(|stop| format!("{stop:?}"))?;
+    world.step(&case.script.step)?;
+    world.step(&case.script.step)?;
+    let least = world.working_bytes_peak + world.segment_bytes_peak;
+    let most = world.live_bytes_peak + world.segment_bytes_peak;
+    world.close()?;
+    let room = most.saturating_sub(least) * case.room_percent / 100 / 4096 * 4096;
+    Ok((least + room).max(64 << 10))
+}
+
+fn run(case: &Case) -> Result<Tally, String> {
+    let limit_bytes = cap(case)?;
+    let arena_bytes = case.arena_regions.map_or(GENEROUS, |regions| regions * (64 << 10));
+    let host = case.device.config(2 * limit_bytes);
+    let setup = Setup { host, limit_bytes, arena_bytes, probe: case.probe, faults: false };
+    let mut world = World::new(setup);
+    let mut random = Random(case.plan_seed);
+    match world.open(&case.script) {
+        Ok(()) => {}
+        // The host arena is too small to move anything: legitimate, and the run is over.
+        Err(_) if case.arena_regions.is_some() => return world.close(),
+        Err(stop) => return Err(format!("{stop:?}")),
+    }
+    let steps = &case.script.step;
+    world.step(steps)?;
+    for round in 0..4 {
+        let trace = world.trace.clone();
+        let plan = trace.as_ref().map(|trace| random_plan(trace, &mut random, case.illegal));
+        let orders = plan.as_ref().map(|plan| (plan, trace.as_ref().filter(|_| case.with_trace)));
+        world.set_orders(round == 1, orders).map_err(|stop| format!("{stop:?}"))?;
+        world.step(steps)?;
+        world.step(steps)?;
+    }
+    world.read_all()?;
+    world.close()
+}
+
+fn assert_busy(tally: &Tally) {
+    println!("{tally:#?}");
+    let counters = &tally.counters;
+    for (what, count) in [
+        ("bytes out", counters.swapped_out_bytes),
+        ("bytes in", counters.swapped_in_bytes),
+        ("clean swap outs", counters.clean_swap_outs),
+        ("recomputed ops", counters.recomputed_ops),
+        ("misses", counters.misses),
+        ("rescues", counters.rescues),
+        ("host waits", counters.host_waits),
+        ("drifts", tally.drifted),
+        ("out of memory", tally.out_of_memory),
+        ("full arenas", tally.host_full),
+        ("retakes", tally.retakes),
+        ("swap-ins put off", tally.put_off),
+        ("abandoned ops", tally.abandoned),
+        ("ops on the side stream", tally.side_ops),
+        ("nested ops", tally.nested_ops),
+        ("waits of the owner", tally.ordered),
+        ("words checked", tally.words_checked),
+    ] {
+        assert!(count > 0, "{what} never happened");
+    }
+    for state in ["resident", "leaving", "away", "arriving", "discarded"] {
+        assert!(tally.touches.contains_key(state), "no touch of a block that was {state}");
+        assert!(tally.frees.contains_key(state), "no free of a block that was {state}");
+    }
+}
+
+#[test]
+fn no_plan_breaks_a_promise() {
+    let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
+    let config = Runs {
+        cases: cases.unwrap_or(400),
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..Runs::default()
+    };
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let total = RefCell::new(Tally::default());
+    let result = runner.run(&case(), |case| match run(&case) {
+        Ok(tally) => {
+            total.borrow_mut().add(&tally);
+            Ok(())
+        }
+        Err(what) => Err(TestCaseError::fail(what)),
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert_busy(&total.into_inner());
+}

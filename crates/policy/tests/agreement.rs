@@ -1,0 +1,344 @@
+//! Promise: the simulator counts what the engine does.
+//!
+//! Traces are replayed on the engine over the host driver in lockstep, under generated and under
+//! random plans. Once both have settled, held and resident peaks, bytes moved, misses, rescues and
+//! replays agree exactly, and the step's time within 3 %.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
+use policy::{
+    AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Config, Engine, Error,
+    GenerateConfig, HostConfig, HostDriver, HostLink, Link, Machine, OpIndex, OpName, OpStack,
+    Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Recipe, Simulation, Simulator, StepReport,
+    Trace, TraceEvent, generate,
+};
+
+const GRANULARITY_BYTES: u64 = 64 << 10;
+const STEPS: usize = 5;
+
+/// Replays a trace's calls on an engine.
+struct Replayer<'a> {
+    trace: &'a Trace,
+    engine: Engine,
+    ops: OpStack,
+    names: Vec<OpName>,
+    live: BTreeMap<u32, BlockId>,
+    /// Touches of each open op, for its recipe.
+    open: Vec<(OpIndex, Vec<(BlockId, AccessMode)>)>,
+}
+
+impl<'a> Replayer<'a> {
+    fn new(trace: &'a Trace, machine: &Machine) -> Replayer<'a> {
+        let rate = |bytes_per_us: f64| (bytes_per_us * 1e6) as u64;
+        let link = HostLink {
+            out_bytes_per_s: rate(machine.link.out_bytes_per_us),
+            in_bytes_per_s: rate(machine.link.in_bytes_per_us),
+            both_bytes_per_s: rate(machine.link.both_bytes_per_us),
+        };
+        let config = HostConfig {
+            link: Some(link),
+            granularity_bytes: GRANULARITY_BYTES,
+            ..HostConfig::by_time(machine.limit_bytes)
+        };
+        let device = HostDriver::new(config).expect("the host has memory");
+        let config = Config {
+            pool: PoolConfig {
+                limit_bytes: machine.limit_bytes,
+                swap_threshold_bytes: GRANULARITY_BYTES,
+                segment_bytes: GRANULARITY_BYTES,
+            },
+            arena: ArenaConfig { limit_bytes: 1 << 40, region_bytes: 1 << 20 },
+            compute_stream: None,
+            record: false,
+        };
+        let engine = Engine::new(device, config).expect("the settings are good");
+        let ops = engine.op_stack();
+        let name = |text: &String| OpName::new(Box::leak(text.clone().into_boxed_str()));
+        let names = trace.ops.iter().map(|op| name(&op.name)).collect();
+        Replayer { trace, engine, ops, names, live: BTreeMap::new(), open: Vec::new() }
+    }
+
+    fn run(&mut self, plan: &Plan) -> Result<Vec<StepReport>, Error> {
+        self.start_as_the_simulator_does(plan)?;
+        let orders = Arc::new(Orders::with_trace(plan, self.trace));
+        let orders = (!plan.actions.is_empty()).then_some(orders);
+        self.engine.set_orders(false, orders)?;
+        let mut reports = Vec::new();
+        for _ in 0..STEPS {
+            for &event in &self.trace.events {
+                self.event(event)?;
+            }
+            self.roll_over();
+            reports.extend(self.engine.end_step()?);
+        }
+        reports.extend(self.engine.drain_reports()?);
+        assert_eq!(reports.len(), STEPS, "each step reports once");
+        Ok(reports)
+    }
+
+    /// Persistent blocks that the plan leaves away start away, the others resident, and nothing
+    /// is cached.
+    fn start_as_the_simulator_does(&mut self, plan: &Plan) -> Result<(), Error> {
+        for (index, block) in (0..).zip(&self.trace.blocks) {
+            if block.origin == Origin::Persistent {
+                self.live.insert(index, self.engine.allocate(block.size_bytes, "")?);
+            }
+        }
+        self.engine.end_step()?;
+        let (op, phase, kind) = (OpIndex(0), Phase::End, ActionKind::SwapOut);
+        let away = left_away(self.trace, plan);
+        let leave = |&block: &BlockIndex| Action { op, phase, kind, block, due: op };
+        let blocks = self.trace.blocks.iter().take_while(|b| b.origin == Origin::Persistent);
+        let blocks = (0..).zip(blocks).map(|(index, block)| PlanBlock {
+            index: BlockIndex(index),
+            size_bytes: block.size_bytes,
+            origin: Origin::Persistent,
+        });
+        let setup = Plan {
+            blocks: blocks.collect(),
+            actions: away.iter().map(leave).collect(),
+            ..Plan::default()
+        };
+        self.engine.set_orders(false, Some(Arc::new(Orders::new(&setup))))?;
+        self.ops.begin(OpName::new("setup"))?;
+        self.ops.end()?;
+        self.engine.end_step()?;
+        self.engine.drain_reports()?;
+        self.engine.trim()
+    }
+
+    fn event(&mut self, event: TraceEvent) -> Result<(), Error> {
+        match event {
+            TraceEvent::Begin(op) => {
+                self.ops.begin(self.names[op.0 as usize])?;
+                self.open.push((op, Vec::new()));
+            }
+            TraceEvent::Touch(block, mode) => {
+                let id = self.live[&block.0];
+                self.ops.touch(id, mode)?;
+                self.open.last_mut().expect("touches are inside ops").1.push((id, mode));
+            }
+            TraceEvent::Allocate(block) => {
+                let size_bytes = self.trace.blocks[block.0 as usize].size_bytes;
+                let id = match self.open.is_empty() {
+                    true => self.engine.allocate(size_bytes, "")?,
+                    false => self.ops.allocate(size_bytes, "")?,
+                };
+                self.live.insert(block.0, id);
+            }
+            TraceEvent::Free(block) => {
+                let id = self.live.remove(&block.0).expect("it is live");
+                self.engine.free(id)?;
+            }
+            TraceEvent::Segments(_) => unreachable!("such traces are left out"),
+            TraceEvent::End(op) => self.end(op)?,
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, op: OpIndex) -> Result<(), Error> {
+        let (_, touches) = self.open.pop().expect("ops nest");
+        let traced = &self.trace.ops[op.0 as usize];
+        let cost_us = traced.device_us;
+        // What is in the bytes is another test's business. An op that freed what it touched
+        // takes no time here; such traces are not compared by time.
+        if self.open.is_empty()
+            && let Err(error) = self.ops.launch(cost_us, |_| {})
+            && error != Error::Freed
+        {
+            return Err(error);
+        }
+        if traced.replayable {
+            let name = self.names[op.0 as usize];
+            self.ops.recipe(Recipe::new(move |ops| {
+                ops.begin(name)?;
+                for &(block, mode) in &touches {
+                    ops.touch(block, mode)?;
+                }
+                ops.launch(cost_us, |_| {})?;
+                ops.end()
+            }))?;
+        }
+        self.ops.end()
+    }
+
+    /// Blocks alive at the step's end are numbered anew, oldest first, as the engine does.
+    fn roll_over(&mut self) {
+        let live: Vec<BlockId> = std::mem::take(&mut self.live).into_values().collect();
+        self.live = (0..).zip(live).collect();
+    }
+}
+
+/// The blocks of the next step that the plan leaves away at the end of one, by their place there.
+fn left_away(trace: &Trace, plan: &Plan) -> Vec<BlockIndex> {
+    let freed = |block: BlockIndex| trace.events.contains(&TraceEvent::Free(block));
+    let survivors: Vec<BlockIndex> =
+        (0..trace.blocks.len() as u32).map(BlockIndex).filter(|&block| !freed(block)).collect();
+    let mut away = BTreeMap::new();
+    for action in &plan.actions {
+        if let Some(place) = survivors.iter().position(|&block| block == action.block) {
+            away.insert(place as u32, action.kind == ActionKind::SwapOut);
+        }
+    }
+    away.into_iter().filter(|&(_, away)| away).map(|(place, _)| BlockIndex(place)).collect()
+}
+
+/// The trace without segments: small blocks are not replayed.
+fn without_segments(mut trace: Trace) -> Trace {
+    trace.segment_bytes = 0;
+    trace.events.retain(|event| !matches!(event, TraceEvent::Segments(_)));
+    trace
+}
+
+fn machine(limit_bytes: u64) -> Machine {
+    let link =
+        Link { out_bytes_per_us: 9_000.0, in_bytes_per_us: 8_000.0, both_bytes_per_us: 6_000.0 };
+    Machine {
+        limit_bytes,
+        host_limit_bytes: 1 << 40,
+        granularity_bytes: GRANULARITY_BYTES,
+        link,
+        copy_submit_us: 0.0,
+    }
+}
+
+/// Random swaps of random blocks.
+fn random_plan(numbers: &mut Numbers, trace: &Trace) -> Plan {
+    let op_count = trace.ops.len() as u64;
+    let mut actions: Vec<Action> = (0..numbers.below(2 * op_count))
+        .map(|_| {
+            let op = OpIndex(numbers.below(op_count) as u32);
+            Action {
+                op,
+                phase: if numbers.chance(50) { Phase::Begin } else { Phase::End },
+                kind: if numbers.chance(50) { ActionKind::SwapOut } else { ActionKind::SwapIn },
+                block: BlockIndex(numbers.below(trace.blocks.len() as u64) as u32),
+                due: op,
+            }
+        })
+        .filter(|action| is_live(trace, action))
+        .collect();
+    actions.sort_by_key(|action| (action.op, action.phase));
+    let blocks = (0..).zip(&trace.blocks).map(|(index, block)| PlanBlock {
+        index: BlockIndex(index),
+        size_bytes: block.size_bytes,
+        origin: block.origin,
+    });
+    Plan {
+        signature: trace.signature,
+        op_count: op_count as u32,
+        blocks: blocks.collect(),
+        actions,
+    }
+}
+
+/// Whether the block lives when the action is due: the engine takes any other for drift.
+fn is_live(trace: &Trace, action: &Action) -> bool {
+    let at = trace.events.iter().position(|&event| match action.phase {
+        Phase::Begin => event == TraceEvent::Begin(action.op),
+        Phase::End => event == TraceEvent::End(action.op),
+    });
+    let before = &trace.events[..at.expect("each op begins and ends")];
+    let born = trace.blocks[action.block.0 as usize].origin == Origin::Persistent
+        || before.contains(&TraceEvent::Allocate(action.block));
+    born && !before.contains(&TraceEvent::Free(action.block))
+}
+
+fn compare(trace: &Trace, plan: &Plan, machine: &Machine, what: &str) -> Option<Simulation> {
+    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
+    if persistent.map(|block| block.size_bytes).sum::<u64>() > machine.limit_bytes {
+        // The engine could not start like the simulator: it allocates them one by one.
+        return None;
+    }
+    let simulated = Simulator::new(trace, *machine).steps(plan, STEPS);
+    let simulated = simulated.last().expect("one report a step");
+    let mut replayer = Replayer::new(trace, machine);
+    let executed = match replayer.run(plan) {
+        Ok(reports) => reports.last().expect("one report a step").clone(),
+        Err(Error::OutOfMemory(_)) => return None,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    if let Some(shortfall) = simulated.shortfall {
+        panic!("{what}: the simulator ran out of memory, the engine did not: {shortfall:?}");
+    }
+    assert_eq!(executed.drifted_at, None, "{what}");
+    let counters = executed.counters;
+    let of_engine = [
+        executed.held_bytes_peak,
+        executed.resident_bytes_peak,
+        counters.swapped_out_bytes,
+        counters.swapped_in_bytes,
+        counters.clean_swap_outs,
+        counters.recomputed_ops,
+        counters.misses,
+        counters.rescues,
+    ];
+    let of_simulator = [
+        simulated.held_bytes_peak,
+        simulated.resident_bytes_peak,
+        simulated.swapped_out_bytes,
+        simulated.swapped_in_bytes,
+        simulated.clean_swap_outs,
+        simulated.recomputed_ops,
+        simulated.misses,
+        simulated.rescues,
+    ];
+    assert_eq!(
+        of_engine, of_simulator,
+        "{what}: held, resident, out, in, clean, recomputed, misses, rescues"
+    );
+    let ratio = simulated.step_us / executed.device_us;
+    if trace.ops.iter().all(|op| op.depth == 0) && what.starts_with("transformer") {
+        assert!((0.97..=1.03).contains(&ratio), "{what}: simulated time is {ratio} of executed");
+    }
+    Some(simulated.clone())
+}
+
+#[test]
+fn generated_plans_do_what_the_simulator_says() {
+    let (mut swapped, mut compared) = (0, 0);
+    for layers in [2, 4, 7] {
+        let shape =
+            TransformerShape { layers, weight_mib: 1, activation_mib: 2, forward_us: 2_000.0 };
+        let trace = without_segments(transformer_trace(&shape));
+        let unlimited = Simulator::new(&trace, machine(1 << 40)).steps(&Plan::default(), 2);
+        let peak = unlimited[1].held_bytes_peak;
+        for percent in [100, 90, 80, 70, 60, 50, 40] {
+            let limit_bytes = (peak * percent / 100).next_multiple_of(GRANULARITY_BYTES);
+            let machine = machine(limit_bytes);
+            let generated = generate(&trace, &machine, &GenerateConfig::default(), &[]);
+            let what = format!("transformer of {layers} layers at {percent} %");
+            if let Some(simulation) = compare(&trace, &generated.plan, &machine, &what) {
+                compared += 1;
+                swapped += u64::from(simulation.swapped_out_bytes > 0);
+            }
+        }
+    }
+    assert!(compared >= 15 && swapped >= 10, "{compared} compared, {swapped} with swaps");
+}
+
+#[test]
+fn random_plans_on_random_traces_agree_to_the_byte() {
+    let mut numbers = Numbers::new(7);
+    let (mut compared, mut rescues, mut misses, mut moved) = (0, 0, 0, 0);
+    for seed in 0..300 {
+        let shape = RandomShape { unit_bytes: GRANULARITY_BYTES, ..RandomShape::small() };
+        let trace = without_segments(random_trace(seed, &shape));
+        let unlimited = Simulator::new(&trace, machine(1 << 40)).steps(&Plan::default(), 2);
+        let peak = unlimited[1].held_bytes_peak;
+        let percent = 40 + numbers.below(70);
+        let limit_bytes = (peak * percent / 100).next_multiple_of(GRANULARITY_BYTES).max(1 << 20);
+        let plan = random_plan(&mut numbers, &trace);
+        let what = format!("seed {seed} at {percent} %");
+        if let Some(simulation) = compare(&trace, &plan, &machine(limit_bytes), &what) {
+            compared += 1;
+            rescues += simulation.rescues;
+            misses += simulation.misses;
+            moved += simulation.swapped_out_bytes;
+        }
+    }
+    assert!(compared >= 150, "only {compared} traces ran");
+    assert!(rescues > 100 && misses > 100 && moved > 0, "{rescues} {misses} {moved}");
+}

@@ -9,8 +9,9 @@ use npu_sys::{Driver, DriverError, HostPtr};
 
 use crate::carver::{Carver, PieceId};
 use crate::error::MemoryError;
+use crate::point::{Site, Uses};
 use crate::stats::Peak;
-use crate::streams::{Streams, Uses};
+use crate::streams::Streams;
 
 /// Slots start at multiples of this, for the copy engines' sake.
 const SLOT_BYTES: u64 = 4096;
@@ -139,7 +140,7 @@ impl Arena {
         let mut result = Ok(());
         for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
             let freed = streams
-                .wait_host(&uses, crate::streams::Site::ReleaseAfterUse)
+                .wait_host(&uses, Site::ReleaseAfterUse)
                 .and_then(|()| self.unpin(HostPtr(start)));
             match freed {
                 Ok(()) => {

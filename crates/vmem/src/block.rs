@@ -3,7 +3,7 @@
 use npu_sys::{ChunkHandle, DevicePtr, VaRange};
 
 use crate::carver::PieceId;
-use crate::streams::Uses;
+use crate::point::Uses;
 
 /// Names a block from allocate to free. The generation makes a stale name harmless.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::streams::Uses;
+use crate::point::Uses;
 
 /// A piece in use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -174,7 +174,7 @@ impl Carver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::streams::{Point, StreamId};
+    use crate::point::{Point, StreamId};
     use proptest::prelude::*;
 
     fn used(position: u64) -> Uses {
@@ -205,7 +205,10 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_never_overlap_and_all_comes_back(
-            calls in prop::collection::vec((any::<bool>(), 1u64..200, any::<prop::sample::Index>()), 1..200)
+            calls in prop::collection::vec(
+                (any::<bool>(), 1_u64..200, any::<prop::sample::Index>()),
+                1..200,
+            )
         ) {
             let mut carver = Carver::default();
             carver.add_region(0, 0, 1000);

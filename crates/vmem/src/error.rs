@@ -7,7 +7,10 @@ use npu_sys::{Bytes, DriverError};
 #[non_exhaustive]
 pub enum MemoryError {
     /// The device pool is full: free or swap out at least `missing_bytes`, then try again.
-    #[error("{} more than the device cap of {} is needed", Bytes(*missing_bytes), Bytes(*limit_bytes))]
+    #[error(
+        "{} more than the device cap of {} is needed",
+        Bytes(*missing_bytes), Bytes(*limit_bytes)
+    )]
     DeviceFull {
         /// Bytes that are missing even with an empty cache.
         missing_bytes: u64,

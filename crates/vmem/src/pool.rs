@@ -15,10 +15,12 @@ use crate::block::{Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
 use crate::carver::Carver;
 use crate::chunk_cache::{ChunkCache, Room};
 use crate::error::MemoryError;
+use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
-use crate::streams::{Point, Site, StreamId, Streams, Uses};
+use crate::streams::Streams;
 
 mod physical;
+mod query;
 
 /// Sizes of small blocks are multiples of this.
 const PIECE_BYTES: u64 = 512;
@@ -465,106 +467,6 @@ impl Pool {
             first_error = first_error.and(result);
         }
         first_error
-    }
-
-    /// The block's address, valid from allocate to free.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn address(&self, id: BlockId) -> DevicePtr {
-        match &self.block(id).place {
-            Place::Swappable { range, .. } => range.start,
-            Place::Segment { start, .. } => *start,
-            Place::Nowhere => unreachable!("`block` returns live blocks only"),
-        }
-    }
-
-    /// The home address of the block's chunk, where copies run.
-    ///
-    /// # Panics
-    /// If the block is not live or has no chunk of its own.
-    pub fn home(&self, id: BlockId) -> DevicePtr {
-        match &self.block(id).place {
-            Place::Swappable { chunk: Some(chunk), .. } => chunk.home.start,
-            _ => unreachable!("the caller knows that the block has a chunk"),
-        }
-    }
-
-    /// Physical bytes of a block.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn size_bytes(&self, id: BlockId) -> u64 {
-        self.block(id).size_bytes
-    }
-
-    /// Bytes that were asked for.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn requested_bytes(&self, id: BlockId) -> u64 {
-        self.block(id).requested_bytes
-    }
-
-    /// Whether the block has addresses and a chunk of its own.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn is_swappable(&self, id: BlockId) -> bool {
-        matches!(self.block(id).place, Place::Swappable { .. })
-    }
-
-    /// The block's address if it shows the block's chunk, and whether the block is swappable.
-    /// `None` if it was freed, too.
-    pub fn mapped_address(&self, id: BlockId) -> Option<(DevicePtr, bool)> {
-        let block =
-            self.blocks.get(id.index()).filter(|block| block.generation == id.generation)?;
-        match &block.place {
-            Place::Swappable { range, mapping: Mapping::Mapped, .. } => Some((range.start, true)),
-            Place::Segment { start, .. } => Some((*start, false)),
-            Place::Swappable { .. } | Place::Nowhere => None,
-        }
-    }
-
-    /// Whether the name is of a block that was not freed.
-    pub fn is_live(&self, id: BlockId) -> bool {
-        self.blocks.get(id.index()).is_some_and(|block| {
-            block.generation == id.generation && !matches!(block.place, Place::Nowhere)
-        })
-    }
-
-    /// Notes a use: the memory is not reused, copied or unmapped before it.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn note_use(&mut self, id: BlockId, point: Point) {
-        self.block_mut(id).uses.add(point);
-    }
-
-    /// The block's uses so far.
-    ///
-    /// # Panics
-    /// If the block is not live.
-    pub fn uses(&self, id: BlockId) -> &Uses {
-        &self.block(id).uses
-    }
-
-    /// Physical bytes taken from the driver; never above the cap.
-    pub fn held_bytes(&self) -> u64 {
-        self.cache.held_bytes()
-    }
-
-    /// Counters in PyTorch's words.
-    pub fn stats(&self) -> MemoryStats {
-        let reserved_bytes =
-            Peak { current: self.cache.held_bytes(), peak: self.cache.held_bytes_peak() };
-        MemoryStats { reserved_bytes, cached_bytes: self.cache.cached_bytes(), ..self.stats }
-    }
-
-    /// Starts a new measurement of all peaks.
-    pub fn reset_peaks(&mut self) {
-        self.cache.reset_peak();
-        self.stats.reset_peaks();
     }
 
     fn has_chunk(&self, id: BlockId) -> bool {

@@ -10,94 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use npu_sys::{Driver, DriverError, EventHandle, EventKind, StreamHandle};
-use smallvec::SmallVec;
 
-/// A stream that [`Streams`] knows.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct StreamId(pub u32);
-
-/// The end of the first `position` pieces of work of a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Point {
-    /// The stream.
-    pub stream: StreamId,
-    /// How many pieces of its work, counted from 1.
-    pub position: u64,
-}
-
-/// Uses of some memory: at most one point a stream, the latest.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Uses(SmallVec<[Point; 4]>);
-
-impl Uses {
-    /// One use.
-    pub fn of(point: Point) -> Uses {
-        Uses(SmallVec::from_slice(&[point]))
-    }
-
-    /// Adds a use; a later one of the same stream replaces an earlier one.
-    pub fn add(&mut self, point: Point) {
-        match self.0.iter_mut().find(|known| known.stream == point.stream) {
-            Some(known) => known.position = known.position.max(point.position),
-            None => self.0.push(point),
-        }
-    }
-
-    /// Adds all uses of `other`.
-    pub fn merge(&mut self, other: &Uses) {
-        for &point in &other.0 {
-            self.add(point);
-        }
-    }
-
-    /// Forgets the uses that the host knows to be complete.
-    pub fn prune(&mut self, streams: &Streams) {
-        self.0.retain(|point| point.position > streams.lane(point.stream).complete);
-    }
-
-    /// The points, one a stream.
-    pub fn points(&self) -> &[Point] {
-        &self.0
-    }
-}
-
-/// Each place in the engine that waits on an event, for reports and for planted bugs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Site {
-    /// A new block waits for the earlier users of its chunk or segment piece.
-    AllocateAfterRelease,
-    /// A copy out waits for the last use of its block.
-    CopyOutAfterUse,
-    /// A copy out waits for the earlier users of its slot.
-    CopyOutAfterSlot,
-    /// A copy in waits for the earlier users of its chunk.
-    CopyInAfterRelease,
-    /// A copy in waits for the copy out that filled its slot.
-    CopyInAfterCopyOut,
-    /// An op waits for the arrival of a block.
-    TouchAfterArrival,
-    /// A replay waits for the earlier users of its chunk.
-    ReplayAfterRelease,
-    /// The host unmaps an address only after its last use.
-    UnmapAfterUse,
-    /// The host gives a chunk back only after its last use.
-    ReleaseAfterUse,
-}
-
-impl Site {
-    /// All sites.
-    pub const ALL: [Site; 9] = [
-        Site::AllocateAfterRelease,
-        Site::CopyOutAfterUse,
-        Site::CopyOutAfterSlot,
-        Site::CopyInAfterRelease,
-        Site::CopyInAfterCopyOut,
-        Site::TouchAfterArrival,
-        Site::ReplayAfterRelease,
-        Site::UnmapAfterUse,
-        Site::ReleaseAfterUse,
-    ];
-}
+use crate::point::{Point, Site, StreamId, Uses};
 
 /// The streams of one device and what is known about their progress.
 pub struct Streams {
@@ -434,6 +348,11 @@ impl Streams {
     #[cfg(not(feature = "planted"))]
     fn skips(&self, _site: Site) -> bool {
         false
+    }
+
+    /// Whether the host has seen `point` completed.
+    pub(crate) fn is_known_complete(&self, point: Point) -> bool {
+        point.position <= self.lane(point.stream).complete
     }
 
     fn lane(&self, stream: StreamId) -> &Lane {

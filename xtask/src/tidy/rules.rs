@@ -51,7 +51,7 @@ pub(super) fn check_code(file: &SourceFile, code: &Code) -> Vec<Violation> {
     let parts = code.code.lines().zip(code.comments.lines()).zip(&code.in_tests);
     for (index, (line, ((code, comment), &in_tests))) in file.text.lines().zip(parts).enumerate() {
         let columns = line.chars().count();
-        if columns > COLUMNS_MAX {
+        if columns > COLUMNS_MAX && !is_table_row(line) {
             report(index + 1, format!("{columns} columns, more than {COLUMNS_MAX}"));
         }
         for word in UNFINISHED {
@@ -73,6 +73,12 @@ pub(super) fn check_code(file: &SourceFile, code: &Code) -> Vec<Violation> {
         report(0, format!("{lines} lines without tests, more than {LINES_MAX}"));
     }
     violations
+}
+
+/// A row of a table in documentation, which Markdown does not let us break.
+fn is_table_row(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("//! |") || line.starts_with("/// |")
 }
 
 fn has_word(text: &str, word: &str) -> bool {

@@ -256,7 +256,8 @@ fn call() -> impl Strategy<Value = Call> {
         1 => index().prop_map(Call::Release),
         3 => size().prop_map(Call::Reserve),
         1 => index().prop_map(Call::FreeRange),
-        5 => (index(), index(), 0..2_u64).prop_map(|(range, chunk, at)| Call::Map(range, chunk, at)),
+        5 => (index(), index(), 0..2_u64)
+            .prop_map(|(range, chunk, at)| Call::Map(range, chunk, at)),
         1 => index().prop_map(Call::Unmap),
         1 => (1..9_u64).prop_map(Call::Pin),
         1 => index().prop_map(Call::FreePinned),

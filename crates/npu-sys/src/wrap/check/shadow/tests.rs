@@ -1,3 +1,5 @@
+//! Tests of the shadow memory by cases.
+
 use super::*;
 use crate::types::{AccessMode, DevicePtr, StreamHandle};
 use crate::wrap::check::clock::Clocks;

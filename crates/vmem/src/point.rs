@@ -1,0 +1,92 @@
+//! Points in the work of streams, the uses of memory that they make up, and the places that wait.
+
+use smallvec::SmallVec;
+
+use crate::streams::Streams;
+
+/// A stream that [`Streams`] knows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct StreamId(pub u32);
+
+/// The end of the first `position` pieces of work of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Point {
+    /// The stream.
+    pub stream: StreamId,
+    /// How many pieces of its work, counted from 1.
+    pub position: u64,
+}
+
+/// Uses of some memory: at most one point a stream, the latest.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Uses(SmallVec<[Point; 4]>);
+
+impl Uses {
+    /// One use.
+    pub fn of(point: Point) -> Uses {
+        Uses(SmallVec::from_slice(&[point]))
+    }
+
+    /// Adds a use; a later one of the same stream replaces an earlier one.
+    pub fn add(&mut self, point: Point) {
+        match self.0.iter_mut().find(|known| known.stream == point.stream) {
+            Some(known) => known.position = known.position.max(point.position),
+            None => self.0.push(point),
+        }
+    }
+
+    /// Adds all uses of `other`.
+    pub fn merge(&mut self, other: &Uses) {
+        for &point in &other.0 {
+            self.add(point);
+        }
+    }
+
+    /// Forgets the uses that the host knows to be complete.
+    pub fn prune(&mut self, streams: &Streams) {
+        self.0.retain(|point| !streams.is_known_complete(*point));
+    }
+
+    /// The points, one a stream.
+    pub fn points(&self) -> &[Point] {
+        &self.0
+    }
+}
+
+/// Each place in the engine that waits on an event, for reports and for planted bugs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Site {
+    /// A new block waits for the earlier users of its chunk or segment piece.
+    AllocateAfterRelease,
+    /// A copy out waits for the last use of its block.
+    CopyOutAfterUse,
+    /// A copy out waits for the earlier users of its slot.
+    CopyOutAfterSlot,
+    /// A copy in waits for the earlier users of its chunk.
+    CopyInAfterRelease,
+    /// A copy in waits for the copy out that filled its slot.
+    CopyInAfterCopyOut,
+    /// An op waits for the arrival of a block.
+    TouchAfterArrival,
+    /// A replay waits for the earlier users of its chunk.
+    ReplayAfterRelease,
+    /// The host unmaps an address only after its last use.
+    UnmapAfterUse,
+    /// The host gives a chunk back only after its last use.
+    ReleaseAfterUse,
+}
+
+impl Site {
+    /// All sites.
+    pub const ALL: [Site; 9] = [
+        Site::AllocateAfterRelease,
+        Site::CopyOutAfterUse,
+        Site::CopyOutAfterSlot,
+        Site::CopyInAfterRelease,
+        Site::CopyInAfterCopyOut,
+        Site::TouchAfterArrival,
+        Site::ReplayAfterRelease,
+        Site::UnmapAfterUse,
+        Site::ReleaseAfterUse,
+    ];
+}

@@ -12,8 +12,8 @@
 //! again what is quick to make, and only planning both against one budget finds that.
 //!
 //! ```
+//! use adaptive::synthetic::{TransformerShape, transformer_trace};
 //! use adaptive::{JointConfig, Link, Machine, Strategy, plan_jointly};
-//! use policy::synthetic::{TransformerShape, transformer_trace};
 //!
 //! let shape =
 //!     TransformerShape { layers: 12, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
@@ -56,10 +56,11 @@ pub use recompute::{RecomputeConfig, recompute_options};
 pub use policy::{
     Access, AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes, CheckConfig,
     CheckDriver, Config, Decision, DeviceSpan, Direction, Directive, Driver, DriverError, Engine,
-    Error, ErrorKind, Feedback, FinishedStep, HostConfig, HostDriver, HostLink, Ledger, Link, Loop,
-    LoopConfig, Machine, MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands,
-    Order, Orders, Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, Planner,
+    Error, ErrorKind, EventHandle, EventKind, Feedback, FileError, FinishedStep, GenerateConfig,
+    Generated, HostConfig, HostDriver, HostLink, Ledger, Link, Loop, LoopConfig, Machine,
+    MemoryError, MemoryStats, Mode, Move, MoveDirection, OpIndex, OpName, OpStack, Operands, Order,
+    Orders, Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, Planner,
     PoolConfig, Prediction, Proposal, Recipe, Residency, Session, Signature, Simulation, SpanKind,
     Stage, StepCounters, StepReport, StreamHandle, StreamId, Trace, TraceBlock, TraceEvent,
-    TraceOp, simulate,
+    TraceOp, Treatment, load, save, save_trace, simulate, synthetic,
 };

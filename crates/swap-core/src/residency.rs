@@ -108,6 +108,9 @@ impl Core {
             && replay.is_none()
             && let Some(&dependent) = self.entry(id)?.dependents.first()
         {
+            // The old bytes are about to go, so nobody more may come to depend on them: to make
+            // room for this replay, say.
+            self.entry_mut(id)?.version += 1;
             return Ok(Some(match self.entry(dependent)?.state {
                 State::Replaying { .. } => Touched::Busy,
                 _ => Touched::Replay(dependent),

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod engine {
     mod faults;
+    mod lab;
     #[cfg(feature = "planted")]
     mod planted;
     mod random_plans;

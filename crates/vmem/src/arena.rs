@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use npu_sys::{Driver, DriverError, HostPtr};
+use npu_sys::{Driver, DriverError, ErrorKind, HostPtr};
 
 use crate::carver::{Carver, PieceId};
 use crate::error::MemoryError;
@@ -124,8 +124,20 @@ impl Arena {
         }
         let wanted_bytes = self.config.region_bytes.next_multiple_of(SLOT_BYTES).max(size_bytes);
         let room_bytes = room_bytes / SLOT_BYTES * SLOT_BYTES;
-        let region_bytes = wanted_bytes.min(room_bytes);
-        let start = self.driver.allocate_pinned(region_bytes)?;
+        let mut region_bytes = wanted_bytes.min(room_bytes);
+        let mut pinned = self.driver.allocate_pinned(region_bytes);
+        let is_full = |result: &Result<HostPtr, DriverError>| {
+            result.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfMemory)
+        };
+        // The host has less than the cap promised: perhaps it has just enough.
+        if is_full(&pinned) && region_bytes > size_bytes {
+            region_bytes = size_bytes;
+            pinned = self.driver.allocate_pinned(region_bytes);
+        }
+        if is_full(&pinned) {
+            return Err(full);
+        }
+        let start = pinned?;
         self.regions.push((start, region_bytes));
         self.pinned_bytes.grow(region_bytes);
         self.carver.add_region(0, start.0, region_bytes);

@@ -104,17 +104,17 @@ impl Core {
         if replay.is_none() && self.entry(id)?.free_wanted {
             return Err(Error::Freed);
         }
-        if mode.writes()
-            && replay.is_none()
-            && let Some(&dependent) = self.entry(id)?.dependents.first()
-        {
-            // The old bytes are about to go, so nobody more may come to depend on them: to make
-            // room for this replay, say.
-            self.entry_mut(id)?.version += 1;
-            return Ok(Some(match self.entry(dependent)?.state {
-                State::Replaying { .. } => Touched::Busy,
-                _ => Touched::Replay(dependent),
-            }));
+        if mode.writes() && replay.is_none() {
+            // The old bytes are about to go, so nobody may come to depend on them any more: a
+            // rescue below must not discard what they would bring back.
+            let entry = self.entry_mut(id)?;
+            entry.version += 1;
+            if let Some(&dependent) = entry.dependents.first() {
+                return Ok(Some(match self.entry(dependent)?.state {
+                    State::Replaying { .. } => Touched::Busy,
+                    _ => Touched::Replay(dependent),
+                }));
+            }
         }
         match self.entry(id)?.state {
             State::Resident => {}

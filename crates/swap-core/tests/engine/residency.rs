@@ -396,6 +396,25 @@ fn replays_that_depend_on_one_input_do_not_chase_each_other() {
 }
 
 #[test]
+fn room_for_a_written_input_is_not_made_by_discarding_what_needs_it() {
+    // One slot on the host, taken by the input; the derived block can only be discarded.
+    let mut lab = Lab::with(2 * BLOCK, BLOCK, HostConfig::by_time(4 * BLOCK));
+    let input = lab.make(1);
+    let derived = lab.derive(&[read(input, 1)], 2);
+    lab.swap_out(input);
+    let other = lab.make(3);
+    lab.settle();
+    // The input must come back, and only one of the other two can go.
+    let _ = lab.op(&[write(input, 9)]);
+    lab.ops = lab.engine.op_stack();
+    lab.free(other);
+    lab.op(&[write(input, 10)]).expect("there is room now");
+    lab.op(&[read(input, 10)]).expect("reads");
+    lab.op(&[read(derived, 2)]).expect("it was not lost");
+    lab.finish();
+}
+
+#[test]
 fn a_planned_replay_without_room_leaves_the_block_to_its_touch() {
     let mut lab = Lab::new(3 * BLOCK);
     let inputs = [lab.make(1), lab.make(2)];

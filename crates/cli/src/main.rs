@@ -1,6 +1,84 @@
-//! Placeholder.
+//! `smartswap`: trains models in less device memory than they ask for.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `train` | trains a small GPT under a cap, and reports what that took |
+//! | `max-model` | finds the largest model that trains under a cap, without and with swapping |
+//!
+//! The model is written against the public crates alone, so it is also the longest example of
+//! their use. Everything runs on the embedded software device; no accelerator is needed.
+//!
+//! Exit codes: 0 for success, 1 if `--verify` finds a difference, 2 for anything that is wrong
+//! with the request, with one line on stderr that says what and how to mend it.
 #![forbid(unsafe_code)]
 
-mod report;
+use std::process::ExitCode;
 
-fn main() {}
+use clap::Parser as _;
+
+mod args;
+mod collect;
+mod compare;
+mod device;
+mod gpt;
+mod max_model;
+mod pace;
+mod planner;
+mod preflight;
+mod progress;
+mod report;
+mod text;
+mod train;
+mod training;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Help and version are what was asked for.
+        Err(error) if !error.use_stderr() => {
+            return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(2) };
+        }
+        Err(error) => {
+            eprintln!("{}", args::one_line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    let result = match &cli.command {
+        Command::Train(args) => train::run(args),
+        Command::MaxModel(args) => max_model::run(args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {}", one_line(&error));
+        ExitCode::from(2)
+    })
+}
+
+/// An error and its causes in one line. A cause that the line already names is not said twice.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::one_line;
+
+    #[test]
+    fn an_error_is_one_line_without_repeats() {
+        let error = anyhow!("no\nroom").context("cannot write: no room; mend it").context("top");
+        assert_eq!(one_line(&error), "top: cannot write: no room; mend it");
+    }
+}

@@ -73,6 +73,11 @@ impl Text {
         if len < needed { Err(TextError::TooShort { len, needed }) } else { Ok(()) }
     }
 
+    /// The longest sequence that the text has.
+    pub(crate) fn longest_seq(&self) -> usize {
+        self.bytes.len().saturating_sub(1)
+    }
+
     /// The batch of step `step`: sequences from random places. It depends on the text, the sizes,
     /// the seed and the step alone, so runs can be compared and steps can be taken in any order.
     ///
@@ -92,6 +97,13 @@ impl Text {
             targets.extend(piece[1..].iter().map(|&byte| u32::from(byte)));
         }
         Batch { tokens, targets }
+    }
+}
+
+impl Batch {
+    /// A batch for ops that only pretend to work: right in size, without a text.
+    pub(crate) fn blank(batch: usize, seq: usize) -> Batch {
+        Batch { tokens: vec![0; batch * seq], targets: vec![0; batch * seq] }
     }
 }
 

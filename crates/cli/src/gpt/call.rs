@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use adaptive::{AccessMode, BlockId, Engine, Error, OpName, OpStack, Operands, Recipe};
 
+use super::operators::Outbox;
+
 /// A device tensor: a block and its number of four-byte elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tensor {
@@ -38,12 +40,18 @@ pub(crate) enum Work {
 pub(crate) struct Ops {
     stack: OpStack,
     work: Work,
+    replays: Outbox<&'static str>,
 }
 
 impl Ops {
     /// Ops on `engine`'s compute stream.
     pub(crate) fn new(engine: &Engine, work: Work) -> Ops {
-        Ops { stack: engine.op_stack(), work }
+        Ops { stack: engine.op_stack(), work, replays: Outbox::new() }
+    }
+
+    /// The names of the ops that were replayed since the last call, in order of their launch.
+    pub(crate) fn take_replays(&self) -> Vec<&'static str> {
+        self.replays.take()
     }
 
     /// Frees a tensor's block.
@@ -104,7 +112,8 @@ impl<'a> Call<'a> {
         self.ops.stack.launch(cost_us, move |operands: &Operands<'_>| work(operands))?;
         if replay == Replay::Allowed {
             let touches = std::mem::take(&mut self.touches);
-            let again = Again { name: self.name, touches, cost_us, body };
+            let replays = self.ops.replays.clone();
+            let again = Again { name: self.name, touches, cost_us, body, replays };
             self.ops.stack.recipe(Recipe::new(move |ops| again.run(ops)))?;
         }
         self.is_open = false;
@@ -144,11 +153,16 @@ struct Again {
     touches: Vec<(BlockId, AccessMode)>,
     cost_us: f64,
     body: Body,
+    replays: Outbox<&'static str>,
 }
+
+/// What timelines call an op that runs once more; which one it is, [`Ops::take_replays`] says.
+pub(crate) const REPLAY: OpName = OpName::new("replay");
 
 impl Again {
     fn run(&self, ops: &mut OpStack) -> Result<(), Error> {
-        ops.begin(self.name)?;
+        self.replays.post(self.name.text());
+        ops.begin(REPLAY)?;
         for &(block, mode) in &self.touches {
             ops.touch(block, mode)?;
         }

@@ -65,6 +65,11 @@ impl Model {
         self.parameters.fetch(ops, outbox)
     }
 
+    /// What the weights are called, in the order in which they are fetched.
+    pub(crate) fn weight_names(&self) -> Vec<String> {
+        self.parameters.all.iter().map(|parameter| parameter.name.clone()).collect()
+    }
+
     /// Frees all of the model's memory.
     pub(crate) fn free(self, ops: &mut Ops) -> Result<(), Error> {
         self.parameters.free(ops)

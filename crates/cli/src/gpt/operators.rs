@@ -49,7 +49,7 @@ impl<T> Outbox<T> {
         std::mem::take(&mut *self.lock())
     }
 
-    fn post(&self, value: T) {
+    pub(super) fn post(&self, value: T) {
         self.lock().push(value);
     }
 

@@ -129,6 +129,11 @@ impl Shape {
         self.parameter_count() * 3 * 4
     }
 
+    /// Bytes that a step takes at its peak, more or less.
+    pub(crate) fn estimated_bytes(&self) -> u64 {
+        u64::try_from(self.elements_wide() * 4).expect("a validated shape is far smaller")
+    }
+
     /// Without overflow even for a shape that was not validated; saturates at an absurd size.
     fn parameters_wide(&self) -> u128 {
         let [hidden, layers, seq, vocab] =

@@ -57,6 +57,11 @@ impl OutFolder {
         Ok(to)
     }
 
+    /// Where a file of that name belongs.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
     /// Where a file lies while it is written. The process id keeps two runs apart.
     fn hidden(&self, name: &str) -> PathBuf {
         self.path.join(format!(".{name}.{}.tmp", std::process::id()))

@@ -1,0 +1,280 @@
+//! The command line: flags, their units and their help.
+
+use std::path::PathBuf;
+
+use adaptive::{Bytes, Strategy};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
+
+/// Trains models in less device memory than they ask for, without changing a bit of the result.
+#[derive(Debug, Parser)]
+#[command(name = "smartswap", version, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a small GPT under a cap on device memory
+    ///
+    /// The device is software: its memory is this machine's, its link to the host has a speed
+    /// that can be set, and its cap is enforced. The model is trained twice: some steps without
+    /// a cap to measure what it needs, then under the cap.
+    Train(TrainArgs),
+    /// Find the largest model that trains under a cap, without and with swapping
+    MaxModel(MaxModelArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainArgs {
+    /// Cap on device memory: 24GiB, 512MiB or plain bytes [default: half of what is needed]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: Option<u64>,
+    /// Steps to train
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = positive)]
+    pub(crate) steps: u64,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Seed of weights and batches
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Text to train on, taken byte by byte [default: this project's own documents]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: Option<PathBuf>,
+    /// How blocks may leave the device
+    #[arg(long, default_value = "joint", value_name = "HOW")]
+    pub(crate) strategy: StrategyArg,
+    /// Whether the plan may move the optimizer's moments
+    #[arg(long, default_value = "swap", value_name = "WHERE")]
+    pub(crate) optimizer_state: OptimizerState,
+    /// Start with the plan of an earlier run, its plan.json, instead of a search
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Compare each loss and the final weights with those of the uncapped run, bit for bit
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Speed of the link between device and host, each way
+    #[arg(long, default_value = "2GiB/s", value_name = "SIZE/s", value_parser = rate)]
+    pub(crate) link: u64,
+    /// Folder for plan.json, trace.json, timeline.json and report.html
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MaxModelArgs {
+    /// Cap on device memory: 24GiB, 512MiB or plain bytes
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: u64,
+    /// What to grow; the other sizes stay as given
+    #[arg(long, default_value = "layers", value_name = "WHAT")]
+    pub(crate) grow: Grow,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Seed of weights and batches
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) seed: u64,
+    /// Speed of the link between device and host, each way
+    #[arg(long, default_value = "2GiB/s", value_name = "SIZE/s", value_parser = rate)]
+    pub(crate) link: u64,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Sizes of the model.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ModelArgs {
+    /// Transformer layers
+    #[arg(long, default_value_t = 6, value_name = "N")]
+    layers: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = 192, value_name = "N")]
+    hidden: usize,
+    /// Attention heads; they divide the hidden size
+    #[arg(long, default_value_t = 6, value_name = "N")]
+    heads: usize,
+    /// Tokens in a sequence
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    seq: usize,
+    /// Sequences in a batch
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    batch: usize,
+    /// Give the head a weight of its own instead of the token table
+    #[arg(long)]
+    untied: bool,
+}
+
+impl ModelArgs {
+    /// The shape, if a model can have it.
+    pub(crate) fn shape(&self) -> Result<Shape, ShapeError> {
+        let &ModelArgs { layers, hidden, heads, seq, batch, untied } = self;
+        let head = if untied { Head::Untied } else { Head::Tied };
+        let shape = Shape { layers, hidden, heads, seq, batch, vocab: BYTE_VOCAB, head };
+        shape.validate()?;
+        Ok(shape)
+    }
+}
+
+/// How blocks may leave the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum StrategyArg {
+    /// Without a plan: blocks leave only when there is no room otherwise
+    Keep,
+    /// Planned copies to the host and back
+    Swap,
+    /// Planned dropping and recomputing
+    Recompute,
+    /// Whichever is cheaper, block by block
+    Joint,
+}
+
+impl StrategyArg {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            StrategyArg::Keep => "keep",
+            StrategyArg::Swap => "swap",
+            StrategyArg::Recompute => "recompute",
+            StrategyArg::Joint => "joint",
+        }
+    }
+
+    pub(crate) fn strategy(self) -> Strategy {
+        match self {
+            StrategyArg::Keep => Strategy::Keep,
+            StrategyArg::Swap => Strategy::Swap,
+            StrategyArg::Recompute => Strategy::Recompute,
+            StrategyArg::Joint => Strategy::Joint,
+        }
+    }
+}
+
+/// Whether the plan may move the optimizer's moments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum OptimizerState {
+    /// No: they leave only if there is no room otherwise
+    Device,
+    /// Yes, if that is worth it
+    Swap,
+}
+
+/// Which size of the model grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Grow {
+    /// Transformer layers
+    Layers,
+    /// Sequences in a batch
+    Batch,
+    /// Tokens in a sequence
+    Seq,
+}
+
+impl Grow {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Grow::Layers => "layers",
+            Grow::Batch => "batch",
+            Grow::Seq => "seq",
+        }
+    }
+
+    /// `shape` with another value of the size that grows.
+    pub(crate) fn apply(self, shape: Shape, value: usize) -> Shape {
+        match self {
+            Grow::Layers => Shape { layers: value, ..shape },
+            Grow::Batch => Shape { batch: value, ..shape },
+            Grow::Seq => Shape { seq: value, ..shape },
+        }
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let Bytes(bytes) =
+        text.parse().map_err(|error: adaptive::ParseBytesError| error.to_string())?;
+    if bytes == 0 {
+        return Err("it must be more than 0, such as 512MiB".to_owned());
+    }
+    Ok(bytes)
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let per_second = text.trim().strip_suffix("/s").unwrap_or(text);
+    let explain = |_| format!("'{text}' is not a speed: write 2GiB/s or 500MB/s");
+    let Bytes(bytes) = per_second.parse().map_err(explain)?;
+    if bytes < LINK_BYTES_PER_S_MIN {
+        return Err("it must be at least 1MiB/s".to_owned());
+    }
+    Ok(bytes)
+}
+
+/// Below this a single copy takes minutes, which nobody means.
+const LINK_BYTES_PER_S_MIN: u64 = 1 << 20;
+
+fn positive(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("write a whole number: {error}")),
+    }
+}
+
+/// A usage error in one line: what is wrong, and what clap suggests.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    use clap::error::ErrorKind;
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        || error.kind() == ErrorKind::MissingSubcommand
+    {
+        return "error: name a command: train or max-model (see smartswap --help)".to_owned();
+    }
+    let text = error.to_string();
+    let first = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+    let tips = text.lines().map(str::trim).filter(|line| line.starts_with("tip:"));
+    let words: Vec<&str> = first.chain(tips).collect();
+    format!("{} (see --help)", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_speeds_are_checked() {
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert!(size("0").unwrap_err().contains("more than 0"));
+        assert!(size("99999999999GiB").unwrap_err().contains("too large"));
+        assert!(size("lots").unwrap_err().contains("24GiB"));
+        assert_eq!(rate("2GiB/s"), Ok(2 << 30));
+        assert_eq!(rate("500MB"), Ok(500_000_000));
+        assert!(rate("1KiB/s").unwrap_err().contains("at least"));
+        assert!(rate("fast/s").unwrap_err().contains("2GiB/s"));
+        assert!(positive("0").is_err() && positive("-1").is_err());
+        assert_eq!(positive("7"), Ok(7));
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        let line = |args: &[&str]| one_line(&Cli::try_parse_from(args).unwrap_err());
+        let check = |args: &[&str], expect: &str| {
+            let line = line(args);
+            assert!(line.starts_with("error: ") && line.contains(expect), "{line}");
+            assert!(!line.contains('\n'), "{line}");
+        };
+        check(&["smartswap"], "name a command");
+        check(&["smartswap", "max-model"], "--memory <SIZE>");
+        check(&["smartswap", "train", "--memroy", "1"], "--memory");
+        check(&["smartswap", "train", "--memory", "x"], "24GiB");
+        check(&["smartswap", "train", "--strategy", "x"], "joint");
+        check(&["smartswap", "train", "--layers", "-1"], "--layers");
+    }
+}

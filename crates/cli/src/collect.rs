@@ -1,0 +1,194 @@
+//! Turns finished training runs into the plain record that all reports are drawn from.
+
+use adaptive::{
+    Decision as Planned, DeviceSpan, Machine, MoveDirection, Plan, Simulation,
+    SpanKind as DeviceKind, Stage, Trace, TraceEvent, Treatment, simulate,
+};
+
+use crate::args::OptimizerState;
+use crate::gpt::call::REPLAY;
+use crate::planner::is_moment;
+use crate::report::run::{
+    Away, Choice, Decision, MemoryCurves, Mode, Span, SpanKind, Step, spread_over_ops,
+};
+use crate::training::{Outcome, Progress, Timeline};
+
+/// The mode of the reports for a stage of the loop.
+pub(crate) fn mode(stage: Stage) -> Mode {
+    match stage {
+        Stage::WarmUp => Mode::WarmUp,
+        Stage::SearchPolicy => Mode::SearchPolicy,
+        Stage::Stable => Mode::Stable,
+    }
+}
+
+/// Every step, in order.
+pub(crate) fn steps(outcome: &Outcome) -> Vec<Step> {
+    let step = |(number, (progress, finished)): (u64, &(Progress, adaptive::FinishedStep))| {
+        let counters = &finished.report.counters;
+        Step {
+            step: number,
+            mode: mode(finished.stage),
+            loss: progress.loss,
+            device_us: finished.report.device_us,
+            step_us: progress.step_us,
+            held_bytes_peak: finished.report.held_bytes_peak,
+            swapped_out_bytes: counters.swapped_out_bytes,
+            swapped_in_bytes: counters.swapped_in_bytes,
+            recomputed_ops: counters.recomputed_ops,
+            stall_us: counters.stall_us,
+            misses: counters.misses,
+            rescues: counters.rescues,
+        }
+    };
+    (0..).zip(&outcome.steps).map(step).collect()
+}
+
+/// What the streams did in the recorded step.
+pub(crate) fn spans(timeline: &Timeline) -> Vec<Span> {
+    let mut replays = timeline.replays.iter();
+    let moved = |direction| timeline.moves.iter().filter(move |m| m.direction == direction);
+    let (mut out, mut back) = (moved(MoveDirection::Out), moved(MoveDirection::In));
+    let name_of = |text: &str| if text.is_empty() { "unnamed" } else { text }.to_owned();
+    let span = |span: &DeviceSpan| {
+        let (kind, name) = match span.kind {
+            DeviceKind::Compute if span.name == REPLAY.text() => {
+                (SpanKind::Replay, name_of(replays.next().copied().unwrap_or_default()))
+            }
+            DeviceKind::Compute => (SpanKind::Op, name_of(span.name)),
+            // Copies run in the order in which they were issued, each way.
+            DeviceKind::CopyOut => (SpanKind::SwapOut, name_of(out.next().map_or("", |m| &m.name))),
+            DeviceKind::CopyIn => (SpanKind::SwapIn, name_of(back.next().map_or("", |m| &m.name))),
+            // The engine does not use these.
+            DeviceKind::CopyWithin | DeviceKind::Fill => return None,
+        };
+        let is_copy = matches!(kind, SpanKind::SwapOut | SpanKind::SwapIn);
+        Some(Span {
+            kind,
+            name,
+            start_us: span.start_us - timeline.start_us,
+            end_us: span.end_us - timeline.start_us,
+            size_bytes: if is_copy { span.size_bytes } else { 0 },
+        })
+    };
+    timeline.spans.iter().filter_map(span).collect()
+}
+
+/// Memory over the last step: on the time axis of `spans` if there are any, else on that of the
+/// simulation.
+pub(crate) fn memory(
+    trace: &Trace,
+    plan: Option<&Plan>,
+    machine: &Machine,
+    spans: &[Span],
+) -> MemoryCurves {
+    let simulation = simulate(trace, plan.unwrap_or(&Plan::default()), machine);
+    let (op_start_us, step_us) = op_starts(trace, &simulation, spans);
+    let ops = ops_of_events(trace);
+    let planned: Vec<(u32, u64)> =
+        ops.iter().copied().zip(simulation.resident_bytes_by_event.iter().copied()).collect();
+    let uncapped: Vec<(u32, u64)> = ops.iter().copied().zip(uncapped_bytes(trace)).collect();
+    MemoryCurves {
+        uncapped: spread_over_ops(&uncapped, &op_start_us, step_us),
+        planned: spread_over_ops(&planned, &op_start_us, step_us),
+    }
+}
+
+/// When each op began, and how long the step took.
+fn op_starts(trace: &Trace, simulation: &Simulation, spans: &[Span]) -> (Vec<f64>, f64) {
+    let ran: Vec<&Span> = spans.iter().filter(|span| span.kind == SpanKind::Op).collect();
+    if ran.len() == trace.ops.len() {
+        let end_us = ran.iter().map(|span| span.end_us).fold(0.0, f64::max);
+        return (ran.iter().map(|span| span.start_us).collect(), end_us);
+    }
+    (simulation.ops.iter().map(|span| span.start_us).collect(), simulation.step_us)
+}
+
+/// The op in which each event happened: the last one that had begun.
+fn ops_of_events(trace: &Trace) -> Vec<u32> {
+    let mut op = 0;
+    let of_event = |event: &TraceEvent| {
+        if let TraceEvent::Begin(begun) = event {
+            op = begun.0;
+        }
+        op
+    };
+    trace.events.iter().map(of_event).collect()
+}
+
+/// Bytes of live blocks and segments after each event, if nothing ever leaves.
+fn uncapped_bytes(trace: &Trace) -> impl Iterator<Item = u64> + '_ {
+    let persistent = trace.blocks.iter().filter(|b| b.origin == adaptive::Origin::Persistent);
+    let mut live_bytes: u64 = persistent.map(|block| block.size_bytes).sum();
+    let mut segment_bytes = trace.segment_bytes;
+    trace.events.iter().map(move |event| {
+        match *event {
+            TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Free(block) => live_bytes -= trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Segments(bytes) => segment_bytes = bytes,
+            TraceEvent::Begin(_) | TraceEvent::End(_) | TraceEvent::Touch(..) => {}
+        }
+        live_bytes + segment_bytes
+    })
+}
+
+/// What became of each block, largest first.
+pub(crate) fn decisions(
+    outcome: &Outcome,
+    trace: &Trace,
+    fits: bool,
+    optimizer_state: OptimizerState,
+) -> Vec<Decision> {
+    let mut decisions: Vec<Decision> = match &outcome.about {
+        Some(about) => {
+            let stays = optimizer_state == OptimizerState::Device;
+            about.decisions.iter().map(|planned| decision(planned, trace, stays)).collect()
+        }
+        None => unplanned(trace, fits),
+    };
+    decisions.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes));
+    decisions
+}
+
+fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
+    let op = |index: adaptive::OpIndex| {
+        let name = trace.ops.get(index.0 as usize).map_or("op", |op| &op.name);
+        format!("{name} #{}", index.0)
+    };
+    let choice = match planned.treatment {
+        Treatment::Keep => Choice::Keep,
+        Treatment::Swap => Choice::Swap,
+        Treatment::Recompute => Choice::Recompute,
+    };
+    let away = (choice != Choice::Keep).then(|| Away {
+        from_op: planned.leaves_after.map_or_else(|| "the step's start".to_owned(), op),
+        until_op: planned.returns_before.map_or_else(|| "the step's end".to_owned(), op),
+    });
+    let reason = if moments_stay && is_moment(&planned.name) {
+        "optimizer state stays on the device, as asked for".to_owned()
+    } else {
+        planned.reason.to_string()
+    };
+    Decision {
+        block: if planned.name.is_empty() { "unnamed" } else { &planned.name }.to_owned(),
+        size_bytes: planned.size_bytes,
+        choice,
+        away,
+        reason,
+        added_us: planned.added_us,
+    }
+}
+
+/// The decisions of a run without a plan.
+fn unplanned(trace: &Trace, fits: bool) -> Vec<Decision> {
+    let reason = if fits { "everything fits" } else { "no plan: it leaves only to make room" };
+    let keep = |block: &adaptive::TraceBlock| Decision {
+        block: if block.name.is_empty() { "unnamed" } else { &block.name }.to_owned(),
+        size_bytes: block.size_bytes,
+        choice: Choice::Keep,
+        away: None,
+        reason: reason.to_owned(),
+        added_us: 0.0,
+    };
+    trace.blocks.iter().map(keep).collect()
+}

@@ -37,9 +37,10 @@ pub use stage::{Directive, Loop, LoopConfig, Stage};
 // What the layers above need of the engine and below.
 pub use swap_core::{
     Access, AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes, CheckConfig,
-    CheckDriver, Config, Driver, DriverError, Engine, Error, ErrorKind, FaultDriver, FaultPlan,
-    HostConfig, HostDriver, Ledger, Link as HostLink, MemoryError, MemoryStats, Mode, Move,
-    OpIndex, OpName, OpStack, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError, Peak,
-    Phase, Plan, PlanBlock, PoolConfig, Recipe, Residency, Signature, Span as DeviceSpan, SpanKind,
-    StepCounters, StepReport, StreamHandle, StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
+    CheckDriver, Config, Direction as MoveDirection, Driver, DriverError, Engine, Error, ErrorKind,
+    EventHandle, EventKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Ledger,
+    Link as HostLink, MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands,
+    Order, Orders, Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig,
+    Recipe, Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport,
+    StreamHandle, StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
 };

@@ -84,16 +84,17 @@ impl fmt::Display for OutOfMemory {
         )?;
         if !self.largest.is_empty() {
             write!(f, "; largest:")?;
-            for (name, bytes) in &self.largest {
+            for (position, (name, bytes)) in self.largest.iter().enumerate() {
                 let name = if name.is_empty() { "unnamed" } else { name };
-                write!(f, " {name} {},", Bytes(*bytes))?;
+                let comma = if position == 0 { "" } else { "," };
+                write!(f, "{comma} {name} {}", Bytes(*bytes))?;
             }
         }
         let needed = Bytes(self.limit_bytes.saturating_add(self.missing_bytes));
         if self.host_full {
-            write!(f, " the host arena is full too: raise its cap, or the device cap to {needed}")
+            write!(f, "; the host arena is full too: raise its cap, or the device cap to {needed}")
         } else {
-            write!(f, " a cap of {needed} would have helped")
+            write!(f, "; a cap of {needed} would have helped")
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Candidate {
     pub returns_before: Option<OpIndex>,
     /// Whether it comes back in the next step.
     pub next_step: bool,
+    /// What it is called when it comes back: in the next step a block may have another place.
+    pub returns_as: BlockIndex,
 }
 
 /// All gaps of all swappable blocks, by block and then by time.
@@ -42,6 +44,8 @@ pub(crate) struct Gap {
     /// The slot that needs it back; without a return, the first slot in which it does not live.
     pub(crate) to: i64,
     pub(crate) returns: bool,
+    /// The event that frees it if it does not return; [`NONE`] for the step's end.
+    pub(crate) freed: u32,
     /// Gaps of one block with the same version hold the same bytes: one copy to the host serves
     /// them all.
     pub(crate) version: u32,
@@ -53,6 +57,22 @@ impl Gap {
     /// The first slot in which it can be away, and the number of such slots.
     pub(crate) fn cover(&self) -> (usize, usize) {
         ((self.from + 1) as usize, (self.to - self.from - 1) as usize)
+    }
+
+    /// The rows in which it can be away, as the first one and their number.
+    pub(crate) fn rows(&self, usage: &Usage) -> (usize, usize) {
+        let (slot_count, row_count) = (usage.slot_count(), usage.row_slot.len());
+        let start = usage.slot_row[(self.from + 1) as usize] as usize;
+        let to = self.to as usize;
+        let end = if self.returns {
+            to / slot_count * row_count + usage.begin_row[to % slot_count] as usize
+        } else if self.freed == NONE {
+            row_count
+        } else {
+            let last = usage.event_row[self.freed as usize] as usize;
+            (to - 1) / slot_count * row_count + last + 1
+        };
+        (start, end - start)
     }
 
     /// Whether it can be away in a slot of this step.
@@ -70,6 +90,7 @@ impl Gap {
             leaves_after: if self.from < 0 { None } else { op(self.from) },
             returns_before: if self.returns { op(self.to) } else { None },
             next_step: self.returns && self.to >= slot_count,
+            returns_as: BlockIndex(self.again),
         }
     }
 }
@@ -142,6 +163,7 @@ impl Finder<'_> {
             from,
             to: 0,
             returns: true,
+            freed: NONE,
             version: successor,
             clean,
         };
@@ -154,6 +176,7 @@ impl Finder<'_> {
         } else if freed_again != NONE {
             gap.to = slot_count + i64::from(self.usage.event_slot[freed_again as usize]) + 1;
             gap.returns = false;
+            gap.freed = freed_again;
             if from >= 0 {
                 self.keep(gap);
             }
@@ -166,7 +189,8 @@ impl Finder<'_> {
 
     fn push(&mut self, index: usize, from: i64, to: i64, returns: bool, version: u32, clean: bool) {
         let block = index as u32;
-        self.keep(Gap { block, again: block, from, to, returns, version, clean });
+        let freed = if returns { NONE } else { self.usage.freed[index] };
+        self.keep(Gap { block, again: block, from, to, returns, freed, version, clean });
     }
 
     /// Keeps a gap that has at least one whole slot and no more than all of them.

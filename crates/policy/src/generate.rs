@@ -12,7 +12,7 @@ mod select;
 
 pub use decide::{Decision, Reason, Treatment};
 use place::{Placement, Placer};
-use select::{need_curve, select};
+use select::{by_slot, need_curve, select};
 
 /// What to prefer where a block can be swapped or made again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -147,15 +147,16 @@ pub fn generate(
     };
     let Placement { plan, simulation } = placer.best(config.effort);
     let unlimited_us = trace.ops.iter().map(|op| op.device_us).sum();
-    let infeasible = selection.excess.and_then(|(slot, _)| {
+    let infeasible = selection.excess.and_then(|(row, _)| {
         let last = OpIndex(trace.ops.len() as u32);
         let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
         (missing_bytes > 0).then_some(Shortfall {
-            op: usage.slots.get(slot).copied().unwrap_or(last),
+            op: usage.slots.get(usage.row_slot[row] as usize).copied().unwrap_or(last),
             missing_bytes,
         })
     });
-    let decisions = decide::decide(trace, &usage, machine, config, &selection, &need);
+    let decisions =
+        decide::decide(trace, &usage, machine, config, &selection, &by_slot(&usage, &need));
     let bound_us = crate::bound::bound_us(trace, &usage, machine, &options);
     Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
 }

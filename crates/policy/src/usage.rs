@@ -2,6 +2,10 @@
 //!
 //! The unit of planning is the *slot*: an outermost op together with the calls between the op
 //! before it and its own begin. Calls after the last op form one more slot that has no op.
+//!
+//! Memory is counted in *rows*: stretches of a slot in which memory first only grows and then only
+//! shrinks, so that what lives at any time of a row and is not freed before it lives at its peak.
+//! An op's begin starts a row too, because blocks come back there.
 
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
@@ -58,6 +62,14 @@ pub(crate) struct Usage {
     pub(crate) slots: Vec<OpIndex>,
     /// The slot of each event.
     pub(crate) event_slot: Vec<u32>,
+    /// The row of each event.
+    pub(crate) event_row: Vec<u32>,
+    /// The slot of each row.
+    pub(crate) row_slot: Vec<u32>,
+    /// The first row of each slot, and the number of rows.
+    pub(crate) slot_row: Vec<u32>,
+    /// The row with which each slot's op begins; the number of rows for the slot without op.
+    pub(crate) begin_row: Vec<u32>,
     /// The slot of each op.
     pub(crate) op_slot: Vec<u32>,
     /// The event at which each op begins.
@@ -87,6 +99,10 @@ impl Usage {
         let mut usage = Usage {
             slots: Vec::new(),
             event_slot: Vec::with_capacity(trace.events.len()),
+            event_row: Vec::with_capacity(trace.events.len()),
+            row_slot: Vec::new(),
+            slot_row: Vec::new(),
+            begin_row: Vec::new(),
             op_slot: vec![0; trace.ops.len()],
             op_begin: vec![0; trace.ops.len()],
             op_end: vec![0; trace.ops.len()],
@@ -98,6 +114,7 @@ impl Usage {
             recipes: vec![Vec::new(); trace.blocks.len()],
         };
         usage.find_slots(trace);
+        usage.find_rows(trace);
         usage.find_uses(trace);
         usage.find_successors(trace);
         usage.find_recipes(trace);
@@ -151,6 +168,38 @@ impl Usage {
                 depth -= 1;
             }
         }
+    }
+
+    fn find_rows(&mut self, trace: &Trace) {
+        let mut shrunk = false;
+        for (position, event) in trace.events.iter().enumerate() {
+            let slot = self.event_slot[position];
+            let begins = self
+                .slots
+                .get(slot as usize)
+                .is_some_and(|op| self.op_begin[op.0 as usize] as usize == position);
+            let grows = matches!(event, TraceEvent::Allocate(_) | TraceEvent::Segments(_));
+            if self.slot_row.len() as u32 <= slot {
+                self.slot_row.push(self.row_slot.len() as u32);
+                self.row_slot.push(slot);
+                shrunk = false;
+            } else if begins || (shrunk && grows) {
+                self.row_slot.push(slot);
+                shrunk = false;
+            }
+            if begins {
+                self.begin_row.push(self.row_slot.len() as u32 - 1);
+            }
+            shrunk |= matches!(event, TraceEvent::Free(_));
+            self.event_row.push(self.row_slot.len() as u32 - 1);
+        }
+        // The slot after the last op is there even if nothing happens in it.
+        if self.slot_row.len() < self.slot_count() {
+            self.slot_row.push(self.row_slot.len() as u32);
+            self.row_slot.push(self.slots.len() as u32);
+        }
+        self.slot_row.push(self.row_slot.len() as u32);
+        self.begin_row.push(self.row_slot.len() as u32);
     }
 
     fn find_uses(&mut self, trace: &Trace) {

@@ -1,6 +1,8 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
+use std::ops::Range;
+
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
@@ -185,19 +187,40 @@ impl Placer<'_> {
             let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
             leave.issue = gap.from;
             while leave.issue < wish && gap.from >= 0 {
-                let slot = &mut curve[(leave.issue + 1) as usize];
-                if !self.has_room(*slot, size_bytes) {
+                let slot = (leave.issue + 1) as usize;
+                let rows = self.usage.slot_row[slot]..self.usage.slot_row[slot + 1];
+                if !self.try_stay(curve, rows, size_bytes) {
                     break;
                 }
-                *slot += size_bytes as i64;
                 leave.issue += 1;
             }
         }
         leaves
     }
 
-    fn has_room(&self, resident_bytes: i64, size_bytes: u64) -> bool {
-        resident_bytes + size_bytes as i64 <= self.room_bytes.min(i64::MAX as u64) as i64
+    /// Adds a block to rows that go round at the end, if all have room for it.
+    fn try_stay(&self, curve: &mut [i64], rows: Range<u32>, size_bytes: u64) -> bool {
+        let limit_bytes = self.room_bytes.min(i64::MAX as u64) as i64;
+        let place = |row: u32| row as usize % curve.len();
+        let has_room = |row: u32| curve[place(row)] + size_bytes as i64 <= limit_bytes;
+        if !rows.clone().all(has_room) {
+            return false;
+        }
+        let count = curve.len();
+        for row in rows {
+            curve[row as usize % count] += size_bytes as i64;
+        }
+        true
+    }
+
+    /// The rows from the begin of a slot's op to that of the next one.
+    fn rows_from(&self, slot: i64) -> Range<u32> {
+        let begin_row = &self.usage.begin_row;
+        let slot = slot as usize % begin_row.len();
+        let start = begin_row[slot];
+        let end = begin_row.get(slot + 1).copied();
+        // After the last op the next step's first one follows.
+        start..end.unwrap_or_else(|| start + begin_row[0])
     }
 
     /// Copies back, by deadline within the step.
@@ -241,11 +264,9 @@ impl Placer<'_> {
             let wish = wish.clamp(left[item.choice] + 1, item.to);
             let mut issue = item.to;
             while issue > wish {
-                let slot = &mut curve[((issue - 1) % slot_count) as usize];
-                if !self.has_room(*slot, item.size_bytes) {
+                if !self.try_stay(curve, self.rows_from(issue - 1), item.size_bytes) {
                     break;
                 }
-                *slot += item.size_bytes as i64;
                 issue -= 1;
             }
             // Nothing can be issued after the last op; the next step's first one is as good.

@@ -5,7 +5,7 @@
 //! does not depend on the limit, which only says when to stop. So the choice for a larger limit is
 //! a part of the choice for a smaller one, and more memory never means more bytes to swap.
 
-use swap_core::{Trace, TraceEvent};
+use swap_core::{Origin, Trace, TraceEvent};
 
 use super::{GenerateConfig, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
@@ -39,49 +39,57 @@ pub(crate) struct Choice {
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     pub(crate) choices: Vec<Choice>,
-    /// Resident bytes by slot when every choice is away for its whole gap.
+    /// Resident bytes by row when every choice is away for its whole gap.
     pub(crate) curve: Vec<i64>,
-    /// Bytes that remain above the limit, and the slot.
+    /// Bytes that remain above the limit, and the row.
     pub(crate) excess: Option<(usize, u64)>,
 }
 
-/// Bytes by slot when everything stays resident.
+/// Bytes by row when everything stays resident.
 pub(crate) fn need_curve(trace: &Trace, usage: &Usage) -> Vec<u64> {
-    let mut live_bytes: u64 = 0;
+    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
+    let mut live_bytes: u64 = persistent.map(|block| block.size_bytes).sum();
     let mut segment_bytes = trace.segment_bytes;
-    for (index, block) in trace.blocks.iter().enumerate() {
-        if block.origin == swap_core::Origin::Persistent {
-            live_bytes += trace.blocks[index].size_bytes;
-        }
-    }
-    let mut curve = vec![0; usage.slot_count()];
-    let mut last = 0;
+    let mut curve = vec![0; usage.row_slot.len()];
+    let mut started = 0;
     for (position, event) in trace.events.iter().enumerate() {
-        let slot = usage.event_slot[position] as usize;
-        // A slot that is about to start holds at least what the one before it left.
-        for slot in &mut curve[last..=slot] {
-            *slot = live_bytes.max(*slot);
+        let row = usage.event_row[position] as usize;
+        // A row holds at least what the one before it left.
+        for row in &mut curve[started..=row] {
+            *row = live_bytes.max(*row);
         }
-        last = slot;
+        started = row;
         match *event {
             TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
             TraceEvent::Free(block) => live_bytes -= trace.blocks[block.0 as usize].size_bytes,
             TraceEvent::Segments(bytes) => segment_bytes = segment_bytes.max(bytes),
             _ => {}
         }
-        curve[slot] = curve[slot].max(live_bytes);
+        curve[row] = curve[row].max(live_bytes);
     }
-    for slot in &mut curve[last..] {
-        *slot = live_bytes.max(*slot);
+    for row in &mut curve[started..] {
+        *row = live_bytes.max(*row);
     }
     // Segments never shrink, so in the steady state they are at their largest all the time.
     curve.iter().map(|bytes| bytes + segment_bytes).collect()
+}
+
+/// The most bytes in each slot, of bytes by row.
+pub(crate) fn by_slot(usage: &Usage, rows: &[u64]) -> Vec<u64> {
+    let mut slots = vec![0; usage.slot_count()];
+    for (bytes, &slot) in rows.iter().zip(&usage.row_slot) {
+        let most = &mut slots[slot as usize];
+        *most = (*bytes).max(*most);
+    }
+    slots
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Item {
     /// Place of its gap.
     gap: u32,
+    /// The rows that it lowers, as first row and count.
+    rows: (u32, u32),
     mode: Mode,
     /// The replay's time; 0 for a swap.
     replay_us: f64,
@@ -137,7 +145,7 @@ pub(crate) fn select(
         machine,
         options,
         preference: config.preference,
-        weight: weights(trace, &need, &gaps, &slot_us),
+        weight: weights(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
         out_free: FreeTime::new(slot_us.clone()),
@@ -167,15 +175,21 @@ pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> 
     recipe.is_pure(gap.block).then_some(recipe)
 }
 
+/// Whether a range that may go round has a row in it.
+fn within((start, count): (u32, u32), row: usize, row_count: usize) -> bool {
+    (row + row_count - start as usize % row_count) % row_count < count as usize
+}
+
 /// Sums of slot weights: slots count by their time and by how far they are above what can be
 /// reached at all.
-fn weights(trace: &Trace, need: &[u64], gaps: &[Gap], slot_us: &[f64]) -> Vec<f64> {
+fn weights(trace: &Trace, usage: &Usage, need: &[u64], gaps: &[Gap], slot_us: &[f64]) -> Vec<f64> {
     let mut least = Curve::new(need);
     for gap in gaps {
-        let (start, count) = gap.cover();
+        let (start, count) = gap.rows(usage);
         least.add(start, count, -(trace.blocks[gap.block as usize].size_bytes as i64));
     }
     let base = least.peak().1.max(0) as f64;
+    let need = by_slot(usage, need);
     let peak = need.iter().copied().max().unwrap_or(0) as f64;
     let mean_us = slot_us.iter().sum::<f64>() / slot_us.len() as f64;
     let mut sums = vec![0.0];
@@ -192,7 +206,7 @@ impl Selector<'_> {
     /// Lowers the curve to the limit. Returns what remains above it.
     fn shave(&mut self) -> Option<(usize, u64)> {
         loop {
-            let (slot, bytes) = self.curve.peak();
+            let (row, bytes) = self.curve.peak();
             let excess_bytes =
                 bytes.saturating_sub_unsigned(self.machine.limit_bytes.min(i64::MAX as u64));
             if excess_bytes <= 0 {
@@ -200,22 +214,23 @@ impl Selector<'_> {
             }
             let preferred = match self.preference {
                 Preference::Cheapest => None,
-                Preference::RecomputeFirst => self.best_for(slot, &[Mode::Recompute]),
+                Preference::RecomputeFirst => self.best_for(row, &[Mode::Recompute]),
             };
-            let best = preferred.or_else(|| self.best_for(slot, &[Mode::Swap, Mode::Recompute]));
+            let best = preferred.or_else(|| self.best_for(row, &[Mode::Swap, Mode::Recompute]));
             let Some((position, added_us)) = best else {
-                return Some((slot, excess_bytes as u64));
+                return Some((row, excess_bytes as u64));
             };
-            self.choose(position, slot, added_us);
+            self.choose(position, self.usage.row_slot[row] as usize, added_us);
             if self.choices.len().is_multiple_of(32) {
                 self.tidy();
             }
         }
     }
 
-    /// The unused item that lowers a slot at the least added time, and that time.
-    fn best_for(&mut self, slot: usize, modes: &[Mode]) -> Option<(usize, f64)> {
-        let slot_count = self.usage.slot_count();
+    /// The unused item that lowers a row at the least added time, and that time.
+    fn best_for(&mut self, row: usize, modes: &[Mode]) -> Option<(usize, f64)> {
+        let row_count = self.usage.row_slot.len();
+        let slot = self.usage.row_slot[row] as usize;
         let mut best: Option<(usize, f64)> = None;
         let mut least = f64::INFINITY;
         for position in 0..self.items.len() {
@@ -227,7 +242,7 @@ impl Selector<'_> {
             if item.score >= least
                 || !modes.contains(&item.mode)
                 || self.spent[item.gap as usize]
-                || !gap.covers(slot, slot_count)
+                || !within(item.rows, row, row_count)
                 || !self.fits(&gap, item.mode)
             {
                 continue;
@@ -255,19 +270,22 @@ impl Selector<'_> {
     /// The ways to use a gap.
     fn items_of(&mut self, gap: Gap) -> impl Iterator<Item = Item> + use<> {
         let (start, count) = gap.cover();
+        let (first_row, row_count) = gap.rows(self.usage);
+        let rows = (first_row as u32, row_count as u32);
         let size_bytes = self.size_bytes(gap.block);
         let value = size_bytes as f64 * self.weight_of(start, count);
         let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
         let place = self.gaps.len() as u32;
         let replay = self.replay_us(&gap).map(|replay_us| {
             let rate = replay_us / value;
-            Item { gap: place, mode: Mode::Recompute, replay_us, value, rate, score: rate }
+            Item { gap: place, rows, mode: Mode::Recompute, replay_us, value, rate, score: rate }
         });
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
         let rate = HIDDEN_SHARE * back_us / value;
-        let swap = Item { gap: place, mode: Mode::Swap, replay_us: 0.0, value, rate, score: rate };
+        let swap =
+            Item { gap: place, rows, mode: Mode::Swap, replay_us: 0.0, value, rate, score: rate };
         std::iter::once(swap).chain(replay)
     }
 
@@ -334,7 +352,7 @@ impl Selector<'_> {
         let (start, count) = gap.cover();
         let slot_count = self.usage.slot_count();
         let before = (slot + slot_count - start % slot_count) % slot_count;
-        [(start, before), (slot + 1, count - before - 1)]
+        [(start, before), (slot + 1, count.saturating_sub(before + 1))]
     }
 
     fn choose(&mut self, position: usize, slot: usize, added_us: f64) {
@@ -342,9 +360,9 @@ impl Selector<'_> {
         self.spent[gap as usize] = true;
         let gap = self.gaps[gap as usize];
         self.choices_of[gap.block as usize].push(self.choices.len() as u32);
-        let (start, count) = gap.cover();
         let size_bytes = self.size_bytes(gap.block) as i64;
-        self.curve.add(start, count, -size_bytes);
+        let (first_row, row_count) = gap.rows(self.usage);
+        self.curve.add(first_row, row_count, -size_bytes);
         self.choices.push(Choice { gap, mode, added_us, stands: true });
         match mode {
             Mode::Swap => {
@@ -354,6 +372,7 @@ impl Selector<'_> {
                 self.in_free.take(after.0, after.1, in_us, true);
                 self.on_host[gap.version as usize] = true;
                 let slot_count = self.usage.slot_count();
+                let (start, count) = gap.cover();
                 self.host.add(start + slot_count - 1, (count + 2).min(slot_count), size_bytes);
             }
             Mode::Recompute => self.use_inputs(&gap),
@@ -401,13 +420,18 @@ impl Selector<'_> {
     fn shorten(&mut self, index: usize, slot: i64) {
         let Choice { gap, mode, .. } = self.choices[index];
         let size_bytes = self.size_bytes(gap.block) as i64;
-        self.curve.add(slot as usize, (gap.to - slot) as usize, size_bytes);
+        let (first_row, row_count) = gap.rows(self.usage);
+        self.curve.add(first_row, row_count, size_bytes);
         let short = Gap { to: slot, again: gap.block, ..gap };
         self.choices[index].gap = short;
         self.offer(Gap { from: slot, ..gap });
         if slot - gap.from < 2 {
             self.choices[index].stands = false;
-        } else if mode == Mode::Recompute {
+            return;
+        }
+        let (first_row, row_count) = short.rows(self.usage);
+        self.curve.add(first_row, row_count, -size_bytes);
+        if mode == Mode::Recompute {
             self.use_inputs(&short);
         }
     }

@@ -33,11 +33,12 @@ struct Writer {
     /// Live blocks that the step made.
     live: Vec<BlockIndex>,
     persistent: Vec<BlockIndex>,
+    sizes: Vec<u64>,
     segment_bytes: u64,
 }
 
-/// A random well-formed trace. Every block that it makes is freed by its end, or all that it
-/// started with are replaced by like ones, so that it is a steady step.
+/// A random well-formed trace of a steady step: what it makes is freed by its end, but for one
+/// block that may take the place of one that lived at the start.
 pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
     let mut writer = Writer {
         numbers: Numbers::new(seed),
@@ -45,6 +46,7 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
         builder: TraceBuilder::new(),
         live: Vec::new(),
         persistent: Vec::new(),
+        sizes: Vec::new(),
         segment_bytes: 0,
     };
     let persistent = writer.numbers.below(u64::from(shape.persistent) + 1);
@@ -52,12 +54,16 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
         let size_bytes = writer.size_bytes();
         let block = writer.builder.persistent(&format!("state{index}"), size_bytes);
         writer.persistent.push(block);
+        writer.sizes.push(size_bytes);
     }
     if writer.numbers.chance(50) {
         writer.segment_bytes = shape.unit_bytes;
         writer.builder.segments(writer.segment_bytes);
     }
     for index in 0..shape.ops {
+        if index == shape.ops / 2 && writer.numbers.chance(30) {
+            writer.replace_persistent();
+        }
         writer.outermost_op(index);
     }
     while let Some(block) = writer.live.pop() {
@@ -69,6 +75,15 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
 impl Writer {
     fn size_bytes(&mut self) -> u64 {
         self.shape.unit_bytes * (1 + self.numbers.below(self.shape.size_units))
+    }
+
+    /// Frees the last of the blocks that lived at the start, and makes its like, which stays.
+    fn replace_persistent(&mut self) {
+        let Some(old) = self.persistent.pop() else { return };
+        let size_bytes = self.sizes.pop().expect("one for each block");
+        self.builder.free(old);
+        let new = self.builder.allocate("replaced", size_bytes);
+        self.persistent.push(new);
     }
 
     fn outermost_op(&mut self, index: u32) {

@@ -1,7 +1,7 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
 use adaptive::{
-    Decision as Planned, DeviceSpan, Machine, MoveDirection, Plan, Simulation,
+    Decision as Planned, DeviceSpan, Machine, Direction, Plan, Simulation,
     SpanKind as DeviceKind, Stage, Trace, TraceEvent, Treatment, simulate,
 };
 
@@ -48,7 +48,7 @@ pub(crate) fn steps(outcome: &Outcome) -> Vec<Step> {
 pub(crate) fn spans(timeline: &Timeline) -> Vec<Span> {
     let mut replays = timeline.replays.iter();
     let moved = |direction| timeline.moves.iter().filter(move |m| m.direction == direction);
-    let (mut out, mut back) = (moved(MoveDirection::Out), moved(MoveDirection::In));
+    let (mut out, mut back) = (moved(Direction::Out), moved(Direction::In));
     let name_of = |text: &str| if text.is_empty() { "unnamed" } else { text }.to_owned();
     let span = |span: &DeviceSpan| {
         let (kind, name) = match span.kind {

@@ -29,18 +29,16 @@ pub use generate::{
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
-pub use simulate::{
-    CopySpan, Direction, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate,
-};
+pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
 pub use stage::{Directive, Loop, LoopConfig, Stage};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{
     Access, AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes, CheckConfig,
-    CheckDriver, Config, Direction as MoveDirection, Driver, DriverError, Engine, Error, ErrorKind,
-    EventHandle, EventKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Ledger,
-    Link as HostLink, MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands,
-    Order, Orders, Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig,
-    Recipe, Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport,
-    StreamHandle, StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
+    CheckDriver, Config, Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle,
+    EventKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Ledger, Link as HostLink,
+    MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands, Order, Orders,
+    Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
+    Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle,
+    StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
 };

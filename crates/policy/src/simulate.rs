@@ -7,7 +7,7 @@
 //!
 //! [`ChunkCache`]: swap_core::ChunkCache
 
-use swap_core::{BlockIndex, OpIndex, Phase, Plan, Trace, TraceEvent};
+use swap_core::{BlockIndex, Direction, OpIndex, Phase, Plan, Trace, TraceEvent};
 
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
@@ -16,7 +16,6 @@ mod link;
 mod memory;
 mod state;
 
-pub use link::Direction;
 use state::State;
 
 /// A span of time from the step's start, in microseconds. It may end after the step does.

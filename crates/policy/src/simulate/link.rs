@@ -1,17 +1,10 @@
 //! The two copy engines of the simulator: one copy at a time each way, in order of issue, and
 //! slower while both run.
 
+use swap_core::Direction;
+
 use crate::machine::Machine;
 use crate::usage::NONE;
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Direction {
-    /// Device to host.
-    Out,
-    /// Host to device.
-    In,
-}
 
 /// A copy's number, in order of issue.
 pub(super) type CopyId = u32;

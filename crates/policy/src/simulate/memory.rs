@@ -2,9 +2,8 @@
 
 use std::cmp::Reverse;
 
-use swap_core::{AccessMode, BlockIndex, Origin, Room};
+use swap_core::{AccessMode, BlockIndex, Direction, Origin, Room};
 
-use super::link::Direction;
 use super::state::{Moment, NEVER, Place, Ready, State};
 use crate::usage::NONE;
 

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use swap_core::{AccessMode, Action, ActionKind, BlockIndex, ChunkCache, OpIndex, Origin, Trace};
+use swap_core::{
+    AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, OpIndex, Origin, Trace,
+};
 
-use super::link::{CopyId, Direction, Engines};
+use super::link::{CopyId, Engines};
 use super::{ActionTable, CopySpan, ReplaySpan, Shortfall, Simulation, Span, left_away};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};

@@ -175,7 +175,7 @@ impl Core {
 
     /// Open ops note their uses when they end, and those of this block will not find it. So all
     /// that their streams were given until now counts as a use.
-    fn note_open_uses(&mut self, id: BlockId) {
+    pub(crate) fn note_open_uses(&mut self, id: BlockId) {
         for stream in self.compute_streams() {
             let next = self.memory.streams.next(stream);
             self.memory.pool.note_use(id, next);

@@ -130,6 +130,10 @@ impl Core {
         }
         if mode.writes() && replay.is_some() {
             // The owner of the work ordered the first run after other uses. It knows of no replay.
+            let entry = self.entry(id)?;
+            if entry.pins > u32::from(entry.state != State::Resident) {
+                self.note_open_uses(id);
+            }
             for &point in self.memory.pool.uses(id).clone().points() {
                 self.wait(stream, point, Site::ReplayAfterRelease)?;
             }
@@ -359,17 +363,36 @@ impl Core {
     /// Ends a replay. A failed one leaves the block discarded.
     pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
         self.entry_mut(id)?.pins -= 1;
+        let ordered = self.order_open_ops(id);
         if done {
             self.step.counters.recomputed_ops += 1;
             self.entry_mut(id)?.state = State::Resident;
             self.forget_dependent(id)?;
-            return self.free_if_unneeded(id);
+            self.free_if_unneeded(id)?;
+            return ordered;
         }
         let uses = self.memory.pool.uses(id).clone();
         self.detach(id, uses);
         let entry = self.entry_mut(id)?;
         entry.state = State::Discarded;
         entry.arrived = None;
-        self.free_if_unneeded(id)
+        self.free_if_unneeded(id)?;
+        ordered
+    }
+
+    /// Open ops that hold another output of the replayed op touched it before it was written
+    /// again, the same bytes. Their work comes behind that.
+    fn order_open_ops(&mut self, id: BlockId) -> Result<(), Error> {
+        let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
+        for &(block, _) in &replayable.blocks {
+            let Ok(entry) = self.entry(block) else { continue };
+            let rewritten = block != id && !replayable.inputs.contains(&block);
+            if let (true, true, Some(arrived)) = (rewritten, entry.pins > 0, entry.arrived) {
+                for stream in self.compute_streams() {
+                    self.wait(stream, arrived, Site::TouchAfterArrival)?;
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -266,6 +266,15 @@ impl Lab {
         self.check.destroy_event(event).expect("destroys");
     }
 
+    /// The reverse of [`order`](Lab::order).
+    pub(crate) fn order_compute(&self, stream: swap_core::StreamHandle) {
+        let event = self.check.create_event(EventKind::Order).expect("an event");
+        let compute = self.engine.stream_handles().expect("handles")[0];
+        self.check.record_event(event, stream).expect("records");
+        self.check.wait_event(compute, event).expect("waits");
+        self.check.destroy_event(event).expect("destroys");
+    }
+
     /// As [`finish`](Lab::finish), with a stream from [`check_stream`](Lab::check_stream).
     pub(crate) fn close_with(self, stream: swap_core::StreamHandle) {
         let Lab { host, engine, ops, check, .. } = self;

@@ -319,6 +319,39 @@ fn a_replay_spares_the_newer_bytes_of_other_outputs() {
 }
 
 #[test]
+fn an_open_op_comes_behind_a_replay_that_writes_what_it_holds() {
+    let mut lab = Lab::new(ENOUGH);
+    let side = lab.check_stream();
+    let input = lab.make(1);
+    lab.order(side.0);
+    let allocate = |lab: &mut Lab| lab.ops.allocate(BLOCK, "").expect("room");
+    lab.ops.begin_on(OP, side.1).expect("begins");
+    let (first, second) = (allocate(&mut lab), allocate(&mut lab));
+    lab.places.extend([(first, BLOCK), (second, BLOCK)]);
+    let operands = [read(input, 1), write(first, 2), write(second, 3)];
+    work(&mut lab.ops, &operands, &lab.errors).expect("works");
+    let (errors, on) = (Arc::clone(&lab.errors), side.1);
+    let again = Recipe::new(move |ops| {
+        ops.begin_on(OP, on)?;
+        work(ops, &operands, &errors)?;
+        ops.end()
+    });
+    lab.ops.recipe(again).expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.order_compute(side.0);
+    lab.discard(first);
+    // The outer op holds the second output, launches before and after, and the inner one needs
+    // the first.
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[read(second, 3)], &lab.errors).expect("works");
+    lab.op(&[read(first, 2)]).expect("replays");
+    lab.ops.launch(1.0, |_| ()).expect("is behind the replay");
+    lab.ops.end().expect("ends");
+    lab.errors();
+    lab.close_with(side.0);
+}
+
+#[test]
 fn an_op_that_writes_its_input_has_no_recipe() {
     let mut lab = Lab::new(ENOUGH);
     let block = lab.make(1);

@@ -1,4 +1,65 @@
-//! Placeholder.
+//! Decides which blocks of a training step leave the device, when, and when they come back.
+//!
+//! Everything here is a pure function of a recorded step and of settings: no clock, no randomness,
+//! no driver. The same input gives the same plan, to the byte. Only plan and trace files do input
+//! and output.
+//!
+//! ```text
+//!   WarmUp ── steps alike ──> SearchPolicy ── best plan known ──> Stable
+//!      │ record                 │ generate, run, measure, again      │ run the plan
+//!      │                        └─ simulate: time and memory         │
+//!      └──────────── the step changed, or left its plan <────────────┘
+//! ```
+//!
+//! | word | meaning |
+//! |---|---|
+//! | candidate | a block and a gap between two of its uses, in which it can be away |
+//! | slot | an outermost op and the calls before it: the unit in which gaps are counted |
+//! | peak shaving | lowering the highest point of the memory curve by the cheapest gap, again and again |
+//! | placement | when the moves of chosen gaps are issued |
+//! | bound | what any plan must add to the step, because the link has a rate |
+//!
+//! [`simulate`] replays a trace by the executor's rules; its bytes are exact. [`generate`] makes a
+//! plan and says for each block why it stays or goes. [`Loop`] carries a run through its stages.
+//!
+//! ```
+//! use policy::synthetic::{TransformerShape, transformer_trace};
+//! use policy::{GenerateConfig, Link, Machine, Plan, generate, simulate};
+//!
+//! let shape =
+//!     TransformerShape { layers: 12, weight_mib: 24, activation_mib: 64, forward_us: 9_000.0 };
+//! let trace = transformer_trace(&shape);
+//! let machine = Machine {
+//!     limit_bytes: 64 << 30,
+//!     host_limit_bytes: 64 << 30,
+//!     granularity_bytes: 2 << 20,
+//!     link: Link {
+//!         out_bytes_per_us: 55_000.0,
+//!         in_bytes_per_us: 55_000.0,
+//!         both_bytes_per_us: 49_000.0,
+//!     },
+//!     copy_submit_us: 8.0,
+//! };
+//! let free = simulate(&trace, &Plan::default(), &machine);
+//! let half = machine.with_limit(free.resident_bytes_peak / 2);
+//!
+//! let made = generate(&trace, &half, &GenerateConfig::default(), &[]);
+//! assert!(made.infeasible.is_none());
+//! assert!(made.simulation.held_bytes_peak <= half.limit_bytes);
+//! assert_eq!((made.simulation.misses, made.simulation.rescues), (0, 0));
+//! assert!(made.added_us() >= made.bound_us);
+//!
+//! // Moving blocks only when memory has run out takes longer.
+//! let on_demand = simulate(&trace, &Plan::default(), &half);
+//! assert!(made.simulation.step_us < on_demand.step_us);
+//! ```
+//!
+//! # What it does not do
+//!
+//! It moves nothing and measures nothing. It does not know what recomputing costs; the layer above
+//! brings that as options. Plans act between outermost ops only: a block that an op touches, or
+//! that an op nested in it does, stays for the whole op.
+
 #![forbid(unsafe_code)]
 
 mod bound;

@@ -29,7 +29,11 @@ fn machine(link_bytes_per_us: f64) -> Machine {
 }
 
 fn check(test: impl Fn(u64, Trace, u64) -> Result<(), TestCaseError>) {
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(CASES));
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
     let input = (any::<u64>(), 30_u64..=100);
     let result = runner.run(&input, |(seed, percent)| {
         let trace = random_trace(seed, &RandomShape::small());

@@ -1,0 +1,148 @@
+//! Promises of the joint planner: it is never slower than either pure strategy, replays only what
+//! its producer can make again, keeps the limit, and each strategy does what its name says.
+
+use std::cell::Cell;
+
+use adaptive::{
+    JointConfig, JointPlanner, Link, Machine, RecomputeConfig, Strategy, plan_jointly,
+    recompute_options,
+};
+use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
+use policy::{
+    ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Trace, Treatment, simulate,
+};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+fn machine(link_bytes_per_us: f64) -> Machine {
+    Machine {
+        limit_bytes: u64::MAX / 8,
+        host_limit_bytes: u64::MAX / 8,
+        granularity_bytes: 1 << 21,
+        link: Link {
+            out_bytes_per_us: link_bytes_per_us,
+            in_bytes_per_us: link_bytes_per_us,
+            both_bytes_per_us: 0.8 * link_bytes_per_us,
+        },
+        copy_submit_us: 2.0,
+    }
+}
+
+fn config(strategy: Strategy) -> JointConfig {
+    let generate = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
+    JointConfig { strategy, generate, recompute: RecomputeConfig::default() }
+}
+
+fn under(trace: &Trace, percent: u64, link_bytes_per_us: f64) -> Machine {
+    let machine = machine(link_bytes_per_us);
+    let peak_bytes = simulate(trace, &Plan::default(), &machine).resident_bytes_peak;
+    machine.with_limit(peak_bytes * percent / 100)
+}
+
+fn transformer() -> Trace {
+    let shape =
+        TransformerShape { layers: 16, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
+    transformer_trace(&shape)
+}
+
+fn kinds(made: &Generated, kind: ActionKind) -> usize {
+    made.plan.actions.iter().filter(|action| action.kind == kind).count()
+}
+
+#[test]
+fn each_strategy_does_what_its_name_says() {
+    let trace = transformer();
+    let machine = under(&trace, 55, 20_000.0);
+    let keep = plan_jointly(&trace, &machine, &config(Strategy::Keep));
+    assert!(keep.plan.actions.is_empty() && keep.infeasible.is_none());
+    assert!(keep.decisions.iter().all(|decision| decision.treatment == Treatment::Keep));
+    assert!(keep.simulation.rescues > 0, "on demand only");
+    let swap = plan_jointly(&trace, &machine, &config(Strategy::Swap));
+    assert!(kinds(&swap, ActionKind::SwapOut) > 0 && kinds(&swap, ActionKind::Discard) == 0);
+    assert!(swap.simulation.went_to_plan());
+    let recompute = plan_jointly(&trace, &machine, &config(Strategy::Recompute));
+    assert!(kinds(&recompute, ActionKind::Discard) > 0);
+    assert!(recompute.simulation.swapped_out_bytes < swap.simulation.swapped_out_bytes);
+    assert!(recompute.simulation.went_to_plan());
+    let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+    assert!(joint.simulation.recomputed_ops > 0 && joint.simulation.swapped_out_bytes > 0);
+    assert!(joint.simulation.went_to_plan());
+    assert!(joint.added_us() < swap.added_us().min(recompute.added_us()));
+    assert!(swap.added_us() < keep.added_us());
+}
+
+#[test]
+fn a_fast_link_leaves_nothing_to_recompute() {
+    let trace = transformer();
+    let machine = under(&trace, 80, 1e6);
+    let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+    assert!(kinds(&joint, ActionKind::SwapOut) > 0 && kinds(&joint, ActionKind::Discard) == 0);
+    assert!(joint.added_us() < 0.001 * joint.unlimited_us);
+}
+
+#[test]
+fn options_are_what_the_step_can_make_again() {
+    let trace = transformer();
+    let options = recompute_options(&trace, &RecomputeConfig::default());
+    assert!(options.len() > 16);
+    for option in &options {
+        let name = &trace.blocks[option.block.0 as usize].name;
+        let persistent = name.ends_with("weight") || name.contains("moment");
+        assert!(!persistent && !name.ends_with("grad") || name == "loss.grad", "{name}");
+        assert!(option.replay_us > 5.0);
+    }
+    let dear = RecomputeConfig { max_us_per_mib: 0.0, ..RecomputeConfig::default() };
+    assert!(recompute_options(&trace, &dear).is_empty());
+}
+
+#[test]
+fn the_planner_heeds_feedback() {
+    let trace = transformer();
+    let machine = under(&trace, 60, 20_000.0);
+    let mut planner = JointPlanner::new(machine, config(Strategy::Swap));
+    let first = planner.plan(&trace, &Feedback::default()).expect("something must move");
+    assert!(first.predicted.peak_bytes <= machine.limit_bytes);
+    assert!(first.predicted.step_us > 0.0 && first.predicted.link_us > 0.0);
+    let margin = Feedback { margin_bytes: machine.limit_bytes / 16, ..Feedback::default() };
+    let careful = planner.plan(&trace, &margin).expect("something must move");
+    let moves = |plan: &Plan| plan.actions.len();
+    assert!(moves(&careful.plan) > moves(&first.plan), "a margin takes more moves");
+    let slow = Feedback { link_scale: 0.5, ..Feedback::default() };
+    let slow = planner.plan(&trace, &slow).expect("something must move");
+    assert!(slow.predicted.link_us > first.predicted.link_us);
+    let mut roomy = JointPlanner::new(under(&trace, 100, 20_000.0), config(Strategy::Joint));
+    assert!(roomy.plan(&trace, &Feedback::default()).is_none(), "what fits is left alone");
+}
+
+#[test]
+fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
+    let (replays, faster) = (Cell::new(0), Cell::new(0));
+    let config_of_cases =
+        ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() };
+    let result =
+        TestRunner::new(config_of_cases).run(&(any::<u64>(), 40_u64..95), |(seed, percent)| {
+            let trace = random_trace(seed, &RandomShape::small());
+            let machine = under(&trace, percent, 6_000.0);
+            let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+            if joint.infeasible.is_some() {
+                return Ok(());
+            }
+            prop_assert!(joint.simulation.went_to_plan());
+            prop_assert!(joint.simulation.held_bytes_peak <= machine.limit_bytes);
+            let ignored_us = 0.001 * joint.unlimited_us;
+            for strategy in [Strategy::Swap, Strategy::Recompute] {
+                let pure = plan_jointly(&trace, &machine, &config(strategy));
+                let slower = joint.simulation.step_us > pure.simulation.step_us + ignored_us;
+                prop_assert!(pure.infeasible.is_some() || !slower);
+                let gains = joint.simulation.step_us < pure.simulation.step_us;
+                faster.set(faster.get() + u32::from(gains));
+            }
+            // Every discarded block is replayed by the plan, none by a touch that misses it.
+            let discards = kinds(&joint, ActionKind::Discard) as u64;
+            prop_assert_eq!(joint.simulation.recomputed_ops, discards);
+            replays.set(replays.get() + discards);
+            Ok(())
+        });
+    result.expect("the property holds");
+    assert!(replays.get() > 50 && faster.get() > 50, "{} {}", replays.get(), faster.get());
+}

@@ -8,9 +8,8 @@ use swap_core::{
     Action, ActionKind, BlockIndex, OpIndex, Origin, Phase, Plan, PlanBlock, Trace, TraceEvent,
 };
 
-/// Requested sizes: small ones first. From [`FIRST_SWAPPABLE`] on blocks are swappable.
+/// Requested sizes. The first three are of small blocks.
 pub(crate) const SIZES: [u64; 8] = [64, 1000, 4096, 8192, 12_280, 16_384, 20_000, 32_768];
-pub(crate) const FIRST_SWAPPABLE: usize = 3;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
@@ -21,6 +20,8 @@ pub(crate) enum Command {
     Allocate(u8),
     /// Gives caches back.
     Trim,
+    /// An op whose work the engine does not launch itself: it is only told.
+    Watch(u16),
     /// Begins an op on a block, and drops the op stack in the middle of it.
     Abandon(u16),
     /// Ends the step early: the next one has another structure.
@@ -98,7 +99,8 @@ fn commands(depth: u32, most: usize) -> BoxedStrategy<Vec<Command>> {
     };
     let op = op(inner).prop_map(Command::Op);
     let free = any::<u16>().prop_map(Command::Free);
-    let allocate = size().prop_map(Command::Allocate);
+    let allocate =
+        prop_oneof![size().prop_map(Command::Allocate), any::<u16>().prop_map(Command::Watch)];
     let command = if depth == 2 {
         let rare = prop_oneof![
             2 => any::<u16>().prop_map(Command::Abandon),

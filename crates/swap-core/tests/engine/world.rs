@@ -692,6 +692,7 @@ impl World {
             Command::Allocate(size) => {
                 self.new_block(*size, (depth > 0).then_some(stream), false).map(|_| ())
             }
+            Command::Watch(pick) => self.watch(*pick),
             Command::Trim => match self.engine.trim() {
                 Ok(()) => Ok(()),
                 Err(error) => Err(self.judge(error, 0)),
@@ -710,6 +711,17 @@ impl World {
         self.drop_stack();
         self.tally.abandoned += 1;
         Ok(())
+    }
+
+    /// An op without a launch, as operators of a framework are.
+    fn watch(&mut self, pick: u16) -> Result<(), Stop> {
+        let Some(at) = self.pick(pick, |shadow| shadow.tag.is_some()) else { return Ok(()) };
+        self.begin(0)?;
+        self.touch(at, AccessMode::Read)?;
+        self.order(0, &[(at, AccessMode::Read)]);
+        self.launched[0] += 1;
+        self.blocks[at].read[0] = self.launched[0];
+        self.end()
     }
 
     fn drop_stack(&mut self) {
@@ -768,13 +780,31 @@ impl World {
     /// Allocates the blocks that outlive steps and fills them.
     pub(crate) fn open(&mut self, script: &Script) -> Result<(), Stop> {
         for &size in &script.persistent {
-            let at = self.new_block(size, None, true)?;
-            self.begin(0)?;
-            self.touch(at, AccessMode::Write)?;
-            self.launch(0, &[(at, AccessMode::Write)])?;
-            self.end()?;
+            self.open_one(size)?;
         }
         self.end_step()
+    }
+
+    fn open_one(&mut self, size: u8) -> Result<(), Stop> {
+        let at = self.new_block(size, None, true)?;
+        self.begin(0)?;
+        self.touch(at, AccessMode::Write)?;
+        self.launch(0, &[(at, AccessMode::Write)])?;
+        self.end()
+    }
+
+    /// As [`open`](World::open), where calls may fail.
+    pub(crate) fn open_anyway(&mut self, script: &Script) -> Result<(), String> {
+        for &size in &script.persistent {
+            self.outermost(|world| world.open_one(size))?;
+        }
+        self.outermost(World::end_step)
+    }
+
+    /// From now on no driver call fails.
+    pub(crate) fn expect_no_faults(&mut self) {
+        self.fault.disarm();
+        self.setup.faults = false;
     }
 
     /// One command at the outermost level. Out of memory, and faults, end the command only.
@@ -821,7 +851,8 @@ impl World {
             };
             self.outermost(read)?;
         }
-        self.engine.synchronize().map_err(|error| error.to_string())?;
+        let again = |_| self.engine.synchronize();
+        self.engine.synchronize().or_else(again).map_err(|error| error.to_string())?;
         self.verdict()
     }
 

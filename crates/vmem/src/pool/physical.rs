@@ -31,6 +31,10 @@ impl Pool {
         size_bytes: u64,
     ) -> Result<Chunk, MemoryError> {
         let limit_bytes = self.config.limit_bytes;
+        if !self.unreleased.is_empty() {
+            // What still fails stays counted, and may leave room enough.
+            let _ = self.release_leftovers();
+        }
         match self.cache.make_room(size_bytes) {
             Room::Short(missing_bytes) => {
                 return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });

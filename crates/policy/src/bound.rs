@@ -2,7 +2,8 @@
 //!
 //! In the slot that needs the most, the bytes above the limit must be away. Those that are needed
 //! again must all come back by the step's next use of them, and those that change must leave
-//! first; the link has a rate. Dropping blocks saves link time for replay time.
+//! first; the link has a rate. Both take time of their own, one before that slot and one after it.
+//! Dropping blocks saves link time for replay time.
 
 use swap_core::{Origin, Trace, TraceEvent};
 
@@ -11,7 +12,7 @@ use crate::generate::RecomputeOption;
 use crate::machine::{Link, Machine};
 use crate::usage::{NONE, Usage};
 
-/// The larger of the two bounds, in microseconds.
+/// The bound for the worst slot, in microseconds.
 pub(crate) fn bound_us(
     trace: &Trace,
     usage: &Usage,
@@ -25,7 +26,7 @@ pub(crate) fn bound_us(
     }
     let slot_count = usage.slot_count();
     let gaps = find_gaps(trace, usage);
-    let ages = ages(&gaps, peak, slot_count);
+    let first = first_leaves(&gaps, slot_count);
     let over: Vec<Gap> = gaps.into_iter().filter(|gap| gap.covers(peak, slot_count)).collect();
     let cheapest = options
         .iter()
@@ -39,19 +40,25 @@ pub(crate) fn bound_us(
         peak,
         times_us: slot_starts(trace, usage),
     };
-    window.back_us(&over).max(window.out_us(&over, &ages))
+    window.both_us(&window.ways_back(&over), &window.ways_out(&over, &first))
 }
 
-/// By version of a block's bytes: how many slots before the peak they could leave for the first
-/// time. A copy to the host serves all gaps with the same version.
-fn ages(gaps: &[Gap], peak: usize, slot_count: usize) -> Vec<usize> {
-    let mut ages = vec![0; gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0)];
-    for gap in gaps.iter().filter(|gap| gap.from >= 0) {
-        let age = (peak + slot_count - gap.from as usize) % slot_count;
-        let oldest = &mut ages[gap.version as usize];
-        *oldest = age.max(*oldest);
+/// By version of a block's bytes: the slot after which they could leave for the first time. A copy
+/// to the host serves all gaps with the same version.
+fn first_leaves(gaps: &[Gap], slot_count: usize) -> Vec<i64> {
+    let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
+    let mut first = vec![i64::MAX; versions];
+    for gap in gaps {
+        let earliest = &mut first[gap.version as usize];
+        *earliest = position(gap, slot_count).min(*earliest);
     }
-    ages
+    first
+}
+
+/// Where a gap starts, seen from the step in which it ends.
+fn position(gap: &Gap, slot_count: usize) -> i64 {
+    let next_step = gap.to > slot_count as i64;
+    gap.from - if next_step { slot_count as i64 } else { 0 }
 }
 
 /// The slot with the most bytes that cannot but be there or in a gap, and how many these are.
@@ -175,56 +182,114 @@ struct Window<'a> {
     times_us: Vec<f64>,
 }
 
+/// Bytes that must be moved or made again in a stretch of the step beside its peak.
+struct Part {
+    /// Its length in slots.
+    distance: usize,
+    bytes: f64,
+    /// Its length in time, with nothing added.
+    window_us: f64,
+}
+
 impl Window<'_> {
-    /// What must be added to `window_us` so that so many bytes are moved or made again in it.
-    fn added_us(&self, bytes: u64, bytes_per_us: f64, window_us: f64) -> f64 {
-        let late_bytes = bytes as f64 - window_us * bytes_per_us;
-        (late_bytes / (bytes_per_us + 1.0 / self.replay_us_per_byte)).max(0.0)
+    /// What must be added so that the bytes of both ways are moved or made again.
+    ///
+    /// A replay saves both ways its bytes, and its time is time for copies back.
+    fn added_us(&self, out: Option<&Part>, back: Option<&Part>) -> f64 {
+        let replays = self.replay_us_per_byte;
+        let missing_us = |part: Option<&Part>, rate: f64, replay_us: f64| {
+            let part = part.filter(|part| part.bytes > 0.0)?;
+            let saved = if replay_us > 0.0 { replay_us / replays } else { 0.0 };
+            Some(((part.bytes - saved) / rate - part.window_us).max(0.0))
+        };
+        let (out_rate, in_rate) = (self.link.out_bytes_per_us, self.link.in_bytes_per_us);
+        let total_us = |replay_us: f64| {
+            let out_us = missing_us(out, out_rate, replay_us).unwrap_or(0.0);
+            let back_us = missing_us(back, in_rate, replay_us).unwrap_or(0.0);
+            replay_us + out_us + (back_us - replay_us).max(0.0)
+        };
+        let mut least_us = total_us(0.0);
+        if replays.is_finite() {
+            // The sum has its least value where one of its parts becomes 0.
+            let out_done = out.map(|part| (part.bytes - out_rate * part.window_us) * replays);
+            let late = |part: &Part| part.bytes - in_rate * part.window_us;
+            let back_done = back.map(|part| late(part) * replays / (in_rate * replays + 1.0));
+            for replay_us in out_done.into_iter().chain(back_done) {
+                least_us = least_us.min(total_us(replay_us.max(0.0)));
+            }
+            if replays == 0.0 {
+                return 0.0;
+            }
+        }
+        least_us
+    }
+
+    /// The most that must be added on the way out and on the way back, in parts of the step that
+    /// do not overlap. Each list has the nearest parts first.
+    fn both_us(&self, back: &[Part], out: &[Part]) -> f64 {
+        let slot_count = self.times_us.len() / 2;
+        let mut bound_us: f64 = 0.0;
+        // The worst part of the way out among the first so many.
+        let mut worst: Vec<usize> = Vec::with_capacity(out.len());
+        for (index, part) in out.iter().enumerate() {
+            let added_us = self.added_us(Some(part), None);
+            bound_us = bound_us.max(added_us);
+            let last = worst.last().copied();
+            let above = |&other: &usize| self.added_us(Some(&out[other]), None) >= added_us;
+            worst.push(last.filter(above).unwrap_or(index));
+        }
+        for part in back {
+            let apart = out.partition_point(|other| other.distance + part.distance <= slot_count);
+            let other = apart.checked_sub(1).map(|last| &out[worst[last]]);
+            bound_us = bound_us.max(self.added_us(other, Some(part)));
+        }
+        bound_us
     }
 
     /// The way back: of what is away in the peak slot, all but what is needed later than some
     /// slot must be back by then.
-    fn back_us(&self, gaps: &[Gap]) -> f64 {
+    fn ways_back(&self, gaps: &[Gap]) -> Vec<Part> {
         let slot_count = self.times_us.len() / 2;
         let (back, never): (Vec<&Gap>, Vec<&Gap>) = gaps.iter().partition(|gap| gap.returns);
-        let sorted = self.by_distance(&back, |gap| gap.to as usize + slot_count - self.peak);
+        let ahead = |gap: &Gap| (gap.to as usize + slot_count - self.peak) % slot_count;
         let mut later_bytes = self.total_bytes(&back) + self.total_bytes(&never);
-        let mut bound_us: f64 = 0.0;
-        for (distance, size_bytes) in sorted {
+        let step = |(distance, size_bytes): (usize, u64)| {
             later_bytes -= size_bytes;
             let bytes = self.excess_bytes.saturating_sub(later_bytes);
             // The copies can start when the peak slot does.
             let window_us = self.times_us[self.peak + distance] - self.times_us[self.peak];
-            bound_us = bound_us.max(self.added_us(bytes, self.link.in_bytes_per_us, window_us));
-        }
-        bound_us
+            Part { distance, bytes: bytes as f64, window_us }
+        };
+        self.by_distance(&back, ahead).into_iter().map(step).collect()
     }
 
     /// The way out: of what is away in the peak slot, all but what was free to leave before some
     /// slot must leave between that slot and the peak.
-    fn out_us(&self, gaps: &[Gap], ages: &[usize]) -> f64 {
+    fn ways_out(&self, gaps: &[Gap], first: &[i64]) -> Vec<Part> {
         let slot_count = self.times_us.len() / 2;
         let late = |gap: &&Gap| !gap.clean && gap.from >= 0;
         let (left, free): (Vec<&Gap>, Vec<&Gap>) = gaps.iter().partition(late);
-        let sorted = self.by_distance(&left, |gap| ages[gap.version as usize]);
+        let behind = |gap: &Gap| {
+            let own = (self.peak + slot_count - gap.from as usize) % slot_count;
+            let earlier = position(gap, slot_count) - first[gap.version as usize];
+            (own + earlier as usize).min(slot_count)
+        };
         let mut earlier_bytes = self.total_bytes(&left) + self.total_bytes(&free);
-        let mut bound_us: f64 = 0.0;
         let peak = self.peak + slot_count;
-        for (distance, size_bytes) in sorted {
+        let step = |(distance, size_bytes): (usize, u64)| {
             earlier_bytes -= size_bytes;
             let bytes = self.excess_bytes.saturating_sub(earlier_bytes);
             let window_us = self.times_us[peak] - self.times_us[peak - distance];
-            bound_us = bound_us.max(self.added_us(bytes, self.link.out_bytes_per_us, window_us));
-        }
-        bound_us
+            Part { distance, bytes: bytes as f64, window_us }
+        };
+        self.by_distance(&left, behind).into_iter().map(step).collect()
     }
 
     /// Sizes by distance from the peak within a step, nearest first.
     fn by_distance(&self, gaps: &[&Gap], slots: impl Fn(&Gap) -> usize) -> Vec<(usize, u64)> {
-        let slot_count = self.times_us.len() / 2;
         let size_bytes = |gap: &Gap| self.trace.blocks[gap.block as usize].size_bytes;
         let mut sorted: Vec<(usize, u64)> =
-            gaps.iter().map(|gap| (slots(gap) % slot_count, size_bytes(gap))).collect();
+            gaps.iter().map(|gap| (slots(gap), size_bytes(gap))).collect();
         sorted.sort_unstable();
         sorted
     }

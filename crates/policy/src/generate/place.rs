@@ -1,8 +1,6 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
-use std::ops::Range;
-
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
@@ -184,43 +182,59 @@ impl Placer<'_> {
                 Departure::AtOnce => gap.from,
                 Departure::WhenFree => leave.issue.min(gap.to - 2).min(slot_count - 2),
             };
-            let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
             leave.issue = gap.from;
-            while leave.issue < wish && gap.from >= 0 {
-                let slot = (leave.issue + 1) as usize;
-                let rows = self.usage.slot_row[slot]..self.usage.slot_row[slot + 1];
-                if !self.try_stay(curve, rows, size_bytes) {
-                    break;
-                }
-                leave.issue += 1;
+            if gap.from >= 0 && wish > gap.from {
+                let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
+                leave.issue = self.stay_after(curve, gap.from, wish, size_bytes);
             }
         }
         leaves
     }
 
-    /// Adds a block to rows that go round at the end, if all have room for it.
-    fn try_stay(&self, curve: &mut [i64], rows: Range<u32>, size_bytes: u64) -> bool {
-        let limit_bytes = self.room_bytes.min(i64::MAX as u64) as i64;
-        let place = |row: u32| row as usize % curve.len();
-        let has_room = |row: u32| curve[place(row)] + size_bytes as i64 <= limit_bytes;
-        if !rows.clone().all(has_room) {
-            return false;
+    /// Lets a block stay behind slot `from`, up to `wish` at most, as long as there is room.
+    /// Returns the last slot that it stays for.
+    fn stay_after(&self, curve: &mut [i64], from: i64, wish: i64, size_bytes: u64) -> i64 {
+        let row = |slot: i64| self.usage.slot_row[slot as usize] as usize;
+        let start = row(from + 1);
+        let highest = self.highest_with(size_bytes);
+        let full = curve[start..row(wish + 1)].iter().position(|&bytes| bytes > highest);
+        let last = full.map_or(wish, |index| i64::from(self.usage.row_slot[start + index]) - 1);
+        for bytes in &mut curve[start..row(last + 1)] {
+            *bytes += size_bytes as i64;
         }
-        let count = curve.len();
-        for row in rows {
-            curve[row as usize % count] += size_bytes as i64;
-        }
-        true
+        last
     }
 
-    /// The rows from the begin of a slot's op to that of the next one.
-    fn rows_from(&self, slot: i64) -> Range<u32> {
+    /// Lets a block come back before slot `to`, in `wish` at the earliest, as early as there is
+    /// room from then on. Returns the slot. Both may lie in the next step.
+    fn stay_before(&self, curve: &mut [i64], wish: i64, to: i64, size_bytes: u64) -> i64 {
+        let highest = self.highest_with(size_bytes);
+        let (start, end) = (self.unrolled_row(wish), self.unrolled_row(to));
+        let parts = around(curve, start, end);
+        let first = parts[0].len();
+        let above = |part: &[i64]| part.iter().rposition(|&bytes| bytes > highest);
+        let full = above(parts[1]).map(|index| first + index).or_else(|| above(parts[0]));
+        let issue = full.map_or(wish, |index| {
+            let free_from = start + index as i64 + 1;
+            first_slot(wish, to, |slot| self.unrolled_row(slot) >= free_from)
+        });
+        for bytes in around(curve, self.unrolled_row(issue), end).into_iter().flatten() {
+            *bytes += size_bytes as i64;
+        }
+        issue
+    }
+
+    /// The most that a row may hold for a block to fit beside it.
+    fn highest_with(&self, size_bytes: u64) -> i64 {
+        self.room_bytes.min(i64::MAX as u64) as i64 - size_bytes as i64
+    }
+
+    /// The row at which a slot's op begins, counted on through the steps.
+    fn unrolled_row(&self, slot: i64) -> i64 {
         let begin_row = &self.usage.begin_row;
-        let slot = slot as usize % begin_row.len();
-        let start = begin_row[slot];
-        let end = begin_row.get(slot + 1).copied();
-        // After the last op the next step's first one follows.
-        start..end.unwrap_or_else(|| start + begin_row[0])
+        let slot_count = begin_row.len() as i64;
+        let row = begin_row[slot.rem_euclid(slot_count) as usize];
+        i64::from(row) + slot.div_euclid(slot_count) * self.usage.row_slot.len() as i64
     }
 
     /// Copies back, by deadline within the step.
@@ -262,13 +276,7 @@ impl Placer<'_> {
         for item in returns {
             let wish = timeline.slot_before(item.to, item.ahead_us);
             let wish = wish.clamp(left[item.choice] + 1, item.to);
-            let mut issue = item.to;
-            while issue > wish {
-                if !self.try_stay(curve, self.rows_from(issue - 1), item.size_bytes) {
-                    break;
-                }
-                issue -= 1;
-            }
+            let mut issue = self.stay_before(curve, wish, item.to, item.size_bytes);
             // Nothing can be issued after the last op; the next step's first one is as good.
             if issue % slot_count == slot_count - 1 {
                 issue += 1;
@@ -329,6 +337,29 @@ impl Placer<'_> {
         let slot = (slot % self.usage.slot_count() as i64) as usize;
         self.usage.slots[slot.min(self.usage.slots.len() - 1)]
     }
+}
+
+/// The rows from `start` to `end`, which may go round the step's end: those up to there, then the
+/// rest. At most one whole step.
+fn around(curve: &mut [i64], start: i64, end: i64) -> [&mut [i64]; 2] {
+    let length = ((end - start) as usize).min(curve.len());
+    let start = start.rem_euclid(curve.len() as i64) as usize;
+    let (wrapped, rest) = curve.split_at_mut(start);
+    let tail = length.min(rest.len());
+    [&mut rest[..tail], &mut wrapped[..length - tail]]
+}
+
+/// The first slot from `low` on that is good, if all after a good one are; `high` if none is.
+fn first_slot(mut low: i64, mut high: i64, good: impl Fn(i64) -> bool) -> i64 {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if good(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
 }
 
 /// Gives each copy back a start such that all end in time, the latest ones first, going round the

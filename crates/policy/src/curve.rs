@@ -155,12 +155,14 @@ impl FreeTime {
     /// Takes time from `count` slots from `start` on, the first slots first or the last ones
     /// first. Takes what there is if it is not enough.
     pub(crate) fn take(&mut self, start: usize, count: usize, mut us: f64, last_first: bool) {
+        let slots = self.free_us.len();
+        let start = start % slots;
         for step in 0..count {
             if us <= 0.0 {
                 return;
             }
-            let offset = if last_first { count - 1 - step } else { step };
-            let slot = (start + offset) % self.free_us.len();
+            let place = start + if last_first { count - 1 - step } else { step };
+            let slot = if place < slots { place } else { place - slots };
             let part = us.min(self.free_us[slot]);
             if part > 0.0 {
                 us -= part;

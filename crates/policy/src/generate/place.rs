@@ -199,9 +199,7 @@ impl Placer<'_> {
         let highest = self.highest_with(size_bytes);
         let full = curve[start..row(wish + 1)].iter().position(|&bytes| bytes > highest);
         let last = full.map_or(wish, |index| i64::from(self.usage.row_slot[start + index]) - 1);
-        for bytes in &mut curve[start..row(last + 1)] {
-            *bytes += size_bytes as i64;
-        }
+        raise(&mut curve[start..row(last + 1)], size_bytes);
         last
     }
 
@@ -218,8 +216,8 @@ impl Placer<'_> {
             let free_from = start + index as i64 + 1;
             first_slot(wish, to, |slot| self.unrolled_row(slot) >= free_from)
         });
-        for bytes in around(curve, self.unrolled_row(issue), end).into_iter().flatten() {
-            *bytes += size_bytes as i64;
+        for part in around(curve, self.unrolled_row(issue), end) {
+            raise(part, size_bytes);
         }
         issue
     }
@@ -347,6 +345,14 @@ fn around(curve: &mut [i64], start: i64, end: i64) -> [&mut [i64]; 2] {
     let (wrapped, rest) = curve.split_at_mut(start);
     let tail = length.min(rest.len());
     [&mut rest[..tail], &mut wrapped[..length - tail]]
+}
+
+/// Adds a block to rows that have room for it.
+fn raise(rows: &mut [i64], size_bytes: u64) {
+    for bytes in rows {
+        // They have room, so this never wraps; without the check it runs on whole vectors.
+        *bytes = bytes.wrapping_add(size_bytes as i64);
+    }
 }
 
 /// The first slot from `low` on that is good, if all after a good one are; `high` if none is.

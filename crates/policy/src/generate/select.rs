@@ -176,8 +176,9 @@ pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> 
 }
 
 /// Whether a range that may go round has a row in it.
-fn within((start, count): (u32, u32), row: usize, row_count: usize) -> bool {
-    (row + row_count - start as usize % row_count) % row_count < count as usize
+fn within((start, count): (u32, u32), row: u32, row_count: u32) -> bool {
+    let offset = if row >= start { row - start } else { row + row_count - start };
+    offset < count
 }
 
 /// Sums of slot weights: slots count by their time and by how far they are above what can be
@@ -229,22 +230,22 @@ impl Selector<'_> {
 
     /// The unused item that lowers a row at the least added time, and that time.
     fn best_for(&mut self, row: usize, modes: &[Mode]) -> Option<(usize, f64)> {
-        let row_count = self.usage.row_slot.len();
+        let row_count = self.usage.row_slot.len() as u32;
         let slot = self.usage.row_slot[row] as usize;
         let mut best: Option<(usize, f64)> = None;
         let mut least = f64::INFINITY;
         for position in 0..self.items.len() {
-            let item = self.items[position];
+            let item = &self.items[position];
             if item.rate >= least {
                 break;
             }
+            if item.score >= least || !within(item.rows, row as u32, row_count) {
+                continue;
+            }
+            let item = *item;
             let gap = self.gaps[item.gap as usize];
-            if item.score >= least
-                || !modes.contains(&item.mode)
-                || self.spent[item.gap as usize]
-                || !within(item.rows, row, row_count)
-                || !self.fits(&gap, item.mode)
-            {
+            let open = modes.contains(&item.mode) && !self.spent[item.gap as usize];
+            if !open || !self.fits(&gap, item.mode) {
                 continue;
             }
             let (added_us, hidden_us) = match item.mode {
@@ -271,7 +272,7 @@ impl Selector<'_> {
     fn items_of(&mut self, gap: Gap) -> impl Iterator<Item = Item> + use<> {
         let (start, count) = gap.cover();
         let (first_row, row_count) = gap.rows(self.usage);
-        let rows = (first_row as u32, row_count as u32);
+        let rows = ((first_row % self.usage.row_slot.len()) as u32, row_count as u32);
         let size_bytes = self.size_bytes(gap.block);
         let value = size_bytes as f64 * self.weight_of(start, count);
         let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use swap_core::{
     AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver, Engine,
-    Error, EventKind, FaultDriver, HostConfig, HostDriver, Link, OpIndex, OpName, OpStack, Orders,
-    Origin, Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
+    Error, EventKind, HostConfig, HostDriver, Link, OpIndex, OpName, OpStack, Orders, Origin,
+    Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
 };
 
 use super::world::{config, host, physical, word};
@@ -20,7 +20,6 @@ pub(crate) type Errors = Arc<Mutex<Vec<String>>>;
 pub(crate) struct Lab {
     pub(crate) host: Arc<HostDriver>,
     pub(crate) check: Arc<CheckDriver>,
-    pub(crate) fault: Arc<FaultDriver>,
     pub(crate) engine: Engine,
     pub(crate) ops: OpStack,
     pub(crate) errors: Errors,
@@ -86,15 +85,13 @@ impl Lab {
         device.link = Some(Link::duplex(1 << 30));
         let host = host(device);
         let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
-        let fault = Arc::new(FaultDriver::new(check.clone()));
         let mut settings = config(limit_bytes, arena_bytes);
         settings.record = false;
-        let engine = Engine::new(fault.clone(), settings).expect("an engine opens");
+        let engine = Engine::new(check.clone(), settings).expect("an engine opens");
         let ops = engine.op_stack();
         Lab {
             host,
             check,
-            fault,
             engine,
             ops,
             errors: Arc::default(),

@@ -1,1 +1,37 @@
-//! Placeholder.
+//! Planted bugs: with any one wait left out, the checker or a kernel must notice.
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config as Runs, TestRng, TestRunner};
+use swap_core::Site;
+
+use super::random_plans::{case, run_with};
+
+/// Runs in which each bug must be found.
+const RUNS_MAX: u32 = 600;
+
+#[test]
+fn every_missing_wait_is_noticed() {
+    let mut missed = Vec::new();
+    for site in Site::ALL {
+        let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
+        let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
+        let mut found = None;
+        for number in 1..=RUNS_MAX {
+            let case = case().new_tree(&mut runner).expect("a case").current();
+            let planted = run_with(&case, |engine| engine.plant(Some(site)).expect("plants"));
+            let Err(what) = planted else { continue };
+            let noticed = what.contains("not ordered") || what.contains("wrong bytes");
+            if noticed || what.contains("code -1") {
+                // The bug alone is to blame.
+                run_with(&case, |_| ()).expect("without the bug all is well");
+                found = Some((number, what));
+                break;
+            }
+        }
+        match found {
+            Some((number, what)) => println!("{site:?} after {number} runs: {what}"),
+            None => missed.push(site),
+        }
+    }
+    assert!(missed.is_empty(), "nobody noticed in {RUNS_MAX} runs: {missed:?}");
+}

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
-use swap_core::HostConfig;
+use swap_core::{Engine, HostConfig};
 
 use super::script::{Random, Script, random_plan, script};
 use super::world::{Setup, Tally, World};
@@ -34,7 +34,7 @@ impl Device {
 }
 
 #[derive(Clone, Debug)]
-struct Case {
+pub(super) struct Case {
     script: Script,
     device: Device,
     /// How much of what lies between the largest working set and everything is under the cap.
@@ -56,7 +56,7 @@ fn device() -> impl Strategy<Value = Device> {
     ]
 }
 
-fn case() -> impl Strategy<Value = Case> {
+pub(super) fn case() -> impl Strategy<Value = Case> {
     let room = prop_oneof![2 => Just(0u64), 3 => 0u64..30, 2 => 30u64..110];
     let arena = prop_oneof![4 => Just(None), 1 => (0u64..6).prop_map(Some)];
     let options = (any::<u64>(), prop::bool::weighted(0.3), any::<bool>(), any::<bool>());
@@ -95,11 +95,17 @@ fn cap(case: &Case) -> Result<u64, String> {
 }
 
 fn run(case: &Case) -> Result<Tally, String> {
+    run_with(case, |_| ())
+}
+
+/// As above; `prepare` gets the engine before anything happens.
+pub(super) fn run_with(case: &Case, prepare: impl FnOnce(&Engine)) -> Result<Tally, String> {
     let limit_bytes = cap(case)?;
     let arena_bytes = case.arena_regions.map_or(GENEROUS, |regions| regions * (64 << 10));
     let host = case.device.config(2 * limit_bytes);
     let setup = Setup { host, limit_bytes, arena_bytes, probe: case.probe, faults: false };
     let mut world = World::new(setup);
+    prepare(&world.engine);
     let mut random = Random(case.plan_seed);
     match world.open(&case.script) {
         Ok(()) => {}

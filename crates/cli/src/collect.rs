@@ -1,8 +1,8 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
 use adaptive::{
-    Decision as Planned, DeviceSpan, Machine, Direction, Plan, Simulation,
-    SpanKind as DeviceKind, Stage, Trace, TraceEvent, Treatment, simulate,
+    ActionKind, BlockIndex, Decision as Planned, DeviceSpan, Direction, Machine, OpIndex, Plan,
+    Simulation, SpanKind as DeviceKind, Stage, Trace, TraceBlock, TraceEvent, Treatment, simulate,
 };
 
 use crate::args::OptimizerState;
@@ -139,22 +139,20 @@ pub(crate) fn decisions(
     fits: bool,
     optimizer_state: OptimizerState,
 ) -> Vec<Decision> {
-    let mut decisions: Vec<Decision> = match &outcome.about {
-        Some(about) => {
+    let mut decisions: Vec<Decision> = match (&outcome.about, &outcome.plan) {
+        (Some(about), _) => {
             let stays = optimizer_state == OptimizerState::Device;
             about.decisions.iter().map(|planned| decision(planned, trace, stays)).collect()
         }
-        None => unplanned(trace, fits),
+        (None, Some(plan)) => adopted(plan, trace),
+        (None, None) => unplanned(trace, fits),
     };
-    decisions.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes));
+    decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
     decisions
 }
 
 fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
-    let op = |index: adaptive::OpIndex| {
-        let name = trace.ops.get(index.0 as usize).map_or("op", |op| &op.name);
-        format!("{name} #{}", index.0)
-    };
+    let op = |index| op_label(trace, index);
     let choice = match planned.treatment {
         Treatment::Keep => Choice::Keep,
         Treatment::Swap => Choice::Swap,
@@ -170,7 +168,7 @@ fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
         planned.reason.to_string()
     };
     Decision {
-        block: if planned.name.is_empty() { "unnamed" } else { &planned.name }.to_owned(),
+        block: label(&planned.name),
         size_bytes: planned.size_bytes,
         choice,
         away,
@@ -179,16 +177,63 @@ fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
     }
 }
 
+/// Ops of one name are many: the number tells them apart.
+fn op_label(trace: &Trace, index: OpIndex) -> String {
+    let name = trace.ops.get(index.0 as usize).map_or("op", |op| &op.name);
+    format!("{name} #{}", index.0)
+}
+
+fn label(name: &str) -> String {
+    if name.is_empty() { "unnamed" } else { name }.to_owned()
+}
+
+/// The decisions of a plan from a file, of which only the actions are known.
+fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
+    let mut decisions = Vec::new();
+    for (index, block) in (0..).zip(&trace.blocks) {
+        let block_index = BlockIndex(index);
+        let mut own = plan.actions.iter().filter(|action| action.block == block_index).peekable();
+        let mut keeps = true;
+        while let Some(action) = own.next() {
+            let choice = match action.kind {
+                ActionKind::SwapOut => Choice::Swap,
+                ActionKind::Discard => Choice::Recompute,
+                ActionKind::SwapIn | ActionKind::Replay => continue,
+            };
+            keeps = false;
+            let until_op = own.peek().map(|back| op_label(trace, back.due));
+            decisions.push(Decision {
+                block: label(&block.name),
+                size_bytes: block.size_bytes,
+                choice,
+                away: Some(Away {
+                    from_op: op_label(trace, action.op),
+                    until_op: until_op.unwrap_or_else(|| "the step's end".to_owned()),
+                }),
+                reason: "as the plan file says".to_owned(),
+                added_us: 0.0,
+            });
+        }
+        if keeps {
+            decisions.push(kept(block, "not in the plan file"));
+        }
+    }
+    decisions
+}
+
 /// The decisions of a run without a plan.
 fn unplanned(trace: &Trace, fits: bool) -> Vec<Decision> {
     let reason = if fits { "everything fits" } else { "no plan: it leaves only to make room" };
-    let keep = |block: &adaptive::TraceBlock| Decision {
-        block: if block.name.is_empty() { "unnamed" } else { &block.name }.to_owned(),
+    trace.blocks.iter().map(|block| kept(block, reason)).collect()
+}
+
+fn kept(block: &TraceBlock, reason: &str) -> Decision {
+    Decision {
+        block: label(&block.name),
         size_bytes: block.size_bytes,
         choice: Choice::Keep,
         away: None,
         reason: reason.to_owned(),
         added_us: 0.0,
-    };
-    trace.blocks.iter().map(keep).collect()
+    }
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::sync::Arc;
 
 use adaptive::{
-    ArenaConfig, Config, Engine, Error, GenerateConfig, HostConfig, HostDriver, HostLink, Link,
-    Machine, PoolConfig,
+    ArenaConfig, Config, Engine, Error, GenerateConfig, HostConfig, HostDriver, HostLink,
+    JointConfig, Link, Machine, PoolConfig, Strategy,
 };
 
 /// Chunks are multiples of this, so that the rounding of a tensor costs little beside it.
@@ -101,8 +101,10 @@ impl Setup {
     }
 
     /// Settings of the planner: whatever can leave may be planned.
-    pub(crate) fn generate(&self) -> GenerateConfig {
-        GenerateConfig { min_block_bytes: SWAP_THRESHOLD_BYTES, ..GenerateConfig::default() }
+    pub(crate) fn planning(&self, strategy: Strategy) -> JointConfig {
+        let generate =
+            GenerateConfig { min_block_bytes: SWAP_THRESHOLD_BYTES, ..GenerateConfig::default() };
+        JointConfig { strategy, generate, ..JointConfig::default() }
     }
 }
 

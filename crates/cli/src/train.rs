@@ -87,9 +87,10 @@ fn need(shape: Shape, link_bytes_per_s: u64) -> anyhow::Result<Need> {
             Bytes(room_bytes)
         )
     };
-    // The estimate is rough, but good enough not to count the ops of a model out of all reason.
+    // The estimate is rough, but good enough not to run a model out of all reason, even in
+    // pretence.
     let estimated_bytes = shape.estimated_bytes();
-    if estimated_bytes / 4 > room_bytes {
+    if shape.persistent_bytes() > room_bytes || estimated_bytes / 4 > room_bytes {
         bail!(refuse(estimated_bytes));
     }
     let roomy = Setup { limit_bytes: None, host_limit_bytes: 0, link_bytes_per_s };

@@ -51,6 +51,12 @@ pub(crate) struct Progress {
     pub(crate) step_us: f64,
 }
 
+/// A step this much slower than the best one counts as slow. The device is software and shares
+/// its cores with whatever else runs, so step times scatter more than those of a real one.
+const SLOW_RATIO: f64 = 1.6;
+/// So many slow steps in a row start a new search.
+const SLOW_STEPS: u32 = 3;
+
 /// A finished run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -125,7 +131,6 @@ struct Training<'a> {
 
 impl<'a> Training<'a> {
     fn start(job: Job<'a>, course: &Course) -> Result<Training<'a>, Error> {
-        let Setup { .. } = course.setup;
         let device = course.setup.open(Time::Real)?;
         let engine = device.engine.clone();
         let mut ops = Ops::new(&engine, Work::Real);
@@ -134,12 +139,14 @@ impl<'a> Training<'a> {
         engine.end_step()?;
         engine.drain_reports()?;
         let planner = TrainPlanner::new(
-            JointPlanner::new(course.strategy, course.setup.machine(), course.setup.generate()),
+            JointPlanner::new(course.setup.machine(), course.setup.planning(course.strategy)),
             course.optimizer_state,
         );
         let config = LoopConfig {
             limit_bytes: course.setup.enforced_bytes(),
             warmup_steps: course.warmup_steps,
+            slow_ratio: SLOW_RATIO,
+            slow_steps: SLOW_STEPS,
             ..LoopConfig::default()
         };
         let mut session = Session::new(engine.clone(), config, planner)?;

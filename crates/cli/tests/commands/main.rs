@@ -1,0 +1,6 @@
+//! The binary as its users see it: exit codes, stdout, stderr and files.
+
+mod bad_input;
+mod max_model;
+mod rig;
+mod train;

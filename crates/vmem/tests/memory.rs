@@ -1,0 +1,8 @@
+//! The pool and the arena as state machines: random calls against a simple model, judged by the
+//! order checker and by the driver's own ledger.
+
+#[cfg(test)]
+mod memory {
+    mod arena;
+    mod pool;
+}

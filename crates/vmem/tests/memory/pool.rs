@@ -1,0 +1,348 @@
+//! The device pool: swappable and small blocks on three streams that come, go, give their chunks
+//! away and get them back. Uses of memory are told to the order checker, so that reuse, unmapping
+//! and release too soon are found; the model and the ledger find the rest.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use vmem::{
+    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
+    DevicePtr, Driver, EventHandle, EventKind, HostConfig, HostDriver, MemoryError, Point,
+    PoolConfig, Site, StreamId, Uses,
+};
+
+const GRANULARITY: u64 = 4096;
+const THRESHOLD: u64 = 8192;
+const LIMIT: u64 = 128 << 10;
+const SIZES: [u64; 7] = [1, 700, 5000, 8192, 12_000, 20_000, 32_768];
+
+#[derive(Clone, Debug)]
+enum Call {
+    Allocate(usize, usize),
+    Free(prop::sample::Index),
+    /// A use on a stream, ordered by its owner.
+    Use(prop::sample::Index, usize, bool),
+    /// Copied out and given away.
+    Detach(prop::sample::Index),
+    /// Taken back if the chunk is still there, else copied in.
+    Return(prop::sample::Index),
+    Poll,
+    Trim,
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let at = any::<prop::sample::Index>;
+    let call = prop_oneof![
+        8 => (0..SIZES.len(), 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
+        4 => at().prop_map(Call::Free),
+        8 => (at(), 0usize..2, any::<bool>()).prop_map(|(at, on, w)| Call::Use(at, on, w)),
+        4 => at().prop_map(Call::Detach),
+        5 => at().prop_map(Call::Return),
+        3 => Just(Call::Poll),
+        1 => Just(Call::Trim),
+    ];
+    prop::collection::vec(call, 1..150)
+}
+
+#[derive(Default, Debug)]
+struct Tally {
+    allocated: u64,
+    full: u64,
+    detached: u64,
+    retaken: u64,
+    attached: u64,
+    returned_full: u64,
+    freed_away: u64,
+    trimmed: u64,
+    accesses: u64,
+}
+
+#[derive(Debug)]
+struct Model {
+    id: BlockId,
+    requested_bytes: u64,
+    swappable: bool,
+    address: DevicePtr,
+    /// `Some` while it is away.
+    away: Option<Departure>,
+    arrived: Option<Point>,
+}
+
+impl Model {
+    fn size_bytes(&self) -> u64 {
+        let unit = if self.swappable { GRANULARITY } else { 512 };
+        self.requested_bytes.max(1).next_multiple_of(unit)
+    }
+}
+
+struct Bench {
+    host: Arc<HostDriver>,
+    check: Arc<CheckDriver>,
+    memory: DeviceMemory,
+    /// Two that compute and one that copies.
+    streams: [StreamId; 3],
+    event: EventHandle,
+    live: Vec<Model>,
+    tally: Tally,
+}
+
+type Outcome = Result<(), TestCaseError>;
+
+fn fail<T>(error: impl std::fmt::Display) -> Result<T, TestCaseError> {
+    Err(TestCaseError::fail(error.to_string()))
+}
+
+impl Bench {
+    fn new(seed: u64) -> Bench {
+        let mut settings = HostConfig::lockstep(2 * LIMIT, seed);
+        settings.granularity_bytes = GRANULARITY;
+        let host = HostDriver::new(settings).expect("opens");
+        let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
+        let pool = PoolConfig {
+            limit_bytes: LIMIT,
+            swap_threshold_bytes: THRESHOLD,
+            segment_bytes: 16_384,
+        };
+        let arena = ArenaConfig { limit_bytes: 0, region_bytes: 4096 };
+        let mut memory = DeviceMemory::new(check.clone(), pool, arena).expect("opens");
+        let streams = [(); 3].map(|()| memory.streams.create().expect("a stream"));
+        let event = check.create_event(EventKind::Order).expect("an event");
+        Bench { host, check, memory, streams, event, live: Vec::new(), tally: Tally::default() }
+    }
+
+    /// Bytes that nobody can take: resident blocks and segments.
+    fn taken_bytes(&self) -> u64 {
+        let resident = self.live.iter().filter(|it| it.swappable && it.away.is_none());
+        let segments = self.memory.pool.stats().segment_bytes.current;
+        resident.map(Model::size_bytes).sum::<u64>() + segments
+    }
+
+    fn note(
+        &mut self,
+        stream: StreamId,
+        start: DevicePtr,
+        size_bytes: u64,
+        write: bool,
+    ) -> Outcome {
+        let mode = if write { AccessMode::Write } else { AccessMode::Read };
+        let access = Access { start, size_bytes, mode };
+        let handle = self.memory.streams.handle(stream);
+        self.tally.accesses += 1;
+        self.check.note_access(handle, &[access]).or_else(fail)
+    }
+
+    fn order(&mut self, stream: StreamId, point: Point, site: Site) -> Outcome {
+        self.memory.streams.order_after(stream, point, site).or_else(fail)
+    }
+
+    fn allocate(&mut self, size: usize, on: usize) -> Outcome {
+        let requested_bytes = SIZES[size];
+        let swappable = requested_bytes >= THRESHOLD;
+        let needed = if swappable { requested_bytes.next_multiple_of(GRANULARITY) } else { 16_384 };
+        let fits = self.taken_bytes() + needed <= LIMIT;
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        match pool.allocate(streams, requested_bytes, self.streams[on]) {
+            Ok(id) => {
+                prop_assert!(fits || !swappable);
+                let address = pool.address(id);
+                let block =
+                    Model { id, requested_bytes, swappable, address, away: None, arrived: None };
+                for other in &self.live {
+                    let (a, b) = (address.0, other.address.0);
+                    prop_assert!(a + block.size_bytes() <= b || b + other.size_bytes() <= a);
+                }
+                prop_assert_eq!(pool.is_swappable(id), swappable);
+                self.tally.allocated += 1;
+                // It may be written at once on its own stream.
+                self.note(self.streams[on], address, requested_bytes, true)?;
+                let point = self.memory.streams.advance(self.streams[on]);
+                self.memory.pool.note_use(id, point);
+                self.live.push(block);
+            }
+            Err(MemoryError::DeviceFull { missing_bytes, limit_bytes }) => {
+                prop_assert!(!fits);
+                prop_assert_eq!(missing_bytes, self.taken_bytes() + needed - LIMIT);
+                prop_assert_eq!(limit_bytes, LIMIT);
+                self.tally.full += 1;
+            }
+            Err(error) => return fail(error),
+        }
+        Ok(())
+    }
+
+    fn use_(&mut self, at: usize, on: usize, write: bool) -> Outcome {
+        let (stream, other) = (self.streams[on], self.streams[1 - on]);
+        let (id, address, size_bytes, arrived) = {
+            let block = &self.live[at];
+            if block.away.is_some() {
+                return Ok(());
+            }
+            (block.id, block.address, block.requested_bytes, block.arrived)
+        };
+        // The owner's own order between its streams.
+        let handles = [stream, other].map(|stream| self.memory.streams.handle(stream));
+        self.check.record_event(self.event, handles[1]).or_else(fail)?;
+        self.check.wait_event(handles[0], self.event).or_else(fail)?;
+        if let Some(point) = arrived {
+            self.order(stream, point, Site::TouchAfterArrival)?;
+        }
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.map_block(streams, id).or_else(fail)?;
+        prop_assert_eq!(pool.address(id), address);
+        self.note(stream, address, size_bytes, write)?;
+        let point = self.memory.streams.advance(stream);
+        self.memory.pool.note_use(id, point);
+        Ok(())
+    }
+
+    fn detach(&mut self, at: usize) -> Outcome {
+        let block = &self.live[at];
+        if block.away.is_some() || !block.swappable {
+            return Ok(());
+        }
+        let (id, size_bytes, copy) = (block.id, block.size_bytes(), self.streams[2]);
+        for &point in self.memory.pool.uses(id).clone().points() {
+            self.order(copy, point, Site::CopyOutAfterUse)?;
+        }
+        let home = self.memory.pool.home(id);
+        self.note(copy, home, size_bytes, false)?;
+        let copied = self.memory.streams.advance(copy);
+        let departure = self.memory.pool.detach(id, Uses::of(copied));
+        let block = &mut self.live[at];
+        (block.away, block.arrived) = (Some(departure), Some(copied));
+        self.tally.detached += 1;
+        Ok(())
+    }
+
+    fn return_(&mut self, at: usize) -> Outcome {
+        let taken = self.taken_bytes();
+        let block = &mut self.live[at];
+        let Some(departure) = block.away else { return Ok(()) };
+        let (id, size_bytes) = (block.id, block.size_bytes());
+        if self.memory.pool.retake(id, departure) {
+            block.away = None;
+            self.tally.retaken += 1;
+            return Ok(());
+        }
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        match pool.attach(streams, id) {
+            Ok(ready) => {
+                prop_assert!(taken + size_bytes <= LIMIT);
+                let copy = self.streams[2];
+                for &point in ready.points() {
+                    self.order(copy, point, Site::CopyInAfterRelease)?;
+                }
+                let home = self.memory.pool.home(id);
+                self.note(copy, home, size_bytes, true)?;
+                let arrived = self.memory.streams.advance(copy);
+                self.memory.pool.note_use(id, arrived);
+                let block = &mut self.live[at];
+                (block.away, block.arrived) = (None, Some(arrived));
+                self.tally.attached += 1;
+            }
+            Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
+                prop_assert_eq!(missing_bytes, (taken + size_bytes).saturating_sub(LIMIT));
+                prop_assert!(missing_bytes > 0);
+                self.tally.returned_full += 1;
+            }
+            Err(error) => return fail(error),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, call: &Call) -> Outcome {
+        let pick = |at: &prop::sample::Index, live: &[Model]| at.index(live.len());
+        match call {
+            Call::Allocate(size, on) => self.allocate(*size, *on)?,
+            Call::Poll => {
+                let DeviceMemory { pool, streams, .. } = &mut self.memory;
+                pool.poll(streams).or_else(fail)?;
+            }
+            Call::Trim => {
+                let DeviceMemory { pool, streams, .. } = &mut self.memory;
+                pool.trim(streams).or_else(fail)?;
+                prop_assert_eq!(pool.stats().cached_bytes, 0);
+                self.tally.trimmed += 1;
+            }
+            _ if self.live.is_empty() => {}
+            Call::Free(at) => {
+                let block = self.live.swap_remove(pick(at, &self.live));
+                self.tally.freed_away += u64::from(block.away.is_some());
+                self.memory.pool.free(block.id);
+                prop_assert!(!self.memory.pool.is_live(block.id));
+            }
+            Call::Use(at, on, write) => self.use_(pick(at, &self.live), *on, *write)?,
+            Call::Detach(at) => self.detach(pick(at, &self.live))?,
+            Call::Return(at) => self.return_(pick(at, &self.live))?,
+        }
+        self.verdict()
+    }
+
+    /// Recomputes every counter, and asks the ledger.
+    fn verdict(&self) -> Outcome {
+        let (ledger, stats) = (self.host.ledger(), self.memory.pool.stats());
+        prop_assert!(ledger.chunk_bytes_peak <= LIMIT);
+        prop_assert_eq!(stats.reserved_bytes.current, ledger.chunk_bytes);
+        prop_assert_eq!(stats.reserved_bytes.peak, ledger.chunk_bytes_peak);
+        prop_assert_eq!(self.memory.pool.held_bytes(), ledger.chunk_bytes);
+        prop_assert_eq!(stats.cached_bytes, ledger.chunk_bytes - self.taken_bytes());
+        let sum = |of: &dyn Fn(&Model) -> u64| self.live.iter().map(of).sum::<u64>();
+        prop_assert_eq!(stats.requested_bytes.current, sum(&|it| it.requested_bytes));
+        prop_assert_eq!(stats.allocated_bytes.current, sum(&Model::size_bytes));
+        let active = sum(&|it| if it.away.is_none() { it.size_bytes() } else { 0 });
+        prop_assert_eq!(stats.active_bytes.current, active);
+        for block in &self.live {
+            prop_assert!(self.memory.pool.is_live(block.id));
+            prop_assert_eq!(self.memory.pool.address(block.id), block.address);
+        }
+        prop_assert_eq!(self.check.violation_count(), 0);
+        Ok(())
+    }
+}
+
+fn run(seed: u64, calls: &[Call]) -> Result<Tally, TestCaseError> {
+    let mut bench = Bench::new(seed);
+    for call in calls {
+        bench.step(call)?;
+    }
+    let Bench { host, check, memory, event, tally, .. } = bench;
+    drop(memory);
+    check.destroy_event(event).or_else(fail)?;
+    prop_assert!(host.ledger().is_empty(), "{:?}", host.ledger());
+    prop_assert_eq!(check.violation_count(), 0);
+    Ok(tally)
+}
+
+#[test]
+fn the_pool_agrees_with_a_simple_model_and_the_ledger() {
+    let config = Runs { cases: 2500, failure_persistence: None, ..Runs::default() };
+    let rng = TestRng::deterministic_rng(config.rng_algorithm);
+    let mut runner = TestRunner::new_with_rng(config, rng);
+    let all = RefCell::new(Vec::new());
+    let result = runner.run(&(any::<u64>(), calls()), |(seed, calls)| {
+        all.borrow_mut().push(run(seed, &calls)?);
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let all = all.into_inner();
+    let sum = |of: &dyn Fn(&Tally) -> u64| all.iter().map(of).sum::<u64>();
+    let counts = [
+        ("allocated", sum(&|it| it.allocated)),
+        ("full", sum(&|it| it.full)),
+        ("detached", sum(&|it| it.detached)),
+        ("retaken", sum(&|it| it.retaken)),
+        ("attached", sum(&|it| it.attached)),
+        ("no room to return", sum(&|it| it.returned_full)),
+        ("freed while away", sum(&|it| it.freed_away)),
+        ("trimmed", sum(&|it| it.trimmed)),
+        ("accesses", sum(&|it| it.accesses)),
+    ];
+    println!("{counts:?}");
+    for (what, count) in counts {
+        assert!(count > 50, "{what}: {count}");
+    }
+}

@@ -40,7 +40,8 @@ impl Default for RecomputeConfig {
 /// use adaptive::{RecomputeConfig, recompute_options};
 /// use policy::synthetic::{TransformerShape, transformer_trace};
 ///
-/// let shape = TransformerShape { layers: 2, weight_mib: 8, activation_mib: 16, forward_us: 900.0 };
+/// let shape =
+///     TransformerShape { layers: 2, weight_mib: 8, activation_mib: 16, forward_us: 900.0 };
 /// let trace = transformer_trace(&shape);
 /// let options = recompute_options(&trace, &RecomputeConfig::default());
 /// let names: Vec<&str> =

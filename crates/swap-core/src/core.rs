@@ -13,6 +13,20 @@ use crate::recorder::Recorder;
 use crate::step::{PendingReport, Step};
 use crate::trace::{BlockIndex, OpIndex, Origin, TraceEvent};
 
+/// Where small blocks and those of replays stand: nowhere.
+pub(crate) const NO_PLACE: BlockIndex = BlockIndex(u32::MAX);
+
+/// Who allocates a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// No op: nobody holds the block.
+    Nobody,
+    /// An op of the step, which then pins it.
+    Op(OpIndex),
+    /// An op of a replay, which then pins it.
+    Replay,
+}
+
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) memory: DeviceMemory,
@@ -74,26 +88,28 @@ impl Core {
         })
     }
 
-    /// Allocates a block; `op` is the op that asks, which then pins it.
+    /// Allocates a block.
     pub(crate) fn allocate(
         &mut self,
         size_bytes: u64,
         name: &str,
         stream: StreamId,
-        op: Option<OpIndex>,
+        asker: Asker,
     ) -> Result<BlockId, Error> {
         let id = self.allocate_memory(size_bytes, stream)?;
         self.clock += 1;
         let swappable = self.memory.pool.is_swappable(id);
-        let origin = match op {
-            Some(op) => Origin::Op(op),
-            None => Origin::Before(OpIndex(self.step.op_count)),
+        let origin = match asker {
+            Asker::Op(op) => Origin::Op(op),
+            Asker::Nobody | Asker::Replay => Origin::Before(OpIndex(self.step.op_count)),
         };
-        let place = if swappable { self.step.next_place(id) } else { BlockIndex(u32::MAX) };
+        // Replays come and go with the plan, so what they allocate has no place in the step.
+        let placed = swappable && asker != Asker::Replay;
+        let place = if placed { self.step.next_place(id) } else { NO_PLACE };
         let entry = Entry {
             id,
             state: State::Resident,
-            pins: u32::from(op.is_some()),
+            pins: u32::from(asker != Asker::Nobody),
             place,
             origin,
             birth: self.clock,
@@ -112,14 +128,16 @@ impl Core {
         }
         self.entries[id.index()] = Some(entry);
         if swappable {
+            self.resident_bytes += self.memory.pool.size_bytes(id);
+        }
+        if placed {
             let size_bytes = self.memory.pool.size_bytes(id);
-            self.resident_bytes += size_bytes;
             self.step.signature = self.step.signature.mix(size_bytes);
             if let Some(recorder) = &mut self.recorder {
                 recorder.block(size_bytes, origin, name);
             }
             self.event(TraceEvent::Allocate(place));
-        } else {
+        } else if !swappable {
             self.note_segments();
         }
         self.note_resident_peak();
@@ -133,7 +151,7 @@ impl Core {
             return Err(Error::Freed);
         }
         let place = entry.place;
-        if self.memory.pool.is_swappable(id) {
+        if place != NO_PLACE {
             self.event(TraceEvent::Free(place));
         }
         self.entry_mut(id)?.free_wanted = true;

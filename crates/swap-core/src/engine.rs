@@ -9,7 +9,7 @@ use vmem::{
     StreamId,
 };
 
-use crate::core::Core;
+use crate::core::{Asker, Core};
 use crate::entry::Residency;
 use crate::error::Error;
 use crate::orders::Orders;
@@ -114,7 +114,7 @@ impl Engine {
     /// # Errors
     /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold.
     pub fn allocate(&self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
-        self.shared.lock()?.allocate(size_bytes, name, self.shared.compute, None)
+        self.shared.lock()?.allocate(size_bytes, name, self.shared.compute, Asker::Nobody)
     }
 
     /// Frees a block. Legal in every state; work already submitted still sees it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use vmem::{Access, AccessMode, BlockId, DevicePtr, EventHandle, HostFunction, Operands, StreamId};
 
-use crate::core::Core;
+use crate::core::{Asker, Core};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::name::OpName;
@@ -179,7 +179,8 @@ impl OpStack {
     pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
         let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
-        let block = core.allocate(size_bytes, name, frame.stream, Some(frame.op))?;
+        let asker = if frame.replay.is_some() { Asker::Replay } else { Asker::Op(frame.op) };
+        let block = core.allocate(size_bytes, name, frame.stream, asker)?;
         if let Err(error) = self.settle(&mut core) {
             core.free(block)?;
             return Err(error);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vmem::{AccessMode, BlockId, Copy, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
 
-use crate::core::Core;
+use crate::core::{Core, NO_PLACE};
 use crate::entry::{Entry, HostCopy, State};
 use crate::error::Error;
 use crate::recipe::Replayable;
@@ -76,7 +76,6 @@ impl Core {
         // It is on its way, and the stream waits for it; or this is a replay.
         self.clock += 1;
         let clock = self.clock;
-        let swappable = self.memory.pool.is_swappable(id);
         let entry = self.entry_mut(id)?;
         entry.pins += 1;
         entry.last_touch = clock;
@@ -86,7 +85,7 @@ impl Core {
                 entry.version += 1;
                 entry.replayable = None;
             }
-            if swappable {
+            if place != NO_PLACE {
                 self.event(TraceEvent::Touch(place, mode));
             }
         }

@@ -43,17 +43,15 @@ impl DeviceMemory {
     /// Waits for the device and gives everything back. Blocks that are live are lost.
     ///
     /// # Errors
-    /// The first failure; the rest is still given back.
+    /// The first failure; the rest is still given back. But if the device cannot be waited for,
+    /// nothing is: its work may still use the memory, which is then left to the driver.
     pub fn close(&mut self) -> Result<(), DriverError> {
         if !std::mem::replace(&mut self.open, false) {
             return Ok(());
         }
         let streams = &mut self.streams;
-        streams
-            .synchronize()
-            .or_else(|_| streams.synchronize())
-            .and(self.pool.dismantle(streams))
-            .and(self.arena.dismantle())
+        streams.synchronize().or_else(|_| streams.synchronize())?;
+        self.pool.dismantle(streams).and(self.arena.dismantle())
     }
 }
 

@@ -161,7 +161,7 @@ fn assert_busy(tally: &Tally) {
 fn no_plan_breaks_a_promise() {
     let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
     let config = Runs {
-        cases: cases.unwrap_or(400),
+        cases: cases.unwrap_or(1500),
         failure_persistence: None,
         max_shrink_iters: 3000,
         ..Runs::default()

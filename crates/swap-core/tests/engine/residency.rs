@@ -4,9 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use swap_core::{AccessMode, ActionKind, Error, HostConfig, Orders, Plan, Recipe, Residency};
+use swap_core::{
+    AccessMode, ActionKind, Engine, Error, ErrorKind, FaultDriver, FaultPlan, HostConfig, Orders,
+    Plan, Recipe, Residency,
+};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};
+use super::world::config;
 
 #[test]
 fn a_touch_while_leaving_takes_the_chunk_back() {
@@ -596,6 +600,71 @@ fn a_panic_in_a_recipe_harms_nobody_else() {
     lab.op(&[read(block, 2)]).expect("replays");
     assert_eq!(count.load(Ordering::Relaxed), 2);
     lab.finish();
+}
+
+#[test]
+fn what_a_replay_allocates_has_no_place_in_the_step() {
+    let mut lab = Lab::new(ENOUGH);
+    let block = lab.make(1);
+    let errors = Arc::clone(&lab.errors);
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
+    lab.ops
+        .recipe(Recipe::new(move |ops| {
+            ops.begin(OP)?;
+            let workspace = ops.allocate(BLOCK, "workspace")?;
+            work(ops, &[write(workspace, 9), write(block, 2)], &errors)?;
+            ops.free(workspace)?;
+            ops.end()
+        }))
+        .expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.total();
+    let mut signatures = Vec::new();
+    for discards in [false, true] {
+        if discards {
+            lab.discard(block);
+        }
+        lab.engine.set_orders(true, None).expect("between steps");
+        lab.op(&[read(block, 2)]).expect("reads");
+        let report = lab.engine.end_step().expect("ends").pop().expect("a recorded step");
+        let trace = report.trace.expect("it was recorded");
+        assert_eq!((trace.blocks.len(), trace.events.len()), (1, 3));
+        signatures.push(report.signature);
+        lab.engine.set_orders(false, None).expect("between steps");
+    }
+    assert_eq!(signatures[0], signatures[1]);
+    lab.finish();
+}
+
+#[test]
+fn nothing_is_taken_from_a_device_that_cannot_be_waited_for() {
+    let mut lab = Lab::with(ENOUGH, ENOUGH, HostConfig::threads(2 * ENOUGH));
+    let block = lab.make(1);
+    let fault = Arc::new(FaultDriver::new(lab.check.clone()));
+    let engine = Engine::new(fault.clone(), config(ENOUGH, ENOUGH)).expect("opens");
+    let mut ops = engine.op_stack();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    ops.begin(OP).expect("begins");
+    let held = ops.allocate(BLOCK, "held").expect("room");
+    ops.touch(held, AccessMode::Write).expect("touches");
+    ops.launch(1.0, move |given| {
+        let words = given.write::<u64>(0);
+        released.recv().expect("it is released");
+        words.fill(7);
+    })
+    .expect("launches");
+    ops.end().expect("ends");
+    drop(ops);
+    let never = FaultPlan::for_good(1, ErrorKind::Failed).only("synchronize_stream");
+    fault.arm(never);
+    drop(engine);
+    // The kernel still runs, on memory that is still there.
+    release.send(()).expect("the kernel waits");
+    lab.settle();
+    assert_eq!(lab.check.violations().first(), None);
+    lab.op(&[read(block, 1)]).expect("reads");
+    lab.errors();
 }
 
 #[test]

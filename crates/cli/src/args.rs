@@ -130,7 +130,7 @@ pub(crate) enum StrategyArg {
     Keep,
     /// Planned copies to the host and back
     Swap,
-    /// Planned dropping and recomputing
+    /// Planned dropping and recomputing; copies only for what then remains
     Recompute,
     /// Whichever is cheaper, block by block
     Joint,

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use crate::gpt::random::Random;
 
 /// The repository's own documents: what a run without a text file trains on.
-const DOCUMENTS: [&str; 3] = [
-    include_str!("../../npu-sys/src/driver.rs"),
-    include_str!("../../npu-sys/src/types.rs"),
-    include_str!("../../vmem/src/chunk_cache.rs"),
+const DOCUMENTS: [&str; 4] = [
+    include_str!("../../../README.md"),
+    include_str!("../../../ARCHITECTURE.md"),
+    include_str!("../../../docs/promises.md"),
+    include_str!("../../../docs/plan-format.md"),
 ];
 
 /// A text that cannot be used, and how to mend it.

@@ -1,6 +1,6 @@
 //! The command `train`: without a cap, then under it, then the reports.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ fn announce(request: &Request<'_>, need: &Need, setup: &Setup) -> anyhow::Result
     let Shape { layers, hidden, heads, seq, batch, .. } = shape;
     let chosen = if args.memory.is_some() { "as asked for" } else { "half of that; see --memory" };
     say(&format!(
-        "GPT of {} parameters: {layers} layers, hidden {hidden}, {heads} heads, batches of \
+        "GPT of {} parameters: layers {layers}, hidden {hidden}, heads {heads}, batches of \
          {batch} x {seq} tokens\nneeds {} of device memory, gets {} ({chosen}), strategy {}\n\n",
         shape.parameter_count(),
         Bytes(need.peak_bytes),
@@ -277,8 +277,11 @@ fn write_files(out: &OutFolder, run: &Run, outcome: &Outcome) -> anyhow::Result<
     Ok(())
 }
 
-/// Prints to stdout. A reader that has gone away ends the program like any other failed write.
+/// Prints to stdout. A reader that has seen enough and gone away is no error.
 pub(crate) fn say(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write to stdout")
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to stdout"),
+    }
 }

@@ -145,7 +145,8 @@ fn out_holds_four_files_that_parse() {
     let plan = parse("plan.json");
     assert_eq!(plan["format"], "smartswap-plan");
     assert!(!plan["body"]["actions"].as_array().unwrap().is_empty());
-    assert!(!parse("trace.json")["ops"].as_array().unwrap().is_empty());
+    let trace = parse("trace.json");
+    let tensors = trace["tensors"].as_array().unwrap();
 
     let timeline = parse("timeline.json");
     let events = timeline["traceEvents"].as_array().unwrap();
@@ -153,8 +154,11 @@ fn out_holds_four_files_that_parse() {
         let copies = events.iter().filter(|event| event["cat"] == category);
         copies
             .map(|copy| {
-                let tensor = copy["args"]["tensor"].as_str().unwrap();
-                assert!(tensor.contains('.') || tensor.contains("embed"), "{tensor} is no tensor");
+                let is_it = |tensor: &Value| {
+                    tensor["name"] == copy["args"]["tensor"]
+                        && tensor["bytes"] == copy["args"]["bytes"]
+                };
+                assert!(tensors.iter().any(is_it), "{copy} is of no tensor");
                 number(&copy["args"], "bytes")
             })
             .sum()
@@ -162,7 +166,8 @@ fn out_holds_four_files_that_parse() {
     assert_eq!(copied("swap-out"), number(&object, "swapped_out_bytes_per_step"));
     assert_eq!(copied("swap-in"), number(&object, "swapped_in_bytes_per_step"));
     let ops = events.iter().filter(|event| event["cat"] == "op").count();
-    assert_eq!(ops, parse("trace.json")["ops"].as_array().unwrap().len());
+    assert!(ops > 0);
+    assert_eq!(ops, trace["ops"].as_array().unwrap().len());
 
     let page = read("report.html");
     assert!(page.starts_with("<!doctype html>") || page.starts_with("<!DOCTYPE html>"));

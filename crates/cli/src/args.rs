@@ -58,7 +58,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     pub(crate) verify: bool,
     /// Speed of the link between device and host, each way
-    #[arg(long, default_value = "2GiB/s", value_name = "SIZE/s", value_parser = rate)]
+    #[arg(long, default_value = "512MiB/s", value_name = "SIZE/s", value_parser = rate)]
     pub(crate) link: u64,
     /// Folder for plan.json, trace.json, timeline.json and report.html
     #[arg(long, value_name = "DIR")]
@@ -82,7 +82,7 @@ pub(crate) struct MaxModelArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
     /// Speed of the link between device and host, each way
-    #[arg(long, default_value = "2GiB/s", value_name = "SIZE/s", value_parser = rate)]
+    #[arg(long, default_value = "512MiB/s", value_name = "SIZE/s", value_parser = rate)]
     pub(crate) link: u64,
     /// Print one JSON object and nothing else
     #[arg(long)]

@@ -106,7 +106,7 @@ pub(super) fn headline(run: &Run) -> String {
         (None, None) => String::new(),
     };
     let losses = match run.bit_identical {
-        Some(true) => "; losses identical bit for bit",
+        Some(true) => "; losses and weights identical bit for bit",
         Some(false) => "; LOSSES DIFFER from the uncapped run",
         None => "",
     };
@@ -146,7 +146,8 @@ mod tests {
         let mut run = sample::swapping();
         assert_eq!(
             headline(&run),
-            "Trained in 48 % of the memory at 1.06x the time; losses identical bit for bit."
+            "Trained in 48 % of the memory at 1.06x the time; \
+             losses and weights identical bit for bit."
         );
         run.bit_identical = Some(false);
         assert!(headline(&run).ends_with("LOSSES DIFFER from the uncapped run."));

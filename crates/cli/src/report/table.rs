@@ -104,7 +104,7 @@ misses                        21             2        0         -
 rescues                       30             3        0         -
 
 peak on the device 412 MiB of a cap of 430 MiB
-Trained in 48 % of the memory at 1.06x the time; losses identical bit for bit.
+Trained in 48 % of the memory at 1.06x the time; losses and weights identical bit for bit.
 ";
         assert_eq!(table, expected);
     }

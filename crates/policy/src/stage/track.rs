@@ -44,6 +44,8 @@ enum State {
         slow: u32,
         /// Undisturbed steps in a row.
         calm: u32,
+        /// The next step comes from another plan: blocks still have to find their places.
+        moving_in: bool,
     },
 }
 
@@ -90,7 +92,7 @@ impl Track {
     pub(crate) fn stage(&self) -> Stage {
         match self.state {
             State::WarmUp { .. } => Stage::WarmUp,
-            State::Search(_) => Stage::SearchPolicy,
+            State::Search(_) | State::Stable { moving_in: true, .. } => Stage::SearchPolicy,
             State::Stable { .. } => Stage::Stable,
         }
     }
@@ -153,7 +155,7 @@ impl Track {
                     self.state = State::WarmUp { matched: 0, clean: true };
                 }
             }
-            State::Stable { .. } if !seen.settled => {}
+            State::Stable { moving_in, .. } if !seen.settled => *moving_in = false,
             State::Stable { .. } => self.watch(config, Measured::of(report)),
         }
     }
@@ -250,9 +252,10 @@ impl Track {
     /// Watches a settled Stable step for signs that the plan no longer serves.
     fn watch(&mut self, config: &LoopConfig, measured: Measured) {
         let is_slow = self.is_slow(config, &measured);
-        let State::Stable { slow, calm } = &mut self.state else {
+        let State::Stable { slow, calm, moving_in } = &mut self.state else {
             unreachable!("called in Stable only");
         };
+        *moving_in = false;
         *slow = if is_slow { *slow + 1 } else { 0 };
         *calm = if is_slow || !measured.is_clean() { 0 } else { *calm + 1 };
         let disturbed = *slow >= config.slow_steps || !measured.is_clean();
@@ -280,7 +283,9 @@ impl Track {
     }
 
     fn settle(&mut self) {
-        self.state = State::Stable { slow: 0, calm: 0 };
+        let best = self.best_choice().print;
+        let moving_in = matches!(&self.state, State::Search(last) if last.choice.print != best);
+        self.state = State::Stable { slow: 0, calm: 0, moving_in };
     }
 
     fn best_choice(&self) -> Choice {

@@ -24,21 +24,21 @@ const RULES: [Rule; 9] = [
         name: "npu-sys",
         inner: &[],
         inner_tests: &[],
-        outer: &["bytemuck", "libloading", "rustix", "smallvec", "thiserror"],
+        outer: &["bytemuck", "rustix", "smallvec", "thiserror"],
         outer_tests: &["proptest"],
     },
     Rule {
         name: "vmem",
         inner: &["npu-sys"],
         inner_tests: &[],
-        outer: &["foldhash", "hashbrown", "smallvec", "thiserror"],
+        outer: &["smallvec", "thiserror"],
         outer_tests: &["proptest"],
     },
     Rule {
         name: "swap-core",
         inner: &["vmem"],
         inner_tests: &[],
-        outer: &["foldhash", "hashbrown", "smallvec", "thiserror", "tracing"],
+        outer: &["smallvec", "thiserror", "tracing"],
         outer_tests: &["proptest"],
     },
     Rule {
@@ -52,7 +52,7 @@ const RULES: [Rule; 9] = [
         name: "adaptive",
         inner: &["policy"],
         inner_tests: &[],
-        outer: &["thiserror"],
+        outer: &[],
         outer_tests: &["proptest"],
     },
     Rule {
@@ -66,23 +66,13 @@ const RULES: [Rule; 9] = [
         name: "cli",
         inner: &["adaptive", "kernels"],
         inner_tests: LAYERS,
-        outer: &[
-            "anyhow",
-            "askama",
-            "clap",
-            "ctrlc",
-            "indicatif",
-            "plotters",
-            "serde",
-            "serde_json",
-            "thiserror",
-        ],
+        outer: &["anyhow", "askama", "clap", "indicatif", "serde", "serde_json", "thiserror"],
         outer_tests: &["assert_cmd", "proptest", "tempfile"],
     },
     Rule {
         name: "benches",
-        inner: LAYERS,
-        inner_tests: LAYERS,
+        inner: &["adaptive"],
+        inner_tests: &["adaptive"],
         outer: &["criterion"],
         outer_tests: &["criterion"],
     },
@@ -146,7 +136,8 @@ mod tests {
         assert_eq!(found("cli", "adaptive", Use::Always), 0);
         assert_eq!(found("cli", "policy", Use::Always), 1);
         assert_eq!(found("cli", "policy", Use::TestsOnly), 0);
-        assert_eq!(found("benches", "vmem", Use::Always), 0);
+        assert_eq!(found("benches", "adaptive", Use::Always), 0);
+        assert_eq!(found("benches", "vmem", Use::Always), 1);
         assert_eq!(found("xtask", "policy", Use::Always), 1);
     }
 

@@ -12,7 +12,6 @@ fn machine(limit_bytes: u64) -> Machine {
     Machine {
         limit_bytes,
         host_limit_bytes: 1 << 42,
-        granularity_bytes: 2 << 20,
         link: Link {
             out_bytes_per_us: 55_300.0,
             in_bytes_per_us: 55_300.0,

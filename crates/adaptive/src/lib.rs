@@ -21,7 +21,6 @@
 //! let machine = Machine {
 //!     limit_bytes: 6 << 30,
 //!     host_limit_bytes: 64 << 30,
-//!     granularity_bytes: 2 << 20,
 //!     link: Link {
 //!         out_bytes_per_us: 25_000.0,
 //!         in_bytes_per_us: 25_000.0,

@@ -18,7 +18,6 @@ fn machine(link_bytes_per_us: f64) -> Machine {
     Machine {
         limit_bytes: u64::MAX / 8,
         host_limit_bytes: u64::MAX / 8,
-        granularity_bytes: 1 << 21,
         link: Link {
             out_bytes_per_us: link_bytes_per_us,
             in_bytes_per_us: link_bytes_per_us,

@@ -90,7 +90,6 @@ impl Setup {
         Machine {
             limit_bytes: self.enforced_bytes(),
             host_limit_bytes: self.host_limit_bytes,
-            granularity_bytes: GRANULARITY_BYTES,
             link: Link {
                 out_bytes_per_us: bytes_per_us,
                 in_bytes_per_us: bytes_per_us,

@@ -7,8 +7,6 @@ pub struct Machine {
     pub limit_bytes: u64,
     /// Pinned host bytes that swapped blocks may occupy.
     pub host_limit_bytes: u64,
-    /// Physical sizes are multiples of this.
-    pub granularity_bytes: u64,
     /// Copy speeds between device and host.
     pub link: Link,
     /// Fixed time of one copy before its bytes move, in microseconds.

@@ -195,13 +195,7 @@ fn without_segments(mut trace: Trace) -> Trace {
 fn machine(limit_bytes: u64) -> Machine {
     let link =
         Link { out_bytes_per_us: 9_000.0, in_bytes_per_us: 8_000.0, both_bytes_per_us: 6_000.0 };
-    Machine {
-        limit_bytes,
-        host_limit_bytes: 1 << 40,
-        granularity_bytes: GRANULARITY_BYTES,
-        link,
-        copy_submit_us: 0.0,
-    }
+    Machine { limit_bytes, host_limit_bytes: 1 << 40, link, copy_submit_us: 0.0 }
 }
 
 /// Random swaps of random blocks.

@@ -76,6 +76,22 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// for, or queried, an event behind that work).
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError>;
 
+    /// Takes device memory together with an address for it, for devices without virtual memory.
+    /// Its bytes are undefined.
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        let text = format!("{size_bytes} bytes: this driver gives memory as chunks only");
+        Err(DriverError::unsupported("allocate_device", text))
+    }
+
+    /// Frees memory that `allocate_device` returned.
+    ///
+    /// # Safety
+    /// All work that uses it has completed, and the host knows it.
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        let text = format!("{start:?}: this driver gives memory as chunks only");
+        Err(DriverError::unsupported("free_device", text))
+    }
+
     /// Allocates pinned host memory, page aligned, bytes undefined.
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError>;
 

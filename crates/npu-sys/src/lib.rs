@@ -77,15 +77,20 @@
 //!
 //! This crate decides nothing and caches nothing: every call goes to the device.
 
+mod acl;
+mod cuda;
 mod driver;
 mod error;
 mod host;
+mod load;
 mod operands;
+mod pages;
+mod system;
 mod types;
 mod wrap;
 
 pub use driver::{Driver, HostFunction, Operands};
-pub use error::{DriverError, ErrorKind};
+pub use error::{DriverError, ErrorKind, OpenError};
 pub use host::HostDriver;
 pub use host::config::{HostConfig, Link, Mode, Order};
 pub use host::ledger::Ledger;

@@ -172,6 +172,17 @@ pub struct DeviceProperties {
     pub granularity_bytes: u64,
     /// Whether kernels may address pinned host memory.
     pub can_map_host: bool,
+    /// Whether addresses and memory are two things. Without it `reserve`, `create_chunk` and
+    /// `map` are [`Unsupported`](crate::ErrorKind::Unsupported), and only
+    /// [`allocate_device`](crate::Driver::allocate_device) gives memory.
+    pub has_virtual_memory: bool,
+    /// Whether the host can read and write device memory at its device address, so that host
+    /// functions may declare accesses.
+    pub is_host_addressable: bool,
+    /// The driver's own version, as it writes it.
+    pub driver_version: String,
+    /// The NUMA node of the host memory that is nearest to the device, where the system says.
+    pub numa_node: Option<u32>,
 }
 
 /// A number of bytes as people write it: parsed from `24GiB`, `512MiB`, `1.5GB` or plain bytes,

@@ -19,20 +19,27 @@ struct Rule {
 const LAYERS: &[&str] = &["npu-sys", "vmem", "swap-core", "policy", "adaptive"];
 
 /// The workspace, bottom first. Each layer sees only the one below it.
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     Rule {
         name: "npu-sys",
         inner: &[],
         inner_tests: &[],
-        outer: &["bytemuck", "rustix", "smallvec", "thiserror"],
-        outer_tests: &["proptest"],
+        outer: &["bytemuck", "libloading", "rustix", "smallvec", "thiserror"],
+        outer_tests: &["cudarc", "proptest", "tempfile"],
+    },
+    Rule {
+        name: "acl-standin",
+        inner: &["npu-sys"],
+        inner_tests: &[],
+        outer: &[],
+        outer_tests: &[],
     },
     Rule {
         name: "vmem",
         inner: &["npu-sys"],
         inner_tests: &[],
-        outer: &["smallvec", "thiserror"],
-        outer_tests: &["proptest"],
+        outer: &["bytemuck", "half", "safetensors", "smallvec", "thiserror"],
+        outer_tests: &["proptest", "tempfile"],
     },
     Rule {
         name: "swap-core",

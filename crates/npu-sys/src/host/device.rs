@@ -94,6 +94,10 @@ impl Driver for HostDriver {
             total_bytes: self.config.capacity_bytes,
             granularity_bytes: self.config.granularity_bytes,
             can_map_host: true,
+            has_virtual_memory: true,
+            is_host_addressable: true,
+            driver_version: env!("CARGO_PKG_VERSION").to_owned(),
+            numa_node: None,
         }
     }
 

@@ -97,6 +97,10 @@ impl Driver for FakeDriver {
             total_bytes: 1 << 30,
             granularity_bytes: GRANULARITY_BYTES,
             can_map_host: true,
+            has_virtual_memory: true,
+            is_host_addressable: false,
+            driver_version: "1.0".to_owned(),
+            numa_node: None,
         }
     }
 

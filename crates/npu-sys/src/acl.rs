@@ -1,0 +1,1 @@
+//! The Ascend driver: `libascendcl.so`, opened at run time.

@@ -1,0 +1,1 @@
+//! The NVIDIA driver: `libcuda.so.1`, opened at run time.

@@ -1,0 +1,1 @@
+//! Host memory in large pages, touched by several threads near the device.

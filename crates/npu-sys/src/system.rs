@@ -1,0 +1,1 @@
+//! What the operating system says about memory: free, locked, grouped, near which device.

@@ -5,16 +5,22 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{Access, AccessMode, BlockId, DevicePtr, EventHandle, HostFunction, Operands, StreamId};
+use vmem::{
+    Access, AccessMode, BlockId, DevicePtr, DriverError, HostFunction, Operands, StreamHandle,
+    StreamId,
+};
 
 use crate::core::{Asker, Core};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::name::OpName;
-use crate::recipe::{Recipe, Replayable};
-use crate::recorder::Timing;
+use crate::recipe::Recipe;
 use crate::residency::Touched;
 use crate::trace::{OpIndex, TraceEvent};
+
+use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
+
+mod frame;
 
 /// The open ops of one thread, innermost last.
 ///
@@ -28,25 +34,6 @@ pub struct OpStack {
     number: u64,
     /// Replays that this thread is in.
     replays: u32,
-}
-
-#[derive(Debug)]
-struct Frame {
-    name: OpName,
-    op: OpIndex,
-    stream: StreamId,
-    /// The stack's number if the op is part of a replay.
-    replay: Option<u64>,
-    /// The step that it began in.
-    step: u64,
-    touched: SmallVec<[(BlockId, AccessMode, DevicePtr); 8]>,
-    allocated: SmallVec<[BlockId; 4]>,
-    recipe: Option<Recipe>,
-    launched: bool,
-    /// Recorded before the op's work, when its time is measured.
-    timer: Option<EventHandle>,
-    /// The stream's position when `timer` was recorded.
-    position: u64,
 }
 
 impl OpStack {
@@ -224,6 +211,30 @@ impl OpStack {
         Ok(())
     }
 
+    /// Submits work of the caller's own for the innermost op: `work` gets the op's stream and the
+    /// blocks that it has touched, by first touch, and must give the stream nothing that uses
+    /// others.
+    ///
+    /// # Errors
+    /// What `work` returns; [`Error::Usage`] outside an op; [`Error::Freed`] if a touched block
+    /// was freed since.
+    pub fn submit(
+        &mut self,
+        work: impl FnOnce(StreamHandle, &[Access]) -> Result<(), DriverError>,
+    ) -> Result<(), Error> {
+        let OpStack { shared, frames, .. } = self;
+        let core = shared.lock()?;
+        let frame = frames.last_mut().ok_or(NO_OP)?;
+        let accesses = accesses(&core, &frame.touched)?;
+        let streams = &core.memory.streams;
+        let stream = streams.handle(frame.stream);
+        if core.notes_accesses {
+            streams.driver().note_access(stream, &accesses)?;
+        }
+        frame.launched = true;
+        Ok(work(stream, &accesses)?)
+    }
+
     /// Lets the engine run the innermost op again to bring its outputs back. Outputs are the
     /// blocks that it touches as [`Write`](AccessMode::Write).
     ///
@@ -334,128 +345,6 @@ impl OpStack {
 }
 
 const NO_OP: Error = Error::Usage("no op is open on this thread: call begin first");
-
-fn is_fresh(frame: &Frame, core: &Core) -> bool {
-    !frame.launched && core.memory.streams.here(frame.stream).position == frame.position
-}
-
-/// Each touched block once, by first touch.
-fn accesses(
-    core: &Core,
-    touched: &[(BlockId, AccessMode, DevicePtr)],
-) -> Result<Vec<Access>, Error> {
-    let mut accesses: Vec<Access> = Vec::with_capacity(touched.len());
-    for &(block, mode, start) in touched {
-        core.entry(block)?;
-        match accesses.iter_mut().find(|access| access.start == start) {
-            Some(access) if access.mode != mode => access.mode = AccessMode::ReadWrite,
-            Some(_) => {}
-            None => {
-                let size_bytes = core.memory.pool.requested_bytes(block);
-                accesses.push(Access { start, size_bytes, mode });
-            }
-        }
-    }
-    Ok(accesses)
-}
-
-/// Notes the op's uses, lets its blocks go, and keeps its recipe.
-fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error> {
-    let noted =
-        if !frame.launched && core.notes_accesses { note_accesses(core, &frame) } else { Ok(()) };
-    let timer = frame.timer.take();
-    abandon_frame(core, &frame);
-    if frame.replay.is_some() {
-        return noted;
-    }
-    let recipe = frame.recipe.take();
-    keep_recipe(core, &frame, recipe)?;
-    if frame.step == core.step.number {
-        core.event(TraceEvent::End(frame.op));
-    }
-    let timed = keep_timing(core, &frame, timer);
-    let marked = if core.moving { core.memory.streams.mark(frame.stream) } else { Ok(()) };
-    noted.and(timed).and(marked.map_err(Error::from))
-}
-
-/// Times the op from `start` to here, if its step is still being recorded.
-fn keep_timing(core: &mut Core, frame: &Frame, start: Option<EventHandle>) -> Result<(), Error> {
-    let Some(start) = start else { return Ok(()) };
-    if core.recorder.is_none() || frame.step != core.step.number {
-        core.memory.streams.recycle_timer(start);
-        return Ok(());
-    }
-    match core.memory.streams.timer(frame.stream) {
-        Ok(end) => {
-            let recorder = core.recorder.as_mut().expect("checked above");
-            recorder.timing(Timing { op: frame.op, start, end });
-            Ok(())
-        }
-        Err(error) => {
-            core.memory.streams.recycle_timer(start);
-            Err(error.into())
-        }
-    }
-}
-
-fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result<(), Error> {
-    let Some(recipe) = recipe else { return Ok(()) };
-    let (touched, op) = (&frame.touched, frame.name.text());
-    // An op that changes its input cannot run twice.
-    let is_input =
-        |block| touched.iter().any(|&(other, mode, _)| other == block && mode != AccessMode::Write);
-    if touched.iter().any(|&(block, mode, _)| mode.writes() && is_input(block)) {
-        return Ok(());
-    }
-    let mut replayable =
-        Replayable { op, recipe, blocks: SmallVec::new(), inputs: SmallVec::new() };
-    for &(block, mode, _) in touched.iter() {
-        let Ok(entry) = core.entry(block) else { return Ok(()) };
-        replayable.blocks.push((block, entry.version));
-        if mode == AccessMode::Read {
-            replayable.inputs.push(block);
-        }
-    }
-    let replayable = Arc::new(replayable);
-    for &(block, mode, _) in touched.iter() {
-        if mode == AccessMode::Write && core.memory.pool.is_swappable(block) {
-            core.entry_mut(block)?.replayable = Some(Arc::clone(&replayable));
-        }
-    }
-    if let Some(recorder) = &mut core.recorder
-        && frame.step == core.step.number
-    {
-        recorder.replayable(frame.op);
-    }
-    Ok(())
-}
-
-fn note_accesses(core: &Core, frame: &Frame) -> Result<(), Error> {
-    let live = |touch: &&(BlockId, AccessMode, DevicePtr)| core.entry(touch.0).is_ok();
-    let touched: SmallVec<[_; 8]> = frame.touched.iter().filter(live).copied().collect();
-    let streams = &core.memory.streams;
-    streams.driver().note_access(streams.handle(frame.stream), &accesses(core, &touched)?)?;
-    Ok(())
-}
-
-/// Notes the op's uses and lets its blocks go, whether or not it came to its end.
-fn abandon_frame(core: &mut Core, frame: &Frame) {
-    let point = core.memory.streams.advance(frame.stream);
-    let touched = frame.touched.iter().map(|&(block, _, _)| block);
-    for block in touched.chain(frame.allocated.iter().copied()) {
-        if let Ok(entry) = core.entry_mut(block) {
-            entry.pins -= 1;
-            if frame.replay.is_some() {
-                // Nobody but the engine can order others after work that only it knows of.
-                entry.arrived = Some(point);
-            }
-            core.memory.pool.note_use(block, point);
-        }
-    }
-    if let Some(timer) = frame.timer {
-        core.memory.streams.recycle_timer(timer);
-    }
-}
 
 impl Drop for OpStack {
     fn drop(&mut self) {

@@ -11,6 +11,7 @@ mod engine {
     mod residency;
     mod reuse;
     mod script;
+    mod submit;
     mod threads;
     mod world;
 }

@@ -13,7 +13,7 @@ pub use record::{RecordDriver, RecordedCall};
 
 /// Names of all calls of [`Driver`](crate::Driver) that can fail, as the trait spells them and in
 /// its order.
-pub const FALLIBLE_CALLS: [&str; 27] = [
+pub const FALLIBLE_CALLS: [&str; 29] = [
     "memory_info",
     "reserve",
     "free_range",
@@ -22,6 +22,8 @@ pub const FALLIBLE_CALLS: [&str; 27] = [
     "map",
     "set_access",
     "unmap",
+    "allocate_device",
+    "free_device",
     "allocate_pinned",
     "free_pinned",
     "register_host",

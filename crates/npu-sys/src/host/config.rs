@@ -19,6 +19,9 @@ pub struct HostConfig {
     pub queue_depth: usize,
     /// Fresh chunks are filled with this pattern instead of zeros.
     pub poison: Option<u64>,
+    /// Whether addresses and memory are two things. Without, only
+    /// [`allocate_device`](crate::Driver::allocate_device) gives memory, as on old devices.
+    pub has_virtual_memory: bool,
     /// How streams run.
     pub mode: Mode,
 }
@@ -77,6 +80,7 @@ impl HostConfig {
             link: None,
             queue_depth: 1024,
             poison: None,
+            has_virtual_memory: true,
             mode: Mode::Threads,
         }
     }

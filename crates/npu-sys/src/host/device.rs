@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
 use crate::host::effect::{self, Effect, Task};
-use crate::host::failure::invalid;
+use crate::host::failure::{invalid, unsupported};
 use crate::host::memory::Memory;
 use crate::host::schedule::Work;
 use crate::host::signal::Signal;
@@ -30,6 +30,15 @@ impl HostDriver {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.schedule.tick();
         lock(&self.memory)
+    }
+
+    /// The start of each call that takes addresses and memory apart.
+    fn virtual_memory(&self, call: &'static str) -> Result<MutexGuard<'_, Memory>, DriverError> {
+        if !self.config.has_virtual_memory {
+            let text = "this device was set up without virtual memory: use allocate_device";
+            return Err(unsupported(call, text));
+        }
+        Ok(self.memory())
     }
 
     /// The start of each call on streams.
@@ -94,7 +103,7 @@ impl Driver for HostDriver {
             total_bytes: self.config.capacity_bytes,
             granularity_bytes: self.config.granularity_bytes,
             can_map_host: true,
-            has_virtual_memory: true,
+            has_virtual_memory: self.config.has_virtual_memory,
             is_host_addressable: true,
             driver_version: env!("CARGO_PKG_VERSION").to_owned(),
             numa_node: None,
@@ -107,31 +116,39 @@ impl Driver for HostDriver {
     }
 
     fn reserve(&self, size_bytes: u64) -> Result<VaRange, DriverError> {
-        self.memory().reserve(size_bytes)
+        self.virtual_memory("reserve")?.reserve(size_bytes)
     }
 
     fn free_range(&self, range: VaRange) -> Result<(), DriverError> {
-        self.memory().free_range(range)
+        self.virtual_memory("free_range")?.free_range(range)
     }
 
     fn create_chunk(&self, size_bytes: u64) -> Result<ChunkHandle, DriverError> {
-        self.memory().create_chunk(size_bytes)
+        self.virtual_memory("create_chunk")?.create_chunk(size_bytes)
     }
 
     fn release_chunk(&self, chunk: ChunkHandle) -> Result<(), DriverError> {
-        self.memory().release_chunk(chunk)
+        self.virtual_memory("release_chunk")?.release_chunk(chunk)
     }
 
     fn map(&self, range: VaRange, chunk: ChunkHandle) -> Result<(), DriverError> {
-        self.memory().map(range, chunk)
+        self.virtual_memory("map")?.map(range, chunk)
     }
 
     fn set_access(&self, range: VaRange) -> Result<(), DriverError> {
-        self.memory().set_access(range)
+        self.virtual_memory("set_access")?.set_access(range)
     }
 
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
-        self.memory().unmap(range)
+        self.virtual_memory("unmap")?.unmap(range)
+    }
+
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        self.memory().allocate_device(size_bytes)
+    }
+
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        self.memory().free_device(start)
     }
 
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {

@@ -28,6 +28,8 @@ pub(super) struct Memory {
     ranges: BTreeMap<u64, Reservation>,
     mappings: BTreeMap<u64, Mapping>,
     chunks: BTreeMap<u64, Chunk>,
+    /// Memory that was given out with its address: where, and its chunk.
+    plain: BTreeMap<u64, ChunkHandle>,
     pinned: BTreeMap<u64, Pinned>,
     registered: BTreeMap<u64, u64>,
     physical: Physical,
@@ -66,6 +68,7 @@ impl Memory {
             ranges: BTreeMap::new(),
             mappings: BTreeMap::new(),
             chunks: BTreeMap::new(),
+            plain: BTreeMap::new(),
             pinned: BTreeMap::new(),
             registered: BTreeMap::new(),
             physical: Physical::new(config.poison).map_err(|errno| system("new", errno))?,
@@ -191,6 +194,14 @@ impl Memory {
     pub(super) fn unmap(&mut self, range: VaRange) -> Result<(), DriverError> {
         let call = "unmap";
         let start = range.start.0;
+        if self.plain.contains_key(&start) {
+            return Err(invalid(call, format!("{range:?} is from allocate_device")));
+        }
+        self.take_mapping(call, range)
+    }
+
+    fn take_mapping(&mut self, call: &'static str, range: VaRange) -> Result<(), DriverError> {
+        let start = range.start.0;
         let mapping = match self.mappings.get(&start) {
             Some(mapping) if mapping.size_bytes == range.size_bytes => mapping,
             _ => return Err(invalid(call, format!("{range:?} is not one whole mapping"))),
@@ -203,6 +214,50 @@ impl Memory {
         chunk.mapping_count -= 1;
         self.mappings.remove(&start);
         Ok(())
+    }
+
+    /// Memory and addresses at once: a range, a chunk, and the mapping of one to the other.
+    pub(super) fn allocate_device(&mut self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        let call = "allocate_device";
+        let named = |error| DriverError { call, ..error };
+        let chunk = self.create_chunk(size_bytes).map_err(named)?;
+        let range = match self.reserve(size_bytes) {
+            Ok(range) => range,
+            Err(error) => {
+                self.release_chunk(chunk).map_err(named)?;
+                return Err(named(error));
+            }
+        };
+        let shown = self.map(range, chunk).and_then(|()| self.set_access(range));
+        if let Err(error) = shown {
+            // The mapping was never accessible, so all of it goes without the system's help.
+            self.take_mapping(call, range)?;
+            self.free_range(range).map_err(named)?;
+            self.release_chunk(chunk).map_err(named)?;
+            return Err(named(error));
+        }
+        self.plain.insert(range.start.0, chunk);
+        Ok(range.start)
+    }
+
+    pub(super) fn free_device(&mut self, start: DevicePtr) -> Result<(), DriverError> {
+        let call = "free_device";
+        let named = |error| DriverError { call, ..error };
+        let Some(&chunk) = self.plain.get(&start.0) else {
+            return Err(invalid(call, format!("{start:?} was not allocated")));
+        };
+        let held = &self.chunks[&chunk.0];
+        if held.mapping_count > 1 {
+            return Err(invalid(call, format!("{start:?} is mapped elsewhere too")));
+        }
+        let range = VaRange { start, size_bytes: held.size_bytes };
+        self.take_mapping(call, range)?;
+        if let Err(error) = self.release_chunk(chunk) {
+            let shown = self.map(range, chunk).and_then(|()| self.set_access(range));
+            return Err(named(shown.err().unwrap_or(error)));
+        }
+        self.plain.remove(&start.0);
+        self.free_range(range).map_err(named)
     }
 
     pub(super) fn allocate_pinned(&mut self, size_bytes: u64) -> Result<HostPtr, DriverError> {

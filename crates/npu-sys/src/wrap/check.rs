@@ -21,7 +21,7 @@ pub use self::violation::{AccessSite, Memory, Place, Violation};
 /// What a [`CheckDriver`] looks for beyond order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CheckConfig {
-    /// Also refuse reads of chunk bytes that nothing wrote since the chunk was created. Needs
+    /// Also refuse reads of device bytes that nothing wrote since their memory was taken. Needs
     /// every write to pass through the driver or `note_access`.
     pub uninitialised_reads: bool,
 }
@@ -46,7 +46,7 @@ impl CheckConfig {
 /// | `copy`, `fill`, `launch_host`, `note_access` | all bytes are mapped and accessible, or pinned; each access is ordered after earlier ones of the same bytes, unless both read; within one piece of work, writes overlap nothing (not asked of `note_access`) |
 /// | `unmap` | it is one whole mapping, and the host knows that all work which used its addresses is complete |
 /// | `release_chunk` | it is not mapped, and the host knows that all work which used it is complete |
-/// | `free_pinned`, `unregister_host` | the host knows that all work which used it is complete |
+/// | `free_device`, `free_pinned`, `unregister_host` | the host knows that all work which used it is complete |
 /// | `free_range` | nothing is mapped there |
 ///
 /// Addresses are resolved when work is submitted. A chunk is the same bytes at all its addresses.
@@ -168,6 +168,22 @@ impl Driver for CheckDriver {
         // SAFETY: the caller's promise is passed on unchanged.
         unsafe { self.inner.unmap(range) }?;
         checker.space.unmap(range);
+        Ok(())
+    }
+
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        let mut checker = self.lock();
+        let start = self.inner.allocate_device(size_bytes)?;
+        checker.space.add_plain(VaRange { start, size_bytes });
+        Ok(start)
+    }
+
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        let mut checker = self.lock();
+        checker.may_give_back("free_device", Memory::Plain(start))?;
+        // SAFETY: the caller's promise is passed on unchanged.
+        unsafe { self.inner.free_device(start) }?;
+        checker.space.remove(Memory::Plain(start));
         Ok(())
     }
 

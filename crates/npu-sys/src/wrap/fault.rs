@@ -209,6 +209,17 @@ impl Driver for FaultDriver {
         unsafe { self.inner.unmap(range) }
     }
 
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        self.pass("allocate_device")?;
+        self.inner.allocate_device(size_bytes)
+    }
+
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        self.pass("free_device")?;
+        // SAFETY: the caller's promise is passed on unchanged.
+        unsafe { self.inner.free_device(start) }
+    }
+
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {
         self.pass("allocate_pinned")?;
         self.inner.allocate_pinned(size_bytes)

@@ -176,6 +176,18 @@ impl Driver for RecordDriver {
         })
     }
 
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        let arguments = format!("{size_bytes} bytes");
+        self.log("allocate_device", arguments, || self.inner.allocate_device(size_bytes))
+    }
+
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        self.log("free_device", format!("{start:?}"), || {
+            // SAFETY: the caller's promise is passed on unchanged.
+            unsafe { self.inner.free_device(start) }
+        })
+    }
+
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {
         let arguments = format!("{size_bytes} bytes");
         self.log("allocate_pinned", arguments, || self.inner.allocate_pinned(size_bytes))

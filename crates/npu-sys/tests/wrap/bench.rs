@@ -94,6 +94,11 @@ impl Bench {
         unsafe { self.check.unmap(range) }
     }
 
+    pub(crate) fn free_device(&self, start: DevicePtr) -> Outcome {
+        // SAFETY: the driver behind allocates nothing.
+        unsafe { self.check.free_device(start) }
+    }
+
     pub(crate) fn free_pinned(&self, start: HostPtr) -> Outcome {
         // SAFETY: the driver behind allocates nothing.
         unsafe { self.check.free_pinned(start) }

@@ -508,6 +508,35 @@ fn memory_calls_are_held_to_their_conditions() {
     assert_eq!((bench.fake.count("unmap"), bench.fake.count("free_range")), (1, 1));
 }
 
+#[test]
+fn memory_allocated_with_its_address_is_tracked_from_birth_to_free() {
+    let bench = Bench::new();
+    let [a, b] = bench.streams();
+    let start = bench.check.allocate_device(BUFFER_BYTES).unwrap();
+    let plain = VaRange { start, size_bytes: BUFFER_BYTES };
+    passes(bench.write(a, plain));
+    races(bench.read(b, plain));
+    bench.order(a, b);
+    passes(bench.read(b, plain));
+    is_invalid(bench.read(b, VaRange { size_bytes: BUFFER_BYTES + 1, ..plain }));
+
+    is_invalid(bench.unmap(plain));
+    is_invalid(bench.check.free_range(plain));
+    races(bench.free_device(start));
+    bench.synchronize(b);
+    passes(bench.free_device(start));
+    is_invalid(bench.read(b, plain));
+    assert_eq!(bench.fake.count("free_device"), 1);
+
+    let strict = Bench::with(CheckConfig::ALL);
+    let [a] = strict.streams();
+    let start = strict.check.allocate_device(BUFFER_BYTES).unwrap();
+    let plain = VaRange { start, size_bytes: BUFFER_BYTES };
+    is_invalid(strict.read(a, plain));
+    passes(strict.write(a, plain));
+    passes(strict.read(a, plain));
+}
+
 fn swap_out(source: VaRange, target: HostPtr) -> Copy {
     Copy::DeviceToHost { source: source.start, target, size_bytes: source.size_bytes }
 }

@@ -38,6 +38,7 @@ struct State {
     streams: Handles,
     events: Handles,
     reserved_bytes: u64,
+    plain_bytes: u64,
     pinned_bytes: u64,
 }
 
@@ -139,6 +140,18 @@ impl Driver for FakeDriver {
 
     unsafe fn unmap(&self, _range: VaRange) -> Result<(), DriverError> {
         self.call("unmap", |_| ())
+    }
+
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        self.call("allocate_device", |state| {
+            let start = DevicePtr(0x4000_0000 + state.plain_bytes);
+            state.plain_bytes += size_bytes;
+            start
+        })
+    }
+
+    unsafe fn free_device(&self, _start: DevicePtr) -> Result<(), DriverError> {
+        self.call("free_device", |_| ())
     }
 
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {

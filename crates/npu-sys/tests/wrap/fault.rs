@@ -33,6 +33,9 @@ pub(crate) fn call(driver: &dyn Driver, name: &str) -> Result<(), DriverError> {
         "set_access" => driver.set_access(range),
         // SAFETY: the driver behind maps nothing.
         "unmap" => unsafe { driver.unmap(range) },
+        "allocate_device" => driver.allocate_device(64).map(drop),
+        // SAFETY: the driver behind allocates nothing.
+        "free_device" => unsafe { driver.free_device(range.start) },
         "allocate_pinned" => driver.allocate_pinned(64).map(drop),
         // SAFETY: the driver behind allocates nothing.
         "free_pinned" => unsafe { driver.free_pinned(host) },

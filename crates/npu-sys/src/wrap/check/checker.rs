@@ -177,9 +177,10 @@ impl Checker {
             let earlier = earlier.site;
             return Err(Box::new(Violation::Race { earlier, later: site, memory, shared_bytes }));
         }
-        let reads_chunk = site.mode != AccessMode::Write && matches!(memory, Memory::Chunk(_));
+        let on_device = !matches!(memory, Memory::Host(_));
+        let reads_device = site.mode != AccessMode::Write && on_device;
         if self.config.uninitialised_reads
-            && reads_chunk
+            && reads_device
             && let Some(unwritten_bytes) = tracked.shadow.unwritten(&piece.bytes)
         {
             let violation = Violation::Uninitialised { access: site, memory, unwritten_bytes };

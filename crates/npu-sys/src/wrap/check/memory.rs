@@ -91,7 +91,7 @@ impl Space {
     }
 
     fn host_region(&self, start: HostPtr) -> Option<(HostPtr, &Tracked)> {
-        // Host memory sorts behind all chunks, by address.
+        // Host memory sorts behind all other, by address.
         let (&memory, tracked) = self.tracked.range(..=Memory::Host(start)).next_back()?;
         match memory {
             Memory::Host(region) if start.0 - region.0 < tracked.size_bytes => {
@@ -115,6 +115,13 @@ impl Space {
     /// Starts to track fresh memory. What its handle or address stood for before is forgotten.
     pub(super) fn add(&mut self, memory: Memory, size_bytes: u64) {
         self.tracked.insert(memory, Tracked { size_bytes, ..Tracked::default() });
+    }
+
+    /// Starts to track fresh memory that has its address from birth.
+    pub(super) fn add_plain(&mut self, range: VaRange) {
+        let memory = Memory::Plain(range.start);
+        self.add(memory, range.size_bytes);
+        self.open(range, memory, true);
     }
 
     /// Stops to track memory that was given back.

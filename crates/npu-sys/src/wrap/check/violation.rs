@@ -20,6 +20,8 @@ pub enum Place {
 pub enum Memory {
     /// A chunk, whatever addresses it is mapped at.
     Chunk(ChunkHandle),
+    /// Device memory that was allocated with this address.
+    Plain(DevicePtr),
     /// Pinned or registered host memory that starts here.
     Host(HostPtr),
 }
@@ -109,6 +111,7 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Memory::Chunk(chunk) => write!(f, "chunk {}", chunk.0),
+            Memory::Plain(start) => write!(f, "device memory {start:?}"),
             Memory::Host(start) => write!(f, "pinned memory {start:?}"),
         }
     }

@@ -4,7 +4,8 @@
 //! pin host memory, copy and run on streams, order with events. The embedded [`HostDriver`] is a
 //! software device that keeps the whole contract, so everything above it runs and is tested on a
 //! machine without an accelerator. [`FaultDriver`], [`CheckDriver`] and [`RecordDriver`] wrap any
-//! driver: one fails calls, one proves that all work is ordered, one keeps a log.
+//! driver: one fails calls, one proves that all work is ordered, one keeps a log. [`MeterDriver`]
+//! adds up what calls cost the host.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -100,6 +101,6 @@ pub use types::{
     EventKind, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,
 };
 pub use wrap::{
-    AccessSite, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan, Lasting, Memory,
-    Place, RecordDriver, RecordedCall, Violation,
+    AccessSite, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan,
+    Lasting, Memory, MeterDriver, Place, RecordDriver, RecordedCall, Violation,
 };

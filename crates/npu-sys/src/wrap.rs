@@ -1,14 +1,17 @@
-//! Drivers that stand in front of another driver: to fail calls, to check order, to keep a log.
+//! Drivers that stand in front of another driver: to fail calls, to check order, to keep a log,
+//! to measure what calls cost.
 //!
 //! Each holds an `Arc<dyn Driver>` and is a [`Driver`](crate::Driver) itself, so they stack in any
 //! order. A call that one of them refuses does not reach the driver behind it.
 
 mod check;
 mod fault;
+mod meter;
 mod record;
 
 pub use check::{AccessSite, CheckConfig, CheckDriver, Memory, Place, Violation};
 pub use fault::{FaultDriver, FaultPlan, Lasting};
+pub use meter::{CallCost, MeterDriver};
 pub use record::{RecordDriver, RecordedCall};
 
 /// Names of all calls of [`Driver`](crate::Driver) that can fail, as the trait spells them and in

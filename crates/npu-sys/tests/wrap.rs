@@ -8,6 +8,7 @@ mod wrap {
     mod fault;
     mod host;
     mod programs;
+    mod meter;
     mod record;
     mod stack;
 }

@@ -1,0 +1,40 @@
+//! The meter driver: each call goes through and is counted under its name, with its time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use npu_sys::{CallCost, Driver, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, MeterDriver};
+
+use super::fake::FakeDriver;
+use super::fault::call;
+
+#[test]
+fn every_call_is_counted_under_its_name_and_goes_through() {
+    let fake = Arc::new(FakeDriver::default());
+    let meter = MeterDriver::new(Arc::clone(&fake) as Arc<dyn Driver>);
+    assert_eq!(meter.costs(), BTreeMap::new());
+    for (index, name) in FALLIBLE_CALLS.into_iter().enumerate() {
+        for _ in 0..=index {
+            call(&meter, name).unwrap();
+        }
+        assert_eq!(fake.count(name), index as u64 + 1, "{name}");
+    }
+    let costs = meter.costs();
+    for (index, name) in FALLIBLE_CALLS.into_iter().enumerate() {
+        let CallCost { count, total_us } = costs[name];
+        assert_eq!(count, index as u64 + 1, "{name}");
+        assert!(total_us.is_finite() && total_us >= 0.0, "{name}");
+    }
+    assert_eq!(costs.len(), FALLIBLE_CALLS.len());
+    meter.clear();
+    assert_eq!(meter.costs(), BTreeMap::new());
+}
+
+#[test]
+fn a_call_that_fails_counts_and_its_error_comes_back() {
+    let fault = Arc::new(FaultDriver::new(Arc::new(FakeDriver::default())));
+    let meter = MeterDriver::new(Arc::clone(&fault) as Arc<dyn Driver>);
+    fault.arm(FaultPlan::once(1, ErrorKind::OutOfMemory));
+    assert_eq!(call(&meter, "create_chunk").unwrap_err().kind, ErrorKind::OutOfMemory);
+    assert_eq!(meter.costs()["create_chunk"].count, 1);
+}

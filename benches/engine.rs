@@ -22,7 +22,7 @@ fn engine() -> Engine {
             swap_threshold_bytes: BLOCK_BYTES,
             segment_bytes: MIB,
         },
-        arena: ArenaConfig { limit_bytes: 64 * MIB, region_bytes: MIB },
+        arena: ArenaConfig { region_bytes: MIB, ..ArenaConfig::new(64 * MIB) },
         compute_stream: None,
         record: false,
     };

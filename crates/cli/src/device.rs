@@ -76,7 +76,10 @@ impl Setup {
                 swap_threshold_bytes: SWAP_THRESHOLD_BYTES,
                 segment_bytes: SEGMENT_BYTES,
             },
-            arena: ArenaConfig { limit_bytes: self.host_limit_bytes, region_bytes: REGION_BYTES },
+            arena: ArenaConfig {
+                region_bytes: REGION_BYTES,
+                ..ArenaConfig::new(self.host_limit_bytes)
+            },
             compute_stream: None,
             record: false,
         };

@@ -49,7 +49,7 @@ impl<'a> Replayer<'a> {
                 swap_threshold_bytes: GRANULARITY_BYTES,
                 segment_bytes: GRANULARITY_BYTES,
             },
-            arena: ArenaConfig { limit_bytes: 1 << 40, region_bytes: 1 << 20 },
+            arena: ArenaConfig { region_bytes: 1 << 20, ..ArenaConfig::new(1 << 40) },
             compute_stream: None,
             record: false,
         };

@@ -45,7 +45,7 @@
 //!         swap_threshold_bytes: MIB,
 //!         segment_bytes: MIB,
 //!     },
-//!     arena: ArenaConfig { limit_bytes: 8 * MIB, region_bytes: 4 * MIB },
+//!     arena: ArenaConfig { region_bytes: 4 * MIB, ..ArenaConfig::new(8 * MIB) },
 //!     compute_stream: None,
 //!     record: false,
 //! };

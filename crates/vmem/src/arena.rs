@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use npu_sys::{Driver, DriverError, ErrorKind, HostPtr};
+use npu_sys::{DevicePtr, Driver, DriverError, ErrorKind, HostPtr};
 
 use crate::carver::{Carver, PieceId};
 use crate::error::MemoryError;
@@ -16,13 +16,33 @@ use crate::streams::Streams;
 /// Slots start at multiples of this, for the copy engines' sake.
 const SLOT_BYTES: u64 = 4096;
 
+/// Regions are of about this size unless asked otherwise.
+const REGION_BYTES: u64 = 256 << 20;
+
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaConfig {
     /// The cap on pinned bytes.
     pub limit_bytes: u64,
-    /// Memory is pinned in regions of at least this size.
+    /// Memory is pinned in regions of about this size.
     pub region_bytes: u64,
+    /// A background thread pins the next region while fewer free bytes than this are left.
+    /// 0 for none: memory is then pinned only in the calls that need it.
+    pub grow_ahead_bytes: u64,
+    /// The budget of swapped memory, within the cap.
+    pub swapped_limit_bytes: u64,
+}
+
+impl ArenaConfig {
+    /// A cap of `limit_bytes`, all of which may be swapped memory, and no background thread.
+    pub fn new(limit_bytes: u64) -> ArenaConfig {
+        ArenaConfig {
+            limit_bytes,
+            region_bytes: REGION_BYTES,
+            grow_ahead_bytes: 0,
+            swapped_limit_bytes: limit_bytes,
+        }
+    }
 }
 
 /// A place for the bytes of one block.
@@ -81,9 +101,7 @@ impl Arena {
             used_bytes: self.used_bytes.current,
             limit_bytes: self.config.limit_bytes,
         };
-        let Some(size_bytes) = size_bytes.max(1).checked_next_multiple_of(SLOT_BYTES) else {
-            return Err(full);
-        };
+        let Some(size_bytes) = slot_bytes(size_bytes) else { return Err(full) };
         let carved = match self.carver.carve(0, size_bytes) {
             Some(carved) => carved,
             None => {
@@ -100,6 +118,20 @@ impl Arena {
     pub fn give_back(&mut self, slot: Slot, uses: Uses) {
         self.used_bytes.shrink(slot.size_bytes);
         self.carver.give_back(slot.piece, uses);
+    }
+
+    /// The address by which the device reaches the slot.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn device_pointer(&self, slot: &Slot) -> Result<DevicePtr, DriverError> {
+        let region = self
+            .regions
+            .iter()
+            .find(|(start, size_bytes)| (start.0..start.0 + size_bytes).contains(&slot.start.0))
+            .expect("a slot lies in a region");
+        let start = self.driver.device_pointer(region.0)?;
+        Ok(start.offset(slot.start.0 - region.0.0))
     }
 
     /// Bytes in slots.
@@ -183,4 +215,9 @@ impl Arena {
         // are given back; `dismantle` runs when the device is idle.
         unsafe { self.driver.free_pinned(start) }
     }
+}
+
+/// The size of a slot for `size_bytes`, if there can be one.
+pub(crate) fn slot_bytes(size_bytes: u64) -> Option<u64> {
+    size_bytes.max(1).checked_next_multiple_of(SLOT_BYTES)
 }

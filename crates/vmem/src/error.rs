@@ -30,6 +30,29 @@ pub enum MemoryError {
         /// The cap.
         limit_bytes: u64,
     },
+    /// The budget of swapped memory is used up.
+    #[error(
+        "{} do not fit into the budget of swapped memory: {} of {} are in use; \
+         raise the budget, or keep it on the device",
+        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes)
+    )]
+    SwappedFull {
+        /// What was asked for.
+        requested_bytes: u64,
+        /// What live blocks hold.
+        used_bytes: u64,
+        /// The budget.
+        limit_bytes: u64,
+    },
+    /// The device cannot address host memory, so it has no swapped memory.
+    #[error(
+        "{device} cannot address host memory, so it has no swapped memory: \
+         keep this on the device, where it can be swapped out"
+    )]
+    HostNotMappable {
+        /// The device's name.
+        device: String,
+    },
     /// A size that no device can hold.
     #[error("{requested_bytes} bytes is not a size that can be allocated")]
     BadSize {

@@ -30,7 +30,7 @@
 //! let device = HostDriver::new(HostConfig::threads(MIB))?;
 //! let pool =
 //!     PoolConfig { limit_bytes: MIB, swap_threshold_bytes: MIB, segment_bytes: MIB };
-//! let arena = ArenaConfig { limit_bytes: MIB, region_bytes: MIB };
+//! let arena = ArenaConfig { region_bytes: MIB, ..ArenaConfig::new(MIB) };
 //! let mut memory = DeviceMemory::new(device.clone(), pool, arena)?;
 //! let stream = memory.streams.create()?;
 //!
@@ -64,6 +64,7 @@ mod point;
 mod pool;
 mod stats;
 mod streams;
+mod swapped;
 
 // What the layers above need of the drivers.
 pub use npu_sys::{
@@ -81,5 +82,6 @@ pub use error::MemoryError;
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
-pub use stats::{MemoryStats, Peak};
+pub use stats::{MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};
+pub use swapped::{SwappedBlock, SwappedMemory};

@@ -52,3 +52,24 @@ impl MemoryStats {
         }
     }
 }
+
+/// Counters of swapped memory, which is none of the device's.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SwappedStats {
+    /// Bytes that callers asked for, in live blocks.
+    pub requested_bytes: Peak,
+    /// Bytes of the arena in live blocks.
+    pub used_bytes: Peak,
+    /// Live blocks.
+    pub blocks: u64,
+    /// Allocations so far.
+    pub allocations: u64,
+}
+
+impl SwappedStats {
+    pub(crate) fn reset_peaks(&mut self) {
+        for counter in [&mut self.requested_bytes, &mut self.used_bytes] {
+            counter.peak = counter.current;
+        }
+    }
+}

@@ -45,7 +45,7 @@ pub(crate) fn host(mut config: HostConfig) -> Arc<HostDriver> {
 pub(crate) fn config(limit_bytes: u64, arena_bytes: u64) -> Config {
     Config {
         pool: PoolConfig { limit_bytes, swap_threshold_bytes: THRESHOLD, segment_bytes: SEGMENT },
-        arena: ArenaConfig { limit_bytes: arena_bytes, region_bytes: 64 << 10 },
+        arena: ArenaConfig { region_bytes: 64 << 10, ..ArenaConfig::new(arena_bytes) },
         compute_stream: None,
         record: true,
     }

@@ -51,7 +51,7 @@ fn run(calls: &[Call], tally: &mut Tally) -> Result<(), TestCaseError> {
     let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
     let pool =
         PoolConfig { limit_bytes: 1 << 20, swap_threshold_bytes: 8192, segment_bytes: 16_384 };
-    let arena = ArenaConfig { limit_bytes: LIMIT, region_bytes: REGION };
+    let arena = ArenaConfig { region_bytes: REGION, ..ArenaConfig::new(LIMIT) };
     let mut memory = DeviceMemory::new(check.clone(), pool, arena).expect("opens");
     let streams: Vec<StreamId> =
         (0..3).map(|_| memory.streams.create().expect("a stream")).collect();

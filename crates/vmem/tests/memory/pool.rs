@@ -105,7 +105,7 @@ impl Bench {
             swap_threshold_bytes: THRESHOLD,
             segment_bytes: 16_384,
         };
-        let arena = ArenaConfig { limit_bytes: 0, region_bytes: 4096 };
+        let arena = ArenaConfig { region_bytes: 4096, ..ArenaConfig::new(0) };
         let mut memory = DeviceMemory::new(check.clone(), pool, arena).expect("opens");
         let streams = [(); 3].map(|()| memory.streams.create().expect("a stream"));
         let event = check.create_event(EventKind::Order).expect("an event");

@@ -33,7 +33,7 @@ fn engine(limit_bytes: u64) -> (Arc<HostDriver>, Engine) {
     .expect("the configuration is sound");
     let config = Config {
         pool: PoolConfig { limit_bytes, swap_threshold_bytes: 4096, segment_bytes: 64 << 10 },
-        arena: ArenaConfig { limit_bytes: 1 << 30, region_bytes: 1 << 20 },
+        arena: ArenaConfig { region_bytes: 1 << 20, ..ArenaConfig::new(1 << 30) },
         compute_stream: None,
         record: false,
     };

@@ -37,15 +37,13 @@ struct Piece {
 impl Carver {
     /// Adds a free region.
     pub(crate) fn add_region(&mut self, group: u32, start: u64, size_bytes: u64) {
-        let piece = Piece {
-            group,
-            start,
-            size_bytes,
-            free: true,
-            uses: Uses::default(),
-            previous: None,
-            next: None,
-        };
+        self.put_back_region(group, start, size_bytes, Uses::default());
+    }
+
+    /// Adds a free region that is still in use.
+    pub(crate) fn put_back_region(&mut self, group: u32, start: u64, size_bytes: u64, uses: Uses) {
+        let piece =
+            Piece { group, start, size_bytes, free: true, uses, previous: None, next: None };
         let index = self.insert(piece);
         self.free.insert(self.key(index));
     }

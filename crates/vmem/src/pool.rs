@@ -4,12 +4,15 @@
 //! chunk away while it keeps the addresses. Smaller blocks are pieces of segments. Freed chunks
 //! are cached by exact size with the addresses at which they are mapped, so that the common
 //! allocation makes no driver call at all. Reuse is ordered by stream waits, never by the host.
+//!
+//! On a device without virtual memory nothing can give its memory away under an address: there all
+//! blocks are pieces of segments (`plain.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use npu_sys::{ChunkHandle, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
+use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
 use crate::block::{Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
 use crate::carver::Carver;
@@ -19,7 +22,10 @@ use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
 
+use self::plain::PlainSegment;
+
 mod physical;
+mod plain;
 mod query;
 
 /// Sizes of small blocks are multiples of this.
@@ -44,6 +50,7 @@ pub struct Pool {
     driver: Arc<dyn Driver>,
     config: PoolConfig,
     granularity_bytes: u64,
+    has_virtual_memory: bool,
     cache: ChunkCache<Spare>,
     blocks: Vec<Block>,
     unused: Vec<u32>,
@@ -54,6 +61,7 @@ pub struct Pool {
     /// Ranges of no block whose mapping is stale, oldest first.
     stale_ranges: VecDeque<StaleRange>,
     segments: Vec<Chunk>,
+    plain_segments: Vec<PlainSegment>,
     carver: Carver,
     /// Chunks that the driver failed to take back; tried again later.
     unreleased: Vec<(Chunk, bool)>,
@@ -74,7 +82,7 @@ impl Pool {
     /// # Errors
     /// [`BadConfig`](MemoryError::BadConfig) if the settings contradict each other.
     pub fn new(driver: Arc<dyn Driver>, config: PoolConfig) -> Result<Pool, MemoryError> {
-        let granularity_bytes = driver.properties().granularity_bytes;
+        let DeviceProperties { granularity_bytes, has_virtual_memory, .. } = driver.properties();
         let bad = |what: String| Err(MemoryError::BadConfig { what });
         if config.swap_threshold_bytes == 0 {
             return bad("the swap threshold is 0; use at least the granularity".to_owned());
@@ -95,6 +103,7 @@ impl Pool {
             driver,
             config,
             granularity_bytes,
+            has_virtual_memory,
             cache: ChunkCache::new(config.limit_bytes),
             blocks: Vec::new(),
             unused: Vec::new(),
@@ -102,6 +111,7 @@ impl Pool {
             stale_blocks: VecDeque::new(),
             stale_ranges: VecDeque::new(),
             segments: Vec::new(),
+            plain_segments: Vec::new(),
             carver: Carver::default(),
             unreleased: Vec::new(),
             departures: 0,
@@ -116,7 +126,7 @@ impl Pool {
 
     /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
-        size_bytes >= self.config.swap_threshold_bytes
+        self.has_virtual_memory && size_bytes >= self.config.swap_threshold_bytes
     }
 
     /// Allocates for use on `stream`, which waits for the memory's earlier users.
@@ -218,8 +228,12 @@ impl Pool {
         let (piece, start, mut uses) = match self.carver.carve(stream.0, size_bytes) {
             Some(carved) => carved,
             None => {
-                self.add_segment(streams, stream)?;
-                self.carver.carve(stream.0, size_bytes).expect("a new segment holds a small block")
+                if self.has_virtual_memory {
+                    self.add_segment(streams, stream)?;
+                } else {
+                    self.add_plain_segment(streams, stream, size_bytes)?;
+                }
+                self.carver.carve(stream.0, size_bytes).expect("a new segment holds the block")
             }
         };
         uses.prune(streams);
@@ -444,29 +458,6 @@ impl Pool {
             self.keep_range(stale.range);
         }
         Ok(())
-    }
-
-    /// Gives all cached chunks and empty segments back to the driver.
-    ///
-    /// # Errors
-    /// If the driver fails; what could not be given back stays counted.
-    pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        let mut first_error = Ok(());
-        for (_, spare) in self.cache.drain() {
-            let result = self.release(streams, spare);
-            first_error = first_error.and(result);
-        }
-        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
-            let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
-            let index = self.segments.iter().position(home).expect("a region is a segment");
-            let chunk = self.segments.swap_remove(index);
-            self.stats.segment_bytes.shrink(size_bytes);
-            self.cache.refund(size_bytes);
-            let spare = Spare { chunk, range: None, ready: uses, departure: None };
-            let result = self.release(streams, spare);
-            first_error = first_error.and(result);
-        }
-        first_error
     }
 
     fn has_chunk(&self, id: BlockId) -> bool {

@@ -4,5 +4,6 @@
 #[cfg(test)]
 mod memory {
     mod arena;
+    mod plain;
     mod pool;
 }

@@ -195,6 +195,13 @@ impl Pool {
         unsafe { self.driver.unmap(range) }
     }
 
+    /// Frees a segment of a device without virtual memory.
+    pub(super) fn free_plain(&self, start: DevicePtr) -> Result<(), DriverError> {
+        // SAFETY: the caller, `free_empty_segments`, has waited for the uses of all its pieces,
+        // and `note_use` is called for all work (its contract).
+        unsafe { self.driver.free_device(start) }
+    }
+
     /// The uses that hold a live block's stale mapping.
     pub(super) fn stale_uses(&self, id: BlockId) -> Option<&Uses> {
         if !self.is_live(id) {
@@ -238,6 +245,32 @@ impl Pool {
 }
 
 impl Pool {
+    /// Gives all cached chunks and empty segments back to the driver.
+    ///
+    /// # Errors
+    /// If the driver fails; what could not be given back stays counted.
+    pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        let mut first_error = Ok(());
+        for (_, spare) in self.cache.drain() {
+            let result = self.release(streams, spare);
+            first_error = first_error.and(result);
+        }
+        if !self.has_virtual_memory {
+            return self.free_empty_segments(streams);
+        }
+        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
+            let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
+            let index = self.segments.iter().position(home).expect("a region is a segment");
+            let chunk = self.segments.swap_remove(index);
+            self.stats.segment_bytes.shrink(size_bytes);
+            self.cache.refund(size_bytes);
+            let spare = Spare { chunk, range: None, ready: uses, departure: None };
+            let result = self.release(streams, spare);
+            first_error = first_error.and(result);
+        }
+        first_error
+    }
+
     /// Gives everything back, live blocks included. All work on the device is complete.
     /// What the driver does not take is lost to it; the first error is returned.
     pub(crate) fn dismantle(&mut self, streams: &mut Streams) -> Result<(), DriverError> {

@@ -56,6 +56,7 @@
 
 mod arena;
 mod block;
+mod budget;
 mod carver;
 mod chunk_cache;
 mod error;
@@ -77,6 +78,7 @@ pub use npu_sys::{
 
 pub use arena::{Arena, ArenaConfig, Slot};
 pub use block::{BlockId, Departure};
+pub use budget::{BudgetError, VirtualBudget};
 pub use chunk_cache::{ChunkCache, Room};
 pub use error::MemoryError;
 pub use memory::DeviceMemory;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
 
 use crate::engine::Config;
 use crate::entry::{Entry, Residency, State};
@@ -55,6 +55,23 @@ pub(crate) struct Core {
     pub(crate) notes_accesses: bool,
     /// Reports name the copies of their step.
     pub(crate) logs_moves: bool,
+    /// Why nothing can be swapped on this device; `None` where it can.
+    pub(crate) unswappable: Option<String>,
+}
+
+/// Why a device without virtual memory swaps nothing, in words for its user.
+fn unswappable(driver: &dyn Driver) -> Option<String> {
+    let properties = driver.properties();
+    if properties.has_virtual_memory {
+        return None;
+    }
+    let reason = driver.reserve(properties.granularity_bytes).err().map(|error| error.text);
+    let reason = reason.map(|text| format!(": {text}")).unwrap_or_default();
+    let (name, version) = (properties.name, properties.driver_version);
+    Some(format!(
+        "this driver cannot move memory under an address ({name}, version {version}{reason}): \
+         nothing can be swapped"
+    ))
 }
 
 impl Core {
@@ -68,6 +85,10 @@ impl Core {
         memory.streams.measure_waits_for(copy_out);
         memory.streams.measure_waits_for(copy_in);
         let notes_accesses = memory.streams.driver().wants_accesses();
+        let unswappable = unswappable(&**memory.streams.driver());
+        if let Some(why) = &unswappable {
+            tracing::warn!("{why}");
+        }
         Ok(Core {
             memory,
             compute,
@@ -85,6 +106,7 @@ impl Core {
             resident_bytes: 0,
             notes_accesses,
             logs_moves: false,
+            unswappable,
         })
     }
 
@@ -292,15 +314,19 @@ impl Core {
             resident_bytes: self.resident_bytes,
             pinned_bytes: 0,
             away_bytes: 0,
-            segment_bytes: self.step.segment_bytes,
+            segment_bytes: self.memory.pool.stats().segment_bytes.current,
             largest: Vec::new(),
             host_full,
+            unswappable: self.unswappable.clone(),
         };
         for entry in self.entries.iter().flatten() {
+            let bytes = self.memory.pool.size_bytes(entry.id);
             if !self.memory.pool.is_swappable(entry.id) {
+                if self.unswappable.is_some() {
+                    report.largest.push((entry.name.to_string(), bytes));
+                }
                 continue;
             }
-            let bytes = self.memory.pool.size_bytes(entry.id);
             match entry.state {
                 State::Resident | State::Replaying { .. } => {
                     report.largest.push((entry.name.to_string(), bytes));

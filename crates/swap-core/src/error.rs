@@ -60,28 +60,36 @@ pub struct OutOfMemory {
     pub pinned_bytes: u64,
     /// Bytes of blocks on the host or discarded.
     pub away_bytes: u64,
-    /// Bytes of segments for small blocks.
+    /// Bytes of segments for small blocks; for all blocks where nothing can be swapped.
     pub segment_bytes: u64,
     /// The largest resident blocks: name and bytes.
     pub largest: Vec<(String, u64)>,
     /// Whether the host arena had no room for more.
     pub host_full: bool,
+    /// Why nothing can be swapped on this device at all; `None` where swapping works.
+    pub unswappable: Option<String>,
 }
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} asked for, {} more than the cap of {}; resident {} (of it {} held by running ops), \
-             away {}, small blocks {}",
+            "{} asked for, {} more than the cap of {}; ",
             Bytes(self.requested_bytes),
             Bytes(self.missing_bytes),
             Bytes(self.limit_bytes),
-            Bytes(self.resident_bytes),
-            Bytes(self.pinned_bytes),
-            Bytes(self.away_bytes),
-            Bytes(self.segment_bytes),
         )?;
+        match &self.unswappable {
+            Some(why) => write!(f, "{} held by blocks; {why}", Bytes(self.segment_bytes))?,
+            None => write!(
+                f,
+                "resident {} (of it {} held by running ops), away {}, small blocks {}",
+                Bytes(self.resident_bytes),
+                Bytes(self.pinned_bytes),
+                Bytes(self.away_bytes),
+                Bytes(self.segment_bytes),
+            )?,
+        }
         if !self.largest.is_empty() {
             write!(f, "; largest:")?;
             for (position, (name, bytes)) in self.largest.iter().enumerate() {

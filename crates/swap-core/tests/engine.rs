@@ -5,6 +5,7 @@
 mod engine {
     mod faults;
     mod lab;
+    mod plain;
     #[cfg(feature = "planted")]
     mod planted;
     mod random_plans;

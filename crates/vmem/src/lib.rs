@@ -63,17 +63,18 @@ mod error;
 mod memory;
 mod point;
 mod pool;
+mod probe;
 mod stats;
 mod streams;
 mod swapped;
 
 // What the layers above need of the drivers.
 pub use npu_sys::{
-    Access, AccessMode, Bytes, CheckConfig, CheckDriver, ChunkHandle, Copy, DeviceProperties,
-    DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver,
-    FaultPlan, HostConfig, HostDriver, HostFunction, HostPtr, Lasting, Ledger, Link, MemoryInfo,
-    Mode, Operands, Order, ParseBytesError, RecordDriver, Span, SpanKind, StreamHandle, VaRange,
-    Violation,
+    Access, AccessMode, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
+    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind,
+    FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig, HostDriver, HostFunction, HostPtr, Lasting,
+    Ledger, Link, MemoryInfo, MeterDriver, Mode, Operands, Order, ParseBytesError, RecordDriver,
+    Span, SpanKind, StreamHandle, VaRange, Violation,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};
@@ -84,6 +85,7 @@ pub use error::MemoryError;
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
+pub use probe::{LinkRates, MapCosts, measure_link, measure_map};
 pub use stats::{MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};
 pub use swapped::{SwappedBlock, SwappedMemory};

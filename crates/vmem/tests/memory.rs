@@ -6,4 +6,5 @@ mod memory {
     mod arena;
     mod plain;
     mod pool;
+    mod probe;
 }

@@ -1,1 +1,222 @@
 //! Host memory in large pages, touched by several threads near the device.
+//!
+//! A driver pins memory one page at a time, and much faster if the pages are there already: so
+//! they are touched here first, in parallel. The kernel puts a page on the node of the processor
+//! that first touches it, so the touching threads run near the device.
+//!
+//! Touching more than there is would not fail; it would end the process. So what a control group
+//! forbids is refused beforehand. What exceeds the machine's available memory is tried in steps
+//! of at most half of what is then left, because there are virtual machines that grow when they
+//! are used; on others it ends in an error while there is still some memory left.
+
+use std::ffi::c_void;
+
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+use crate::system::HostMemory;
+use crate::types::{Bytes, HostPtr};
+
+mod step;
+mod touch;
+
+pub use self::touch::Touching;
+
+/// Smaller memory than this is left to the system: no large pages, no look at what is free.
+const LARGE_BYTES: u64 = 2 << 20;
+
+/// What kind of pages the system gives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PageKind {
+    /// Huge pages that the administrator reserved.
+    Reserved,
+    /// Huge pages were asked for, and are given as far as there are any.
+    Transparent,
+    /// Pages of the usual size.
+    Small,
+}
+
+/// Why there are no pages.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagesError {
+    /// No memory has this size.
+    #[error("{size_bytes} bytes is not a size that can be allocated")]
+    BadSize {
+        /// What was asked for.
+        size_bytes: u64,
+    },
+    /// The control group of this process has not that much left.
+    #[error(
+        "{} would exceed the memory limit of {path}, which has room for {}",
+        Bytes(*size_bytes), Bytes(*room_bytes)
+    )]
+    GroupFull {
+        /// What was asked for.
+        size_bytes: u64,
+        /// The group's folder.
+        path: String,
+        /// What is left to it.
+        room_bytes: u64,
+    },
+    /// The machine has not that much left.
+    #[error(
+        "{} of {} were there, then only {} of the machine's memory were left",
+        Bytes(*touched_bytes), Bytes(*size_bytes), Bytes(*available_bytes)
+    )]
+    MachineFull {
+        /// What was asked for.
+        size_bytes: u64,
+        /// What there was.
+        touched_bytes: u64,
+        /// What is left beside it.
+        available_bytes: u64,
+    },
+    /// The system refused.
+    #[error("{call} of {} failed: {text}", Bytes(*size_bytes))]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// What was asked for.
+        size_bytes: u64,
+        /// The system's own text.
+        text: String,
+    },
+}
+
+/// Host memory of our own: private, page aligned, all zeros at first, with every page there.
+/// It goes back to the system when this is dropped.
+#[derive(Debug)]
+pub struct HostPages {
+    start: usize,
+    size_bytes: usize,
+    kind: PageKind,
+}
+
+impl HostPages {
+    /// Takes `size_bytes`, rounded up to whole pages, and touches all of it.
+    ///
+    /// From 2 MiB on it begins at a multiple of 2 MiB and is made of huge pages where the system
+    /// gives them. Reserved ones are used if enough are free and `size_bytes` is a multiple of
+    /// their size, so that none is paid for and not used.
+    ///
+    /// # Errors
+    /// If there is not that much memory; all is as it was then.
+    pub fn new(size_bytes: u64, touching: Touching) -> Result<HostPages, PagesError> {
+        let bad = PagesError::BadSize { size_bytes };
+        let page_bytes = rustix::param::page_size() as u64;
+        let Some(size) = size_bytes
+            .checked_next_multiple_of(page_bytes)
+            .filter(|&size| 0 < size && size < i64::MAX.unsigned_abs())
+            .and_then(|size| usize::try_from(size).ok())
+        else {
+            return Err(bad);
+        };
+        if size_bytes < LARGE_BYTES {
+            let pages = HostPages::map(size, PageKind::Small)?;
+            return touch::all(&pages, touching).map(|()| pages);
+        }
+        let memory = HostMemory::read();
+        if let Some(group) = &memory.group
+            && group.room_bytes() < size as u64
+        {
+            let (path, room_bytes) = (group.path.clone(), group.room_bytes());
+            return Err(PagesError::GroupFull { size_bytes, path, room_bytes });
+        }
+        if let Some(pages) = HostPages::reserved(size, &memory) {
+            // Those pages may still be refused here, by limits of their own.
+            if touch::all(&pages, touching).is_ok() {
+                return Ok(pages);
+            }
+        }
+        let pages = HostPages::map_aligned(size)?;
+        step::touch(&pages, touching, &memory)?;
+        Ok(pages)
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> HostPtr {
+        HostPtr(self.start as u64)
+    }
+
+    /// The length, in whole pages.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes as u64
+    }
+
+    /// What was got.
+    pub fn kind(&self) -> PageKind {
+        self.kind
+    }
+
+    /// A mapping of reserved huge pages, if enough of them are free.
+    fn reserved(size: usize, memory: &HostMemory) -> Option<HostPages> {
+        let page_bytes = memory.huge.page_bytes?;
+        let fits = (size as u64).is_multiple_of(page_bytes)
+            && size as u64 <= memory.huge.reserved_free_bytes;
+        // A touch of a page that the system cannot give ends the process; populating does not.
+        if !fits || !touch::can_populate() {
+            return None;
+        }
+        HostPages::map(size, PageKind::Reserved).ok()
+    }
+
+    fn map(size: usize, kind: PageKind) -> Result<HostPages, PagesError> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = match kind {
+            PageKind::Reserved => MapFlags::PRIVATE | MapFlags::HUGETLB,
+            PageKind::Transparent | PageKind::Small => MapFlags::PRIVATE,
+        };
+        // SAFETY: no fixed address is asked for, so no existing memory changes.
+        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) };
+        let found = found.map_err(|errno| system("mmap", size, errno))?;
+        Ok(HostPages { start: found.expose_provenance(), size_bytes: size, kind })
+    }
+
+    /// A mapping that begins at a multiple of 2 MiB, for transparent huge pages.
+    fn map_aligned(size: usize) -> Result<HostPages, PagesError> {
+        let align = LARGE_BYTES as usize;
+        let padded =
+            size.checked_add(align).ok_or(PagesError::BadSize { size_bytes: size as u64 })?;
+        let mut pages = HostPages::map(padded, PageKind::Small)?;
+        let (first, end) = (pages.start, pages.start + padded);
+        pages.start = first.next_multiple_of(align);
+        pages.size_bytes = size;
+        release(first, pages.start - first);
+        release(pages.start + size, end - (pages.start + size));
+        // SAFETY: the pages were mapped just now; the advice changes none of their bytes.
+        let advised = unsafe { mm::madvise(pages.address(0), size, Advice::LinuxHugepage) };
+        if advised.is_ok() {
+            pages.kind = PageKind::Transparent;
+        }
+        Ok(pages)
+    }
+
+    fn address(&self, offset: usize) -> *mut c_void {
+        std::ptr::with_exposed_provenance_mut(self.start + offset)
+    }
+}
+
+impl Drop for HostPages {
+    fn drop(&mut self) {
+        release(self.start, self.size_bytes);
+    }
+}
+
+/// Gives back addresses that a value of this file owns and no longer uses.
+fn release(start: usize, size_bytes: usize) {
+    if size_bytes == 0 {
+        return;
+    }
+    let start = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: called only with a value's own addresses, at its end or cut off at its birth.
+    let released = unsafe { mm::munmap(start, size_bytes) };
+    released.expect("unmapping whole pages of our own fails only for lack of kernel memory");
+}
+
+fn system(call: &'static str, size: usize, errno: Errno) -> PagesError {
+    PagesError::System { call, size_bytes: size as u64, text: errno.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

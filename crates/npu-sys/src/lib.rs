@@ -96,7 +96,7 @@ pub use host::HostDriver;
 pub use host::config::{HostConfig, Link, Mode, Order};
 pub use host::ledger::Ledger;
 pub use host::timeline::{Span, SpanKind};
-pub use pages::{HostPages, PageKind, PagesError, Touching};
+pub use pages::{HostPages, PageKind, PagesError, Touching, page_bytes};
 pub use system::{GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,

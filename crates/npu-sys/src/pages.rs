@@ -104,9 +104,8 @@ impl HostPages {
     /// If there is not that much memory; all is as it was then.
     pub fn new(size_bytes: u64, touching: Touching) -> Result<HostPages, PagesError> {
         let bad = PagesError::BadSize { size_bytes };
-        let page_bytes = rustix::param::page_size() as u64;
         let Some(size) = size_bytes
-            .checked_next_multiple_of(page_bytes)
+            .checked_next_multiple_of(page_bytes())
             .filter(|&size| 0 < size && size < i64::MAX.unsigned_abs())
             .and_then(|size| usize::try_from(size).ok())
         else {
@@ -201,6 +200,11 @@ impl Drop for HostPages {
     fn drop(&mut self) {
         release(self.start, self.size_bytes);
     }
+}
+
+/// The size of the system's usual pages.
+pub fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
 }
 
 /// Gives back addresses that a value of this file owns and no longer uses.

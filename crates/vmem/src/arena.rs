@@ -1,36 +1,54 @@
 //! The pinned host arena: the slots that hold blocks' bytes while they are away.
 //!
-//! Pinning is slow, so memory is pinned in large regions and slots are carved from them. The cap
-//! is on pinned bytes.
+//! Pinning is slow, so memory is pinned in large regions and slots are carved from them. A region
+//! is huge pages of ours, touched by several threads and then registered with the driver in one
+//! call; where a driver cannot register, it allocates the region. The cap is on pinned bytes.
+//!
+//! A region is a multiple of the slot that it is made for, so slots of one size leave no rest.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use npu_sys::{DevicePtr, Driver, DriverError, ErrorKind, HostPtr};
+use npu_sys::{
+    DevicePtr, Driver, DriverError, ErrorKind, HostMemory, HostPtr, Touching, page_bytes,
+};
 
 use crate::carver::{Carver, PieceId};
-use crate::error::MemoryError;
+use crate::error::{HostShortage, MemoryError};
 use crate::point::{Site, Uses};
 use crate::stats::Peak;
 use crate::streams::Streams;
 
-/// Slots start at multiples of this, for the copy engines' sake.
+use self::growth::Growth;
+use self::region::{PinError, Pinning, Region};
+
+mod growth;
+mod region;
+
+/// Slots start at multiples of this, for the copy engines' sake, or of a larger page.
 const SLOT_BYTES: u64 = 4096;
 
 /// Regions are of about this size unless asked otherwise.
 const REGION_BYTES: u64 = 256 << 20;
+
+/// [`Arena::reserve`] pins no more than this in one call of the driver.
+const RESERVED_REGION_BYTES: u64 = 32 << 30;
 
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaConfig {
     /// The cap on pinned bytes.
     pub limit_bytes: u64,
-    /// Memory is pinned in regions of about this size.
+    /// Memory is pinned in regions of about this size: the largest multiple of the slot that
+    /// needs it, or one slot if that is larger.
     pub region_bytes: u64,
     /// A background thread pins the next region while fewer free bytes than this are left.
     /// 0 for none: memory is then pinned only in the calls that need it.
     pub grow_ahead_bytes: u64,
     /// The budget of swapped memory, within the cap.
     pub swapped_limit_bytes: u64,
+    /// The most threads that touch the pages of a region; 0 for as many as help.
+    pub touch_threads: usize,
 }
 
 impl ArenaConfig {
@@ -41,6 +59,7 @@ impl ArenaConfig {
             region_bytes: REGION_BYTES,
             grow_ahead_bytes: 0,
             swapped_limit_bytes: limit_bytes,
+            touch_threads: 0,
         }
     }
 }
@@ -72,8 +91,13 @@ impl Slot {
 pub struct Arena {
     driver: Arc<dyn Driver>,
     config: ArenaConfig,
+    pinning: Pinning,
     carver: Carver,
-    regions: Vec<(HostPtr, u64)>,
+    /// By first address.
+    regions: BTreeMap<u64, Region>,
+    growth: Option<Growth>,
+    /// Growth failed where nobody saw it, and is left until a call needs memory and gets it.
+    growth_failed: bool,
     pinned_bytes: Peak,
     used_bytes: Peak,
 }
@@ -81,11 +105,16 @@ pub struct Arena {
 impl Arena {
     /// An empty arena; memory is pinned when it is needed.
     pub fn new(driver: Arc<dyn Driver>, config: ArenaConfig) -> Arena {
+        let numa_node = driver.properties().numa_node;
+        let touching = Touching { numa_node, threads: config.touch_threads };
         Arena {
             driver,
             config,
+            pinning: Pinning { touching, registers: true },
             carver: Carver::default(),
-            regions: Vec::new(),
+            regions: BTreeMap::new(),
+            growth: None,
+            growth_failed: false,
             pinned_bytes: Peak::default(),
             used_bytes: Peak::default(),
         }
@@ -96,21 +125,27 @@ impl Arena {
     /// # Errors
     /// [`HostFull`](MemoryError::HostFull) if the cap or the host leaves no room.
     pub fn take(&mut self, size_bytes: u64) -> Result<(Slot, Uses), MemoryError> {
-        let full = MemoryError::HostFull {
-            requested_bytes: size_bytes,
-            used_bytes: self.used_bytes.current,
-            limit_bytes: self.config.limit_bytes,
+        let requested_bytes = size_bytes;
+        let Some(size_bytes) = slot_bytes(requested_bytes) else {
+            return Err(self.full(requested_bytes, None));
         };
-        let Some(size_bytes) = slot_bytes(size_bytes) else { return Err(full) };
-        let carved = match self.carver.carve(0, size_bytes) {
+        if self.growth.as_ref().is_some_and(Growth::is_finished) {
+            self.finish_growth();
+        }
+        let mut carved = self.carver.carve(0, size_bytes);
+        if carved.is_none() && self.needs_growth(size_bytes) {
+            self.finish_growth();
+            carved = self.carver.carve(0, size_bytes);
+        }
+        let (piece, start, uses) = match carved {
             Some(carved) => carved,
             None => {
-                self.grow(size_bytes, full)?;
+                self.grow(size_bytes, requested_bytes)?;
                 self.carver.carve(0, size_bytes).expect("a new region holds the slot")
             }
         };
-        let (piece, start, uses) = carved;
         self.used_bytes.grow(size_bytes);
+        self.grow_ahead(size_bytes);
         Ok((Slot { piece, start: HostPtr(start), size_bytes }, uses))
     }
 
@@ -120,18 +155,54 @@ impl Arena {
         self.carver.give_back(slot.piece, uses);
     }
 
+    /// Pins as much as is missing until `size_bytes` are free, in as few regions as can be: that
+    /// leaves the least unused, whatever the sizes of the slots, and takes the least time.
+    ///
+    /// # Errors
+    /// [`HostFull`](MemoryError::HostFull) if the cap or the host leaves no room. Nothing stays
+    /// pinned then, unless the driver fails to unpin it.
+    pub fn reserve(&mut self, size_bytes: u64) -> Result<(), MemoryError> {
+        self.finish_growth();
+        let missing_bytes = size_bytes.saturating_sub(self.free_bytes());
+        let Some(missing_bytes) = missing_bytes
+            .checked_next_multiple_of(unit_bytes())
+            .filter(|&missing_bytes| missing_bytes <= self.room_bytes())
+        else {
+            return Err(self.full(size_bytes, None));
+        };
+        let mut rest_bytes = missing_bytes;
+        let mut added = Vec::new();
+        while rest_bytes > 0 {
+            let region_bytes = rest_bytes.min(RESERVED_REGION_BYTES);
+            match Region::pin(&*self.driver, region_bytes, self.pinning) {
+                Ok(region) => {
+                    self.pinning.registers &= region.is_registered();
+                    added.push(region);
+                }
+                Err(error) => {
+                    for mut region in added {
+                        if region.unpin(&*self.driver).is_err() {
+                            self.add(region);
+                        }
+                    }
+                    return Err(self.not_pinned(error, size_bytes, missing_bytes));
+                }
+            }
+            rest_bytes -= region_bytes;
+        }
+        added.into_iter().for_each(|region| self.add(region));
+        Ok(())
+    }
+
     /// The address by which the device reaches the slot.
     ///
     /// # Errors
     /// If the driver fails.
     pub fn device_pointer(&self, slot: &Slot) -> Result<DevicePtr, DriverError> {
-        let region = self
-            .regions
-            .iter()
-            .find(|(start, size_bytes)| (start.0..start.0 + size_bytes).contains(&slot.start.0))
-            .expect("a slot lies in a region");
-        let start = self.driver.device_pointer(region.0)?;
-        Ok(start.offset(slot.start.0 - region.0.0))
+        let before = self.regions.range(..=slot.start.0).next_back();
+        let (&start, _) = before.expect("a slot lies in a region");
+        let device = self.driver.device_pointer(HostPtr(start))?;
+        Ok(device.offset(slot.start.0 - start))
     }
 
     /// Bytes in slots.
@@ -139,9 +210,14 @@ impl Arena {
         self.used_bytes
     }
 
-    /// Pinned bytes.
+    /// Pinned bytes. A region that is still being pinned in the background does not count.
     pub fn pinned_bytes(&self) -> Peak {
         self.pinned_bytes
+    }
+
+    /// Pinned bytes in no slot.
+    pub fn free_bytes(&self) -> u64 {
+        self.pinned_bytes.current - self.used_bytes.current
     }
 
     /// The cap on pinned bytes.
@@ -149,75 +225,145 @@ impl Arena {
         self.config.limit_bytes
     }
 
-    fn grow(&mut self, size_bytes: u64, full: MemoryError) -> Result<(), MemoryError> {
-        let room_bytes = self.config.limit_bytes - self.pinned_bytes.current;
-        if size_bytes > room_bytes {
-            return Err(full);
-        }
-        let wanted_bytes = self.config.region_bytes.next_multiple_of(SLOT_BYTES).max(size_bytes);
-        let room_bytes = room_bytes / SLOT_BYTES * SLOT_BYTES;
-        let mut region_bytes = wanted_bytes.min(room_bytes);
-        let mut pinned = self.driver.allocate_pinned(region_bytes);
-        let is_full = |result: &Result<HostPtr, DriverError>| {
-            result.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfMemory)
-        };
-        // The host has less than the cap promised: perhaps it has just enough.
-        if is_full(&pinned) && region_bytes > size_bytes {
-            region_bytes = size_bytes;
-            pinned = self.driver.allocate_pinned(region_bytes);
-        }
-        if is_full(&pinned) {
-            return Err(full);
-        }
-        let start = pinned?;
-        self.regions.push((start, region_bytes));
-        self.pinned_bytes.grow(region_bytes);
-        self.carver.add_region(0, start.0, region_bytes);
-        Ok(())
-    }
-
     /// Unpins regions that hold no slot, waiting on the host for their last users.
     ///
     /// # Errors
     /// If the driver fails; what could not be unpinned stays.
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        self.finish_growth();
         let mut result = Ok(());
-        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
+        for (start, _, uses) in self.carver.remove_empty_regions() {
+            let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
                 .wait_host(&uses, Site::ReleaseAfterUse)
-                .and_then(|()| self.unpin(HostPtr(start)));
-            match freed {
-                Ok(()) => {
-                    self.regions.retain(|region| region.0 != HostPtr(start));
-                    self.pinned_bytes.shrink(size_bytes);
-                }
-                Err(error) => {
-                    self.carver.add_region(0, start, size_bytes);
-                    result = result.and(Err(error));
-                }
+                .and_then(|()| region.unpin(&*self.driver));
+            self.pinned_bytes.shrink(region.size_bytes());
+            if let Err(error) = freed {
+                self.restore(region, uses);
+                result = result.and(Err(error));
             }
         }
+        self.growth_failed = false;
         result
     }
 
     /// Unpins everything. All work on the device is complete.
     pub(crate) fn dismantle(&mut self) -> Result<(), DriverError> {
+        self.finish_growth();
         let mut result = Ok(());
-        for (start, _) in std::mem::take(&mut self.regions) {
+        for (_, mut region) in std::mem::take(&mut self.regions) {
+            self.pinned_bytes.shrink(region.size_bytes());
+            let mut unpin = || region.unpin(&*self.driver);
             // A call that failed once may work now.
-            result = result.and(self.unpin(start).or_else(|_| self.unpin(start)));
+            result = result.and(unpin().or_else(|_| unpin()));
         }
         result
     }
 
-    fn unpin(&self, start: HostPtr) -> Result<(), DriverError> {
-        // SAFETY: `trim` waited for all uses of the region's slots, which are noted when slots
-        // are given back; `dismantle` runs when the device is idle.
-        unsafe { self.driver.free_pinned(start) }
+    /// Bytes that may still be pinned. What is being pinned counts as pinned.
+    fn room_bytes(&self) -> u64 {
+        let coming_bytes = self.growth.as_ref().map_or(0, Growth::size_bytes);
+        self.config.limit_bytes - self.pinned_bytes.current - coming_bytes
+    }
+
+    /// The size of a region made for a slot: a multiple of it. `None` if the cap forbids one.
+    fn region_bytes(&self, size_bytes: u64) -> Option<u64> {
+        let wanted = (self.config.region_bytes / size_bytes).max(1);
+        let slots = wanted.min(self.room_bytes() / size_bytes);
+        (slots > 0).then(|| slots * size_bytes)
+    }
+
+    fn grow(&mut self, size_bytes: u64, requested_bytes: u64) -> Result<(), MemoryError> {
+        let Some(region_bytes) = self.region_bytes(size_bytes) else {
+            return Err(self.full(requested_bytes, None));
+        };
+        let mut pinned = Region::pin(&*self.driver, region_bytes, self.pinning);
+        // The host has less than the cap promised: perhaps it has just enough.
+        if pinned.as_ref().is_err_and(PinError::is_short) && region_bytes > size_bytes {
+            pinned = Region::pin(&*self.driver, size_bytes, self.pinning);
+        }
+        let region = pinned.map_err(|error| self.not_pinned(error, requested_bytes, size_bytes))?;
+        self.growth_failed = false;
+        self.add(region);
+        Ok(())
+    }
+
+    /// Starts to pin the next region if few bytes are left for slots like this one.
+    fn grow_ahead(&mut self, size_bytes: u64) {
+        let enough = self.free_bytes() >= self.config.grow_ahead_bytes;
+        if enough || self.growth.is_some() || self.growth_failed {
+            return;
+        }
+        let Some(region_bytes) = self.region_bytes(size_bytes) else { return };
+        self.growth = Growth::start(&self.driver, region_bytes, self.pinning);
+    }
+
+    /// Whether a slot that has no place must wait for the region on its way: it will hold it, or
+    /// leaves no room under the cap for another.
+    fn needs_growth(&self, size_bytes: u64) -> bool {
+        let holds = |growth: &Growth| growth.size_bytes() >= size_bytes;
+        self.growth.as_ref().is_some_and(|it| holds(it) || self.room_bytes() < size_bytes)
+    }
+
+    /// Takes in the region on its way, waiting for it.
+    fn finish_growth(&mut self) {
+        let Some(growth) = self.growth.take() else { return };
+        match growth.finish() {
+            Some(region) => self.add(region),
+            None => self.growth_failed = true,
+        }
+    }
+
+    fn add(&mut self, region: Region) {
+        self.pinning.registers &= region.is_registered();
+        self.restore(region, Uses::default());
+    }
+
+    /// Makes all of a region free, after `uses`.
+    fn restore(&mut self, region: Region, uses: Uses) {
+        let (start, size_bytes) = (region.start(), region.size_bytes());
+        self.pinned_bytes.grow(size_bytes);
+        assert!(self.pinned_bytes.current <= self.config.limit_bytes, "the cap holds");
+        self.carver.put_back_region(0, start.0, size_bytes, uses);
+        self.regions.insert(start.0, region);
+    }
+
+    fn full(&self, requested_bytes: u64, shortage: Option<Box<HostShortage>>) -> MemoryError {
+        MemoryError::HostFull {
+            requested_bytes,
+            used_bytes: self.used_bytes.current,
+            limit_bytes: self.config.limit_bytes,
+            shortage,
+        }
+    }
+
+    /// The error for a region of `tried_bytes` that was not pinned.
+    fn not_pinned(&self, error: PinError, requested_bytes: u64, tried_bytes: u64) -> MemoryError {
+        match error {
+            PinError::Driver(error) if error.kind != ErrorKind::OutOfMemory => error.into(),
+            short => {
+                let reason = short.to_string();
+                let shortage = HostShortage { tried_bytes, reason, host: HostMemory::read() };
+                self.full(requested_bytes, Some(Box::new(shortage)))
+            }
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // Nobody used a region that is on its way, so it can go even if the others cannot.
+        if let Some(mut region) = self.growth.take().and_then(Growth::finish) {
+            let _ = region.unpin(&*self.driver);
+        }
     }
 }
 
 /// The size of a slot for `size_bytes`, if there can be one.
 pub(crate) fn slot_bytes(size_bytes: u64) -> Option<u64> {
-    size_bytes.max(1).checked_next_multiple_of(SLOT_BYTES)
+    size_bytes.max(1).checked_next_multiple_of(unit_bytes())
+}
+
+fn unit_bytes() -> u64 {
+    SLOT_BYTES.max(page_bytes())
 }

@@ -1,6 +1,8 @@
 //! What taking memory can fail with.
 
-use npu_sys::{Bytes, DriverError};
+use std::fmt;
+
+use npu_sys::{Bytes, DriverError, HostMemory};
 
 /// A failed call of the pool or the arena. The state is as it was before the call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -19,8 +21,8 @@ pub enum MemoryError {
     },
     /// The host arena is full.
     #[error(
-        "{} do not fit into the host arena: {} of its cap of {} are in use",
-        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes)
+        "{} do not fit into the host arena: {} of its cap of {} are in use; {}",
+        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes), Mend(shortage.as_deref())
     )]
     HostFull {
         /// What was asked for.
@@ -29,6 +31,8 @@ pub enum MemoryError {
         used_bytes: u64,
         /// The cap.
         limit_bytes: u64,
+        /// Why the host gave no more, if it was not the cap.
+        shortage: Option<Box<HostShortage>>,
     },
     /// The budget of swapped memory is used up.
     #[error(
@@ -68,4 +72,30 @@ pub enum MemoryError {
     /// The driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+}
+
+/// A host that has less memory than the arena's cap promised.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostShortage {
+    /// The least that was tried.
+    pub tried_bytes: u64,
+    /// What was refused, by whom.
+    pub reason: String,
+    /// The host's limits at that moment.
+    pub host: HostMemory,
+}
+
+/// What the user can do about a full arena.
+struct Mend<'a>(Option<&'a HostShortage>);
+
+impl fmt::Display for Mend<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(HostShortage { tried_bytes, reason, host }) = self.0 else {
+            return f.write_str("raise the cap (--host-memory)");
+        };
+        let tried = Bytes(*tried_bytes);
+        write!(f, "the host has no more: {tried} were not pinned: {reason}; {host}; ")?;
+        f.write_str("ask for less (--host-memory), end other programs, ")?;
+        f.write_str("or give this one more (a larger container, `ulimit -l unlimited`)")
+    }
 }

@@ -67,21 +67,22 @@ mod probe;
 mod stats;
 mod streams;
 mod swapped;
+mod tensor;
 
 // What the layers above need of the drivers.
 pub use npu_sys::{
     Access, AccessMode, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
     DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind,
-    FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig, HostDriver, HostFunction, HostPtr, Lasting,
-    Ledger, Link, MemoryInfo, MeterDriver, Mode, Operands, Order, ParseBytesError, RecordDriver,
-    Span, SpanKind, StreamHandle, VaRange, Violation,
+    FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig, HostDriver, HostFunction, HostMemory,
+    HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver, Mode, Operands, Order,
+    ParseBytesError, RecordDriver, Span, SpanKind, StreamHandle, VaRange, Violation,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};
 pub use block::{BlockId, Departure};
 pub use budget::{BudgetError, VirtualBudget};
 pub use chunk_cache::{ChunkCache, Room};
-pub use error::MemoryError;
+pub use error::{HostShortage, MemoryError};
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
@@ -89,3 +90,7 @@ pub use probe::{LinkRates, MapCosts, measure_link, measure_map};
 pub use stats::{MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};
 pub use swapped::{SwappedBlock, SwappedMemory};
+pub use tensor::{
+    Dtype, Element, FileProblem, Place, Scalar, SwapTensor, TensorDevice, TensorError, TensorFile,
+    load, save,
+};

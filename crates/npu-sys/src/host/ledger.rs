@@ -25,6 +25,8 @@ pub struct Ledger {
     pub pinned_bytes_peak: u64,
     /// Bytes of host memory under `register_host`.
     pub registered_bytes: u64,
+    /// The most [`registered_bytes`](Ledger::registered_bytes) since the last `reset_peaks`.
+    pub registered_bytes_peak: u64,
     /// Number of streams that are not destroyed.
     pub stream_count: u64,
     /// Number of events that are not destroyed.

@@ -24,6 +24,7 @@ pub(super) struct Memory {
     pinned_bytes: u64,
     pinned_bytes_peak: u64,
     registered_bytes: u64,
+    registered_bytes_peak: u64,
     // Tables by start address or handle. Ranges come first so that they are dropped first.
     ranges: BTreeMap<u64, Reservation>,
     mappings: BTreeMap<u64, Mapping>,
@@ -65,6 +66,7 @@ impl Memory {
             pinned_bytes: 0,
             pinned_bytes_peak: 0,
             registered_bytes: 0,
+            registered_bytes_peak: 0,
             ranges: BTreeMap::new(),
             mappings: BTreeMap::new(),
             chunks: BTreeMap::new(),
@@ -316,6 +318,7 @@ impl Memory {
         self.check_host_limit(call, size_bytes)?;
         self.registered.insert(start.0, size_bytes);
         self.registered_bytes += size_bytes;
+        self.registered_bytes_peak = self.registered_bytes_peak.max(self.registered_bytes);
         Ok(())
     }
 
@@ -356,6 +359,7 @@ impl Memory {
     pub(super) fn reset_peaks(&mut self) {
         self.chunk_bytes_peak = self.chunk_bytes;
         self.pinned_bytes_peak = self.pinned_bytes;
+        self.registered_bytes_peak = self.registered_bytes;
     }
 
     /// The memory part of the ledger, added up afresh from the tables.
@@ -372,10 +376,13 @@ impl Memory {
             pinned_bytes: self.pinned.values().map(Pinned::size_bytes).sum(),
             pinned_bytes_peak: self.pinned_bytes_peak,
             registered_bytes: self.registered.values().sum(),
+            registered_bytes_peak: self.registered_bytes_peak,
             ..Ledger::default()
         };
         assert_eq!(ledger.chunk_bytes, self.chunk_bytes, "the running count of chunks is off");
         assert_eq!(ledger.pinned_bytes, self.pinned_bytes, "the running count of pins is off");
+        let registered_bytes = self.registered_bytes;
+        assert_eq!(ledger.registered_bytes, registered_bytes, "the running count is off");
         ledger
     }
 

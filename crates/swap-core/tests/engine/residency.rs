@@ -403,7 +403,7 @@ fn a_host_without_memory_is_a_full_arena() {
     let first = lab.make(1);
     let second = lab.make(2);
     let third = lab.make(3);
-    assert_eq!(lab.host.ledger().pinned_bytes, BLOCK, "a smaller region than asked for");
+    assert_eq!(lab.host.ledger().registered_bytes, BLOCK, "a smaller region than asked for");
     let Err(Error::OutOfMemory(report)) = lab.engine.allocate(BLOCK, "one too many") else {
         panic!("there is no memory on either side");
     };

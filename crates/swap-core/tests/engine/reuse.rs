@@ -75,7 +75,7 @@ fn a_slot_is_reused_at_once_but_ordered() {
                 lab.op(&[write(block, tag)]).expect("writes, so the slot is free");
             }
         }
-        assert_eq!(lab.host.ledger().pinned_bytes_peak, BLOCK);
+        assert_eq!(lab.host.ledger().registered_bytes_peak, BLOCK);
         assert_eq!(lab.total().swapped_out_bytes, 6 * BLOCK);
         lab.op(&[read(first, 1), read(second, 2)]).expect("reads");
         lab.finish();

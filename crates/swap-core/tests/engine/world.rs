@@ -871,8 +871,8 @@ impl World {
                 ledger.chunk_bytes_peak, self.setup.limit_bytes
             ));
         }
-        if ledger.pinned_bytes_peak > self.setup.arena_bytes {
-            return Err(format!("{} pinned", ledger.pinned_bytes_peak));
+        if ledger.registered_bytes_peak > self.setup.arena_bytes {
+            return Err(format!("{} pinned", ledger.registered_bytes_peak));
         }
         let stats = self.engine.memory_stats().map_err(|error| error.to_string())?;
         if stats.reserved_bytes.current != ledger.chunk_bytes {

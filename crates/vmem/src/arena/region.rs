@@ -1,0 +1,102 @@
+//! A region of pinned host memory: one piece as far as the driver is concerned.
+
+use npu_sys::{Driver, DriverError, ErrorKind, HostPages, HostPtr, PagesError, Touching};
+
+/// How regions are pinned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pinning {
+    /// Who touches their pages first.
+    pub(super) touching: Touching,
+    /// Whether the driver pins memory that is ours. If not, it allocates pinned memory itself,
+    /// which is slower.
+    pub(super) registers: bool,
+}
+
+/// Why a region could not be pinned.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum PinError {
+    #[error(transparent)]
+    Pages(#[from] PagesError),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl PinError {
+    /// Whether less memory might have been pinned.
+    pub(super) fn is_short(&self) -> bool {
+        match self {
+            PinError::Pages(_) => true,
+            PinError::Driver(error) => error.kind == ErrorKind::OutOfMemory,
+        }
+    }
+}
+
+/// Pinned host memory. One that is dropped without [`unpin`](Region::unpin) stays pinned, for the
+/// device may still use it.
+#[derive(Debug)]
+pub(super) struct Region {
+    start: HostPtr,
+    size_bytes: u64,
+    /// `None` if the driver allocated it, and once it is unpinned.
+    pages: Option<HostPages>,
+    registered: bool,
+}
+
+impl Region {
+    /// Pins `size_bytes`, a multiple of the page size.
+    pub(super) fn pin(
+        driver: &dyn Driver,
+        size_bytes: u64,
+        pinning: Pinning,
+    ) -> Result<Region, PinError> {
+        if pinning.registers {
+            let pages = HostPages::new(size_bytes, pinning.touching)?;
+            let start = pages.start();
+            // SAFETY: the region keeps the pages until they are unregistered, or for good.
+            match unsafe { driver.register_host(start, pages.size_bytes()) } {
+                Ok(()) => {
+                    return Ok(Region { start, size_bytes, pages: Some(pages), registered: true });
+                }
+                Err(error) if error.kind == ErrorKind::Unsupported => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let start = driver.allocate_pinned(size_bytes)?;
+        Ok(Region { start, size_bytes, pages: None, registered: false })
+    }
+
+    /// Gives the memory back. No work of the device uses it any more.
+    pub(super) fn unpin(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
+        if self.registered {
+            // SAFETY: `Arena::trim` waited for all uses of the region's slots, which are noted
+            // when slots are given back; `Arena::dismantle` runs when the device is idle; other
+            // regions were never given out.
+            unsafe { driver.unregister_host(self.start) }?;
+        } else {
+            // SAFETY: as above.
+            unsafe { driver.free_pinned(self.start) }?;
+        }
+        self.pages = None;
+        Ok(())
+    }
+
+    pub(super) fn start(&self) -> HostPtr {
+        self.start
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Whether it is memory of ours that the driver pinned.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // The driver still holds these: unmapping them would pull them from under a copy.
+        std::mem::forget(self.pages.take());
+    }
+}

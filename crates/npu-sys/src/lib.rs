@@ -86,10 +86,13 @@ mod host;
 mod load;
 mod operands;
 mod pages;
+mod pattern;
 mod system;
 mod types;
 mod wrap;
 
+pub use cuda::CudaDriver;
+pub use cuda::pattern::PatternKernels;
 pub use driver::{Driver, HostFunction, Operands};
 pub use error::{DriverError, ErrorKind, OpenError};
 pub use host::HostDriver;
@@ -97,6 +100,7 @@ pub use host::config::{HostConfig, Link, Mode, Order};
 pub use host::ledger::Ledger;
 pub use host::timeline::{Span, SpanKind};
 pub use pages::{HostPages, PageKind, PagesError, Touching, page_bytes};
+pub use pattern::pattern_word;
 pub use system::{GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,

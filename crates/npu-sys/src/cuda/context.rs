@@ -1,0 +1,115 @@
+//! The device's primary context, and being in it for the time of a call.
+
+use std::marker::PhantomData;
+
+use crate::cuda::sys::{Api, CUcontext, CUdevice, CUresult};
+use crate::cuda::{failure, function};
+use crate::error::DriverError;
+
+/// The primary context: the one that other libraries of the process (PyTorch's among them) use
+/// for the device as well, so that all share addresses and streams.
+#[derive(Debug)]
+pub(super) struct Context {
+    api: Api,
+    device: CUdevice,
+    /// The address of the library's object.
+    object: usize,
+}
+
+impl Context {
+    /// Retains the primary context of a device.
+    pub(super) fn retain(api: Api, device: CUdevice) -> Result<Context, DriverError> {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: it writes one pointer; `open` initialised the library and got the device from it.
+        let code = unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+        check(&api, "open", code)?;
+        Ok(Context { api, device, object: context.expose_provenance() })
+    }
+
+    fn object(&self) -> CUcontext {
+        std::ptr::with_exposed_provenance_mut(self.object)
+    }
+
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Makes the context current on this thread, until the result is dropped.
+    ///
+    /// The thread is asked which context it has, at some 20 ns a call: a note of our own would
+    /// be wrong as soon as another library sets one. If the thread had a context of another
+    /// device, it gets that back; if it had none, it keeps ours.
+    pub(super) fn enter(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
+        if function::is_running() {
+            // The driver forbids it: the call could wait for the function that makes it.
+            return Err(failure::invalid(call, "a host function cannot call the driver"));
+        }
+        let mut before: CUcontext = std::ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let code = unsafe { (self.api.cuCtxGetCurrent)(&raw mut before) };
+        check(&self.api, call, code)?;
+        if before != self.object() {
+            // SAFETY: the context was retained in `retain` and is released only in `drop`.
+            let code = unsafe { (self.api.cuCtxSetCurrent)(self.object()) };
+            check(&self.api, call, code)?;
+        }
+        let is_foreign = !before.is_null() && before != self.object();
+        let restore = if is_foreign { before } else { std::ptr::null_mut() };
+        Ok(Current { api: &self.api, call, restore, thread: PhantomData })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // Without the function the context stays for the rest of the process.
+        let Some(release) = self.api.cuDevicePrimaryCtxRelease_v2 else { return };
+        if function::is_running() {
+            return;
+        }
+        let mut current: CUcontext = std::ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let code = unsafe { (self.api.cuCtxGetCurrent)(&raw mut current) };
+        if code == CUresult::CUDA_SUCCESS && current == self.object() {
+            // SAFETY: no context is a valid state of a thread.
+            unsafe { (self.api.cuCtxSetCurrent)(std::ptr::null_mut()) };
+        }
+        // SAFETY: this undoes the one `retain`. Nothing that needs the context is left: all of
+        // it holds an `Arc` of this. A failure leaves nobody to tell.
+        unsafe { release(self.device) };
+    }
+}
+
+/// The right to call functions that need the context, on this thread.
+#[derive(Debug)]
+pub(super) struct Current<'a> {
+    api: &'a Api,
+    call: &'static str,
+    restore: CUcontext,
+    thread: PhantomData<*mut ()>,
+}
+
+impl Current<'_> {
+    pub(super) fn api(&self) -> &Api {
+        self.api
+    }
+
+    /// The error of a code, if it is one.
+    pub(super) fn check(&self, code: CUresult) -> Result<(), DriverError> {
+        check(self.api, self.call, code)
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if !self.restore.is_null() {
+            // SAFETY: it was this thread's context before; a failure leaves ours, which the
+            // other library has to expect anyway.
+            unsafe { (self.api.cuCtxSetCurrent)(self.restore) };
+        }
+    }
+}
+
+/// The error of a code, if it is one.
+pub(super) fn check(api: &Api, call: &'static str, code: CUresult) -> Result<(), DriverError> {
+    if code == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(failure::error(api, call, code)) }
+}

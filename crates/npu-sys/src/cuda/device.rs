@@ -1,0 +1,308 @@
+//! [`Driver`] for NVIDIA GPUs: checks, enters the context, calls the library.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use crate::cuda::failure::{invalid, need};
+use crate::cuda::function::{self, Launch};
+use crate::cuda::handles::Kind;
+use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags};
+use crate::cuda::{CudaDriver, pinned, virtual_memory};
+use crate::driver::{Driver, HostFunction};
+use crate::error::{DriverError, ErrorKind};
+use crate::types::{
+    ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
+    StreamHandle, VaRange,
+};
+
+impl CudaDriver {
+    /// The failure of a host function that ran earlier, as an error of `call`.
+    fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(text) => {
+                let text = text.clone().into();
+                Err(DriverError { call, code: -1, text, kind: ErrorKind::Failed })
+            }
+        }
+    }
+}
+
+/// A size in the library's type.
+pub(super) fn length(call: &'static str, size_bytes: u64) -> Result<usize, DriverError> {
+    usize::try_from(size_bytes).map_err(|_| invalid(call, format!("{size_bytes} bytes")))
+}
+
+/// The size of a copy or fill.
+fn work_length(call: &'static str, size_bytes: u64) -> Result<usize, DriverError> {
+    if size_bytes == 0 {
+        return Err(invalid(call, "0 bytes"));
+    }
+    length(call, size_bytes)
+}
+
+/// An address of host memory as the library takes it.
+pub(super) fn host_pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+impl Driver for CudaDriver {
+    fn properties(&self) -> DeviceProperties {
+        self.properties.clone()
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
+        let cuda = self.context.enter("memory_info")?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: it writes two numbers.
+        let code = unsafe { (cuda.api().cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+        cuda.check(code)?;
+        Ok(MemoryInfo { free_bytes: free as u64, total_bytes: total as u64 })
+    }
+
+    fn reserve(&self, size_bytes: u64) -> Result<VaRange, DriverError> {
+        virtual_memory::reserve(self, size_bytes)
+    }
+
+    fn free_range(&self, range: VaRange) -> Result<(), DriverError> {
+        virtual_memory::free_range(self, range)
+    }
+
+    fn create_chunk(&self, size_bytes: u64) -> Result<ChunkHandle, DriverError> {
+        virtual_memory::create_chunk(self, size_bytes)
+    }
+
+    fn release_chunk(&self, chunk: ChunkHandle) -> Result<(), DriverError> {
+        virtual_memory::release_chunk(self, chunk)
+    }
+
+    fn map(&self, range: VaRange, chunk: ChunkHandle) -> Result<(), DriverError> {
+        virtual_memory::map(self, range, chunk)
+    }
+
+    fn set_access(&self, range: VaRange) -> Result<(), DriverError> {
+        virtual_memory::set_access(self, range)
+    }
+
+    unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
+        unsafe { virtual_memory::unmap(self, range) }
+    }
+
+    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
+        virtual_memory::allocate_device(self, size_bytes)
+    }
+
+    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
+        unsafe { virtual_memory::free_device(self, start) }
+    }
+
+    fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {
+        pinned::allocate_pinned(self, size_bytes)
+    }
+
+    unsafe fn free_pinned(&self, start: HostPtr) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
+        unsafe { pinned::free_pinned(self, start) }
+    }
+
+    unsafe fn register_host(&self, start: HostPtr, size_bytes: u64) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
+        unsafe { pinned::register_host(self, start, size_bytes) }
+    }
+
+    unsafe fn unregister_host(&self, start: HostPtr) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
+        unsafe { pinned::unregister_host(self, start) }
+    }
+
+    fn device_pointer(&self, start: HostPtr) -> Result<DevicePtr, DriverError> {
+        pinned::device_pointer(self, start)
+    }
+
+    fn create_stream(&self) -> Result<StreamHandle, DriverError> {
+        let cuda = self.context.enter("create_stream")?;
+        let mut stream = std::ptr::null_mut();
+        // Otherwise each piece of work on the legacy default stream would wait for all of ours.
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+        // SAFETY: it writes one pointer.
+        let code = unsafe { (cuda.api().cuStreamCreate)(&raw mut stream, flags) };
+        cuda.check(code)?;
+        let address = stream.expose_provenance() as u64;
+        self.streams.insert(address, Kind::Stream, &self.context);
+        Ok(StreamHandle(address))
+    }
+
+    fn destroy_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        self.streams.destroy("destroy_stream", stream.0)
+    }
+
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let call = "synchronize_stream";
+        let stream = self.streams.get(call, stream.0)?;
+        let cuda = self.context.enter(call)?;
+        // SAFETY: `stream` is alive, here and below, as long as its `Handle` is held.
+        let code = unsafe { (cuda.api().cuStreamSynchronize)(stream.stream()) };
+        cuda.check(code)?;
+        self.check_functions(call)
+    }
+
+    fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {
+        let cuda = self.context.enter("create_event")?;
+        let flags = match kind {
+            EventKind::Order => CUevent_flags::CU_EVENT_DISABLE_TIMING,
+            EventKind::Timing => CUevent_flags::CU_EVENT_DEFAULT,
+        };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: it writes one pointer.
+        let code = unsafe { (cuda.api().cuEventCreate)(&raw mut event, flags.0) };
+        cuda.check(code)?;
+        let address = event.expose_provenance() as u64;
+        self.events.insert(address, Kind::Event, &self.context);
+        Ok(EventHandle(address))
+    }
+
+    fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
+        self.events.destroy("destroy_event", event.0)
+    }
+
+    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), DriverError> {
+        let call = "record_event";
+        let (event, stream) = (self.events.get(call, event.0)?, self.streams.get(call, stream.0)?);
+        let cuda = self.context.enter(call)?;
+        // SAFETY: both are alive, here and below, as long as their `Handle`s are held.
+        let code = unsafe { (cuda.api().cuEventRecord)(event.event(), stream.stream()) };
+        cuda.check(code)
+    }
+
+    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
+        let call = "wait_event";
+        let (event, stream) = (self.events.get(call, event.0)?, self.streams.get(call, stream.0)?);
+        let cuda = self.context.enter(call)?;
+        // SAFETY: both are alive; 0 are the default flags.
+        let code = unsafe { (cuda.api().cuStreamWaitEvent)(stream.stream(), event.event(), 0) };
+        cuda.check(code)
+    }
+
+    fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
+        let call = "query_event";
+        self.check_functions(call)?;
+        let event = self.events.get(call, event.0)?;
+        let cuda = self.context.enter(call)?;
+        // SAFETY: it is alive.
+        let code = unsafe { (cuda.api().cuEventQuery)(event.event()) };
+        if code == CUresult::CUDA_ERROR_NOT_READY {
+            return Ok(false);
+        }
+        cuda.check(code)?;
+        Ok(true)
+    }
+
+    fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
+        let call = "synchronize_event";
+        let event = self.events.get(call, event.0)?;
+        let cuda = self.context.enter(call)?;
+        // SAFETY: it is alive.
+        let code = unsafe { (cuda.api().cuEventSynchronize)(event.event()) };
+        cuda.check(code)?;
+        self.check_functions(call)
+    }
+
+    fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError> {
+        let call = "elapsed_us";
+        self.check_functions(call)?;
+        let (start, end) = (self.events.get(call, start.0)?, self.events.get(call, end.0)?);
+        let cuda = self.context.enter(call)?;
+        let mut elapsed_ms = 0.0;
+        let ask = cuda.api().cuEventElapsedTime;
+        // SAFETY: both are alive; it writes one number.
+        let code = unsafe { ask(&raw mut elapsed_ms, start.event(), end.event()) };
+        cuda.check(code)?;
+        Ok(f64::from(elapsed_ms) * 1e3)
+    }
+
+    unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
+        let call = "copy";
+        let size_bytes = copy.size_bytes();
+        let size = work_length(call, size_bytes)?;
+        match copy {
+            Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } => {
+                pinned::check(self, call, host, size_bytes)?;
+            }
+            Copy::DeviceToDevice { source, target, .. } => {
+                if source.0.abs_diff(target.0) < size_bytes {
+                    return Err(invalid(call, format!("{source:?} overlaps {target:?}")));
+                }
+            }
+        }
+        let stream = self.streams.get(call, stream.0)?;
+        let cuda = self.context.enter(call)?;
+        let code = match copy {
+            Copy::DeviceToHost { source, target, .. } => {
+                let (copy, target) = (cuda.api().cuMemcpyDtoHAsync_v2, host_pointer(target.0));
+                // SAFETY: the caller promises both places until the copy is complete; the
+                // stream is alive. So for the two below.
+                unsafe { copy(target, source.0, size, stream.stream()) }
+            }
+            Copy::HostToDevice { source, target, .. } => {
+                let (copy, source) = (cuda.api().cuMemcpyHtoDAsync_v2, host_pointer(source.0));
+                // SAFETY: as above.
+                unsafe { copy(target.0, source, size, stream.stream()) }
+            }
+            Copy::DeviceToDevice { source, target, .. } => {
+                let copy = cuda.api().cuMemcpyDtoDAsync_v2;
+                // SAFETY: as above.
+                unsafe { copy(target.0, source.0, size, stream.stream()) }
+            }
+        };
+        cuda.check(code)
+    }
+
+    unsafe fn fill(
+        &self,
+        target: DevicePtr,
+        size_bytes: u64,
+        value: u8,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let call = "fill";
+        let size = work_length(call, size_bytes)?;
+        let stream = self.streams.get(call, stream.0)?;
+        let cuda = self.context.enter(call)?;
+        // SAFETY: the caller promises the place until the fill is complete; the stream is alive.
+        let code = unsafe { (cuda.api().cuMemsetD8Async)(target.0, value, size, stream.stream()) };
+        cuda.check(code)
+    }
+
+    unsafe fn launch_host(
+        &self,
+        function: HostFunction,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let call = "launch_host";
+        if !function.cost_us.is_finite() || function.cost_us < 0.0 {
+            return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
+        }
+        if !function.accesses.is_empty() {
+            let (name, count) = (function.name, function.accesses.len());
+            let text =
+                format!("'{name}' declares {count} accesses: the host cannot address the device");
+            return Err(DriverError::unsupported(call, text));
+        }
+        let stream = self.streams.get(call, stream.0)?;
+        let cuda = self.context.enter(call)?;
+        let since = "it needs CUDA 10.0 / driver 410 or newer";
+        let launch = need(call, cuda.api().cuLaunchHostFunc, "cuLaunchHostFunc", since)?;
+        let raw = Launch { function, failed: Arc::clone(&self.failed) }.into_raw();
+        // SAFETY: the library calls `run` once, with `raw`, which came from `into_raw`.
+        let code = unsafe { launch(stream.stream(), Some(function::run), raw) };
+        cuda.check(code).inspect_err(|error| {
+            // A device that is lost may have taken the launch: then it is left alone.
+            if error.kind != ErrorKind::DeviceLost {
+                // SAFETY: it was refused, so the library will not call `run`.
+                drop(unsafe { Launch::from_raw(raw) });
+            }
+        })
+    }
+}

@@ -31,14 +31,14 @@ const RULES: [Rule; 10] = [
         name: "acl-standin",
         inner: &["npu-sys"],
         inner_tests: &[],
-        outer: &[],
+        outer: &["rustix"],
         outer_tests: &[],
     },
     Rule {
         name: "vmem",
         inner: &["npu-sys"],
         inner_tests: &[],
-        outer: &["bytemuck", "half", "safetensors", "smallvec", "thiserror"],
+        outer: &["bytemuck", "half", "safetensors", "serde_json", "smallvec", "thiserror"],
         outer_tests: &["proptest", "tempfile"],
     },
     Rule {
@@ -52,7 +52,7 @@ const RULES: [Rule; 10] = [
         name: "policy",
         inner: &["swap-core"],
         inner_tests: &[],
-        outer: &["crc32fast", "serde", "serde_json", "thiserror"],
+        outer: &["crc32fast", "flate2", "serde", "serde_json", "thiserror"],
         outer_tests: &["proptest", "tempfile"],
     },
     Rule {

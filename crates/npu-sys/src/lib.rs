@@ -91,6 +91,7 @@ mod system;
 mod types;
 mod wrap;
 
+pub use acl::AclDriver;
 pub use cuda::CudaDriver;
 pub use cuda::pattern::PatternKernels;
 pub use driver::{Driver, HostFunction, Operands};

@@ -1,0 +1,345 @@
+//! Pinned and registered host memory, and the addresses by which the device reaches it.
+//!
+//! Kernels may use such an address. The library's copies and fills may not, unless the memory
+//! has one address on both sides. So copies and fills ask here what is behind an address.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::acl::current::Current;
+use crate::acl::failure::invalid;
+use crate::acl::memory::contains;
+use crate::acl::sys::{self, aclrtMallocAttrValue, aclrtMallocAttribute, aclrtMallocConfig};
+use crate::acl::{lock, pointer, size};
+use crate::error::{DriverError, ErrorKind};
+use crate::types::{DevicePtr, HostPtr};
+
+/// Pages of which the library wants whole ones.
+const PAGE_BYTES: u64 = 4096;
+
+/// The host memory that one driver knows.
+#[derive(Debug, Default)]
+pub(super) struct HostMemory {
+    /// Set when the library said that it cannot give memory with one address on both sides.
+    no_common_address: AtomicBool,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// By host address.
+    pieces: BTreeMap<u64, Piece>,
+    /// Host addresses of the pieces that have a device address, by that.
+    by_device: BTreeMap<u64, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    size_bytes: u64,
+    /// Where the library's allocation starts; `None` for registered memory.
+    allocation: Option<u64>,
+    /// Whether the library was asked for one address on both sides, and gave it.
+    has_common_address: bool,
+    /// Where the device sees it, once somebody has asked.
+    device: Option<u64>,
+    is_registered: bool,
+}
+
+/// What is behind a device address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// Memory that the library's copies and fills may touch.
+    Device(u64),
+    /// Host memory that only kernels may reach by its device address; this is its host address.
+    Host(u64),
+}
+
+impl HostMemory {
+    /// Whether the device can be made to see host memory. Only trying tells.
+    pub(super) fn can_map(&self, now: &Current<'_>) -> bool {
+        let Ok(page) = self.allocate(now, PAGE_BYTES) else { return false };
+        let can_map = self.device_pointer(now, page).is_ok();
+        // SAFETY: nobody else knows the memory.
+        can_map && unsafe { self.free(now, page) }.is_ok()
+    }
+
+    pub(super) fn allocate(
+        &self,
+        now: &Current<'_>,
+        size_bytes: u64,
+    ) -> Result<HostPtr, DriverError> {
+        // Room for whole pages, so that all of it can be registered.
+        let page_bytes = (rustix::param::page_size() as u64).max(PAGE_BYTES);
+        let size_bytes = size_bytes
+            .checked_next_multiple_of(page_bytes)
+            .filter(|&size_bytes| size_bytes > 0 && size_bytes < u64::MAX - page_bytes)
+            .ok_or_else(|| invalid(now.call, format!("{size_bytes} bytes cannot be pinned")))?;
+        let (mut allocation, mut has_common_address) = match self.allocate_common(now, size_bytes) {
+            Some(start) => (start, true),
+            None => (allocate_plain(now, size_bytes)?, false),
+        };
+        let mut start = allocation.next_multiple_of(page_bytes);
+        if start != allocation {
+            // The library promises no more than 64 bytes of alignment.
+            free_host(now, allocation)?;
+            has_common_address = false;
+            allocation = allocate_plain(now, size_bytes + page_bytes)?;
+            start = allocation.next_multiple_of(page_bytes);
+        }
+        let piece = Piece {
+            size_bytes,
+            allocation: Some(allocation),
+            has_common_address,
+            device: None,
+            is_registered: false,
+        };
+        lock(&self.tables).pieces.insert(start, piece);
+        Ok(HostPtr(start))
+    }
+
+    /// Memory with one address on host and device, where the library has it to give.
+    fn allocate_common(&self, now: &Current<'_>, size_bytes: u64) -> Option<u64> {
+        let allocate = now.api.aclrtMallocHostWithCfg?;
+        if self.no_common_address.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut attribute = aclrtMallocAttribute {
+            attr: sys::ACL_RT_MEM_ATTR_VA_FLAG,
+            value: aclrtMallocAttrValue { vaFlag: 1 },
+        };
+        let mut wishes = aclrtMallocConfig { attrs: &mut attribute, numAttrs: 1 };
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the library writes one pointer and reads the wishes during the call.
+        let code = unsafe { allocate(&mut start, size_bytes, &mut wishes) };
+        match now.check("aclrtMallocHostWithCfg", code) {
+            Ok(()) => Some(start.expose_provenance() as u64),
+            Err(error) => {
+                if error.kind == ErrorKind::Unsupported {
+                    self.no_common_address.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Driver::free_pinned`](crate::Driver::free_pinned).
+    pub(super) unsafe fn free(&self, now: &Current<'_>, start: HostPtr) -> Result<(), DriverError> {
+        let mut tables = lock(&self.tables);
+        let found = tables.pieces.get(&start.0).copied();
+        let Some((piece, allocation)) = found.and_then(|piece| Some((piece, piece.allocation?)))
+        else {
+            return Err(invalid(now.call, format!("{start:?} was not allocated")));
+        };
+        if piece.is_registered {
+            unregister(now, start)?;
+            tables.forget_device(start);
+        }
+        free_host(now, allocation)?;
+        tables.forget_device(start);
+        tables.pieces.remove(&start.0);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Driver::register_host`](crate::Driver::register_host).
+    pub(super) unsafe fn register(
+        &self,
+        now: &Current<'_>,
+        start: HostPtr,
+        size_bytes: u64,
+    ) -> Result<(), DriverError> {
+        let is_whole = start.0.is_multiple_of(PAGE_BYTES) && size_bytes.is_multiple_of(PAGE_BYTES);
+        let end = start.0.checked_add(size_bytes);
+        let Some(end) = end.filter(|_| is_whole && size_bytes > 0 && start.0 > 0) else {
+            let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
+            return Err(invalid(now.call, text));
+        };
+        let mut tables = lock(&self.tables);
+        let before = tables.pieces.range(..end).next_back();
+        if before.is_some_and(|(at, piece)| at + piece.size_bytes > start.0) {
+            let text = format!("{start:?} + {size_bytes} bytes is known already");
+            return Err(invalid(now.call, text));
+        }
+        let device = register(now, start, size_bytes)?;
+        let piece = Piece {
+            size_bytes,
+            allocation: None,
+            has_common_address: false,
+            device: Some(device),
+            is_registered: true,
+        };
+        tables.pieces.insert(start.0, piece);
+        tables.by_device.insert(device, start.0);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Driver::unregister_host`](crate::Driver::unregister_host).
+    pub(super) unsafe fn unregister(
+        &self,
+        now: &Current<'_>,
+        start: HostPtr,
+    ) -> Result<(), DriverError> {
+        let mut tables = lock(&self.tables);
+        match tables.pieces.get(&start.0) {
+            Some(piece) if piece.allocation.is_none() => {}
+            _ => return Err(invalid(now.call, format!("{start:?} is not registered"))),
+        }
+        unregister(now, start)?;
+        tables.forget_device(start);
+        tables.pieces.remove(&start.0);
+        Ok(())
+    }
+
+    /// The address by which kernels reach a host address. Pinned memory gets one when it is
+    /// asked for the first time.
+    pub(super) fn device_pointer(
+        &self,
+        now: &Current<'_>,
+        start: HostPtr,
+    ) -> Result<DevicePtr, DriverError> {
+        let mut tables = lock(&self.tables);
+        let Some((first, piece)) = tables.piece(start.0, 1) else {
+            return Err(invalid(now.call, format!("{start:?} is not pinned")));
+        };
+        let device = match piece.device {
+            Some(device) => device,
+            None => {
+                let device = match register(now, HostPtr(first), piece.size_bytes) {
+                    Ok(device) => device,
+                    // One address needs no registration where the library has none to offer.
+                    Err(_) if piece.has_common_address && now.api.aclrtHostRegister.is_none() => {
+                        first
+                    }
+                    Err(error) => return Err(error),
+                };
+                let is_registered = now.api.aclrtHostRegister.is_some();
+                let has_common_address = piece.has_common_address && device == first;
+                let device_is = Some(device);
+                let known = Piece { device: device_is, is_registered, has_common_address, ..piece };
+                tables.pieces.insert(first, known);
+                tables.by_device.insert(device, first);
+                device
+            }
+        };
+        Ok(DevicePtr(device + (start.0 - first)))
+    }
+
+    /// Checks that the bytes are in one piece of pinned or registered memory: with any other the
+    /// library copies at once instead of in stream order.
+    pub(super) fn check(
+        &self,
+        now: &Current<'_>,
+        start: HostPtr,
+        size_bytes: u64,
+    ) -> Result<(), DriverError> {
+        match lock(&self.tables).piece(start.0, size_bytes) {
+            Some(_) => Ok(()),
+            None => {
+                let text = format!("{start:?} + {size_bytes} bytes is not pinned");
+                Err(invalid(now.call, text))
+            }
+        }
+    }
+
+    /// What is behind the bytes at a device address.
+    pub(super) fn place(
+        &self,
+        now: &Current<'_>,
+        start: DevicePtr,
+        size_bytes: u64,
+    ) -> Result<Place, DriverError> {
+        let tables = lock(&self.tables);
+        let Some((&device, first)) = tables.by_device.range(..=start.0).next_back() else {
+            return Ok(Place::Device(start.0));
+        };
+        let piece = tables.pieces[first];
+        if !contains(device, piece.size_bytes, start.0, 1) {
+            return Ok(Place::Device(start.0));
+        }
+        if !contains(device, piece.size_bytes, start.0, size_bytes) {
+            let text = format!("{start:?} + {size_bytes} bytes leaves mapped host memory");
+            return Err(invalid(now.call, text));
+        }
+        match piece.has_common_address {
+            true => Ok(Place::Device(start.0)),
+            false => Ok(Place::Host(first + (start.0 - device))),
+        }
+    }
+
+    /// Gives everything back, as far as the device still answers.
+    ///
+    /// # Safety
+    /// All work that uses any of it has completed, and none is submitted any more.
+    pub(super) unsafe fn free_all(&self, now: &Current<'_>) {
+        let pieces: Vec<(u64, bool)> = lock(&self.tables)
+            .pieces
+            .iter()
+            .map(|(&start, piece)| (start, piece.allocation.is_some()))
+            .collect();
+        for (start, is_allocated) in pieces {
+            // Nobody is left to be told of failures: the process's end frees what stays.
+            let _ = match is_allocated {
+                // SAFETY: the caller's promise.
+                true => unsafe { self.free(now, HostPtr(start)) },
+                // SAFETY: the caller's promise.
+                false => unsafe { self.unregister(now, HostPtr(start)) },
+            };
+        }
+    }
+}
+
+impl Tables {
+    /// The piece that holds all of the bytes, and where it starts.
+    fn piece(&self, start: u64, size_bytes: u64) -> Option<(u64, Piece)> {
+        let (&first, &piece) = self.pieces.range(..=start).next_back()?;
+        contains(first, piece.size_bytes, start, size_bytes).then_some((first, piece))
+    }
+
+    fn forget_device(&mut self, start: HostPtr) {
+        let Some(piece) = self.pieces.get_mut(&start.0) else { return };
+        piece.is_registered = false;
+        if let Some(device) = piece.device.take() {
+            self.by_device.remove(&device);
+        }
+    }
+}
+
+fn allocate_plain(now: &Current<'_>, size_bytes: u64) -> Result<u64, DriverError> {
+    let mut start = std::ptr::null_mut();
+    // SAFETY: the library writes one pointer.
+    let code = unsafe { (now.api.aclrtMallocHost)(&mut start, size(size_bytes)) };
+    now.check("aclrtMallocHost", code)?;
+    Ok(start.expose_provenance() as u64)
+}
+
+/// Frees an allocation of `allocate_plain` or `allocate_common` that its caller gives up.
+fn free_host(now: &Current<'_>, allocation: u64) -> Result<(), DriverError> {
+    // SAFETY: the callers pass what the library allocated, once, when nothing uses it.
+    let code = unsafe { (now.api.aclrtFreeHost)(pointer(allocation)) };
+    now.check("aclrtFreeHost", code)
+}
+
+/// Shows host memory to the device.
+fn register(now: &Current<'_>, start: HostPtr, size_bytes: u64) -> Result<u64, DriverError> {
+    let symbol = "aclrtHostRegister";
+    let register = now.need(symbol, now.api.aclrtHostRegister)?;
+    // What cannot be undone is not begun.
+    now.need("aclrtHostUnregister", now.api.aclrtHostUnregister)?;
+    let mut device = std::ptr::null_mut();
+    let kind = sys::ACL_HOST_REGISTER_MAPPED;
+    // SAFETY: whole pages of host memory, which their owner keeps until `unregister`.
+    let code = unsafe { register(pointer(start.0), size_bytes, kind, &mut device) };
+    now.check(symbol, code)?;
+    Ok(device.expose_provenance() as u64)
+}
+
+fn unregister(now: &Current<'_>, start: HostPtr) -> Result<(), DriverError> {
+    let symbol = "aclrtHostUnregister";
+    let unregister = now.need(symbol, now.api.aclrtHostUnregister)?;
+    // SAFETY: the start of registered memory, which nothing uses any more.
+    let code = unsafe { unregister(pointer(start.0)) };
+    now.check(symbol, code)
+}

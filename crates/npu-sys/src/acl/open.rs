@@ -1,0 +1,173 @@
+//! Opening the library and a device, and giving all of it back.
+
+use std::env;
+use std::ffi::{CStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::acl::State;
+use crate::acl::current::{Current, Device, recent_text};
+use crate::acl::events::Events;
+use crate::acl::failure;
+use crate::acl::function::Failure;
+use crate::acl::host::HostMemory;
+use crate::acl::memory::DeviceMemory;
+use crate::acl::reports::Reports;
+use crate::acl::streams::Streams;
+use crate::acl::sys::{self, Api, aclCANNPackageVersion, aclError};
+use crate::error::{DriverError, ErrorKind, OpenError};
+use crate::load::Library;
+use crate::types::{DeviceProperties, MemoryInfo};
+
+const NAME: &str = "libascendcl.so";
+const VARIABLE: &str = "SMARTSWAP_ACL_LIBRARY";
+const HINT: &str = "install CANN and run `source .../set_env.sh` of it, which puts its libraries \
+                    on the loader's path, or name the file in SMARTSWAP_ACL_LIBRARY";
+
+/// The device name by which the stand-in library of the tests says that the host can address
+/// its memory. No call of the vendor's tells that.
+const STAND_IN: &str = "SmartSwap stand-in";
+
+/// Loads the library and starts it.
+pub(super) fn load(library: Option<&Path>) -> Result<Api, OpenError> {
+    let named = match library {
+        Some(path) => Some(path.as_os_str().to_owned()),
+        None => env::var_os(VARIABLE).filter(|value| !value.is_empty()),
+    };
+    let candidate = named.unwrap_or_else(|| OsString::from(NAME));
+    let library = Library::open(NAME, HINT, &[candidate.as_os_str()])?;
+    let api = Api::load(&library)?;
+    // SAFETY: without a file of settings the library takes its own.
+    let code = unsafe { (api.aclInit)(std::ptr::null()) };
+    // Somebody else in the process may have done it.
+    if code != sys::ACL_ERROR_REPEAT_INITIALIZE {
+        check(&api, "aclInit", code)?;
+    }
+    Ok(api)
+}
+
+fn check(api: &Api, symbol: &'static str, code: aclError) -> Result<(), DriverError> {
+    match code {
+        sys::ACL_SUCCESS => Ok(()),
+        code => Err(failure::error("open", symbol, code, &recent_text(api))),
+    }
+}
+
+pub(super) fn device_count(api: &Api) -> Result<u32, OpenError> {
+    let mut count = 0;
+    // SAFETY: the library writes one number.
+    let code = unsafe { (api.aclrtGetDeviceCount)(&mut count) };
+    check(api, "aclrtGetDeviceCount", code)?;
+    Ok(count)
+}
+
+pub(super) fn open(index: u32, library: Option<&Path>) -> Result<State, OpenError> {
+    let api = load(library)?;
+    let count = device_count(&api)?;
+    let number = i32::try_from(index).ok().filter(|_| index < count);
+    let Some(number) = number else {
+        return Err(OpenError::NoDevice { name: NAME, index, count });
+    };
+    let device = Arc::new(Device { api, index: number });
+    let now = device.enter("open")?;
+    let memory = DeviceMemory::new(&now);
+    let host = HostMemory::default();
+    let name = device_name(&now);
+    let no_virtual_memory = probe(&now, &memory)?;
+    let properties = DeviceProperties {
+        total_bytes: memory_info(&now)?.total_bytes,
+        granularity_bytes: memory.granularity_bytes(),
+        can_map_host: host.can_map(&now),
+        has_virtual_memory: no_virtual_memory.is_none(),
+        is_host_addressable: name == STAND_IN,
+        driver_version: version(&now),
+        // The library does not tell the device's place on the bus in all its versions.
+        numa_node: None,
+        name,
+    };
+    drop(now);
+    Ok(State {
+        reports: Reports::new(Arc::clone(&device)),
+        device,
+        properties,
+        no_virtual_memory,
+        memory,
+        host,
+        streams: Streams::default(),
+        events: Events::default(),
+        failure: Arc::new(Failure::default()),
+    })
+}
+
+/// Why the device has no virtual memory; `None` if it has.
+///
+/// # Errors
+/// A device that could not be asked.
+fn probe(now: &Current<'_>, memory: &DeviceMemory) -> Result<Option<DriverError>, DriverError> {
+    match memory.probe(now) {
+        Some(error) if error.kind != ErrorKind::Unsupported => Err(error),
+        answer => Ok(answer),
+    }
+}
+
+pub(super) fn memory_info(now: &Current<'_>) -> Result<MemoryInfo, DriverError> {
+    let [mut free, mut total] = [0, 0];
+    // SAFETY: the library writes two numbers.
+    let code = unsafe { (now.api.aclrtGetMemInfo)(sys::ACL_HBM_MEM, &mut free, &mut total) };
+    now.check("aclrtGetMemInfo", code)?;
+    Ok(MemoryInfo { free_bytes: free as u64, total_bytes: total as u64 })
+}
+
+fn device_name(now: &Current<'_>) -> String {
+    // SAFETY: it takes nothing.
+    let name = unsafe { (now.api.aclrtGetSocName)() };
+    if name.is_null() {
+        return "Ascend".to_owned();
+    }
+    // SAFETY: a text of the library's that ends in a zero and stays.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// Versions of the runtime and of the packages around it, where they can be asked for.
+fn version(now: &Current<'_>) -> String {
+    let mut parts = Vec::new();
+    if let Some(ask) = now.api.aclrtGetVersion {
+        let [mut major, mut minor, mut patch] = [0, 0, 0];
+        // SAFETY: the library writes three numbers.
+        if unsafe { ask(&mut major, &mut minor, &mut patch) } == sys::ACL_SUCCESS {
+            parts.push(format!("runtime {major}.{minor}.{patch}"));
+        }
+    }
+    if let Some(ask) = now.api.aclsysGetCANNVersion {
+        let mut version = aclCANNPackageVersion::EMPTY;
+        // SAFETY: the library fills a structure of its own type.
+        if unsafe { ask(sys::ACL_PKG_NAME_CANN, &mut version) } == sys::ACL_SUCCESS {
+            let bytes = version.version.map(|letter| letter.to_ne_bytes()[0]);
+            if let Ok(text) = CStr::from_bytes_until_nul(&bytes)
+                && !text.is_empty()
+            {
+                parts.push(format!("CANN {}", text.to_string_lossy()));
+            }
+        }
+    }
+    match parts.is_empty() {
+        true => "unknown".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+impl State {
+    /// Waits for all work and gives everything back.
+    pub(super) fn close(&self) {
+        // A device that is lost has nothing to give back.
+        if let Ok(now) = self.device.enter("drop") {
+            self.streams.destroy_all(&now, &self.reports);
+            self.events.destroy_all(&now);
+            // SAFETY: all streams are synchronized and gone, and with the driver all callers.
+            unsafe { self.host.free_all(&now) };
+            // SAFETY: as for the host's memory.
+            unsafe { self.memory.free_all(&now) };
+        }
+        self.reports.end();
+    }
+}

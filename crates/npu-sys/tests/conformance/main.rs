@@ -1,15 +1,14 @@
-//! What every driver promises, run on the host driver in all its modes.
+//! What every driver promises, run on every driver that is present.
 //!
-//! [`memory`] and [`order`] use nothing but [`Driver`](npu_sys::Driver) for what they test, so
-//! that they can judge a real device as well. The other files test what only the host driver has.
+//! [`contract`] uses nothing but [`Driver`](npu_sys::Driver), and provokes only what the trait
+//! allows a caller to do, so it runs on real devices as well: see [`drivers`] for which. [`host`]
+//! tests what only the host driver has: its ledger, its clock, faults, and refusals of misuse
+//! that on a real device would be undefined.
 
 // A test that meets an error it did not ask for should stop there.
 #![allow(clippy::unwrap_used)]
 
-mod death;
-mod life;
-mod memory;
-mod model;
-mod order;
+mod contract;
+mod drivers;
+mod host;
 mod rig;
-mod time;

@@ -1,59 +1,61 @@
-//! Buffers and submissions in one line each, and the modes to run them in.
+//! Buffers and submissions in one line each, for any driver.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use npu_sys::{
-    Access, AccessMode, ChunkHandle, Copy, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
-    EventKind, HostConfig, HostDriver, HostFunction, HostPtr, Mode, Operands, Order, StreamHandle,
-    VaRange,
+    Access, AccessMode, ChunkHandle, Copy, DeviceProperties, DevicePtr, Driver, DriverError,
+    ErrorKind, EventHandle, EventKind, HostDriver, HostFunction, HostPtr, Mode, Operands, Order,
+    StreamHandle, VaRange,
 };
 
-/// Granularity of the drivers under test.
-pub(crate) const UNIT: u64 = 64 << 10;
-/// Capacity of the drivers under test.
-pub(crate) const CAPACITY: u64 = 64 * UNIT;
-
-/// Every mode, and several seeds of the random one.
-pub(crate) fn configs() -> Vec<HostConfig> {
-    let mut configs = vec![HostConfig::threads(CAPACITY), HostConfig::by_time(CAPACITY)];
-    configs.extend((0..12).map(|seed| HostConfig::lockstep(CAPACITY, seed)));
-    configs
+/// How a driver under test runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Time {
+    /// By itself: work goes on while the host does other things.
+    Real,
+    /// On a virtual clock that moves when the host waits.
+    ByTime,
+    /// On a virtual clock, and work may run ahead of it.
+    Seeded,
 }
 
-/// Runs a test in every mode. In the end nothing may be held.
-pub(crate) fn in_all_modes(test: impl Fn(&Rig<'_>)) {
-    for config in configs() {
-        in_mode(config, &test);
+impl Time {
+    pub(crate) fn of(mode: Mode) -> Time {
+        match mode {
+            Mode::Threads => Time::Real,
+            Mode::Lockstep(Order::ByTime) => Time::ByTime,
+            Mode::Lockstep(Order::Seeded(_)) => Time::Seeded,
+        }
     }
-}
-
-/// Runs a test on one driver. In the end nothing may be held.
-pub(crate) fn in_mode(config: HostConfig, test: impl Fn(&Rig<'_>)) {
-    let driver = HostDriver::new(config).unwrap();
-    test(&Rig { driver: &*driver, host: &driver });
-    assert!(driver.ledger().is_empty(), "{driver:?}");
 }
 
 /// A driver under test.
 pub(crate) struct Rig<'a> {
-    /// What is tested.
     pub(crate) driver: &'a dyn Driver,
-    /// The same, for what only the host driver has.
-    pub(crate) host: &'a HostDriver,
+    pub(crate) properties: DeviceProperties,
+    /// The driver's granularity.
+    pub(crate) unit: u64,
+    pub(crate) time: Time,
+    host: Option<&'a HostDriver>,
 }
 
-/// Mapped device memory.
+/// Device memory that can be used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buffer {
     pub(crate) range: VaRange,
-    pub(crate) chunk: ChunkHandle,
+    /// `None` on a device without virtual memory.
+    chunk: Option<ChunkHandle>,
 }
 
 impl Buffer {
     pub(crate) fn start(&self) -> DevicePtr {
         self.range.start
+    }
+
+    pub(crate) fn chunk(&self) -> ChunkHandle {
+        self.chunk.expect("tests of chunks run where there are some")
     }
 
     pub(crate) fn access(&self, mode: AccessMode) -> Access {
@@ -77,12 +79,31 @@ impl Hold {
     }
 }
 
-impl Rig<'_> {
+impl<'a> Rig<'a> {
+    pub(crate) fn new(driver: &'a dyn Driver, time: Time) -> Rig<'a> {
+        let properties = driver.properties();
+        let unit = properties.granularity_bytes;
+        Rig { driver, properties, unit, time, host: None }
+    }
+
+    pub(crate) fn of_host(host: &'a HostDriver) -> Rig<'a> {
+        Rig { host: Some(host), ..Rig::new(host, Time::of(host.config().mode)) }
+    }
+
+    /// The clock of a host driver.
+    pub(crate) fn host_clock_us(&self) -> Option<f64> {
+        self.host.filter(|_| self.time != Time::Real).map(HostDriver::now_us)
+    }
+
     pub(crate) fn buffer(&self, size_bytes: u64) -> Buffer {
+        if !self.properties.has_virtual_memory {
+            let start = self.driver.allocate_device(size_bytes).unwrap();
+            return Buffer { range: VaRange { start, size_bytes }, chunk: None };
+        }
         let range = self.driver.reserve(size_bytes).unwrap();
         let chunk = self.driver.create_chunk(size_bytes).unwrap();
         self.map(range, chunk);
-        Buffer { range, chunk }
+        Buffer { range, chunk: Some(chunk) }
     }
 
     pub(crate) fn map(&self, range: VaRange, chunk: ChunkHandle) {
@@ -97,9 +118,18 @@ impl Rig<'_> {
     }
 
     pub(crate) fn drop_buffer(&self, buffer: Buffer) {
+        let Some(chunk) = buffer.chunk else {
+            return self.free_device(buffer.start()).unwrap();
+        };
         self.unmap(buffer.range).unwrap();
-        self.driver.release_chunk(buffer.chunk).unwrap();
+        self.driver.release_chunk(chunk).unwrap();
         self.driver.free_range(buffer.range).unwrap();
+    }
+
+    /// Call it only when all work on the memory is complete.
+    pub(crate) fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
+        // SAFETY: the tests synchronize before; misuse that is tested here fails without effect.
+        unsafe { self.driver.free_device(start) }
     }
 
     pub(crate) fn pinned(&self, bytes: &[u8]) -> HostPtr {
@@ -192,7 +222,7 @@ impl Rig<'_> {
 
     /// Keeps the stream busy until the result is released or, in lockstep, for a long time.
     pub(crate) fn hold(&self, stream: StreamHandle) -> Hold {
-        if self.host.config().mode == Mode::Threads {
+        if self.time == Time::Real {
             let (release, held): (Sender<()>, Receiver<()>) = channel();
             self.run(stream, vec![], HOLD_US, move |_| held.recv().unwrap());
             Hold { release: Some(release) }
@@ -200,11 +230,6 @@ impl Rig<'_> {
             self.run(stream, vec![], HOLD_US, |_| {});
             Hold { release: None }
         }
-    }
-
-    /// Whether work may run ahead of the host's clock.
-    pub(crate) fn is_seeded(&self) -> bool {
-        matches!(self.host.config().mode, Mode::Lockstep(Order::Seeded(_)))
     }
 
     pub(crate) fn stream(&self) -> StreamHandle {
@@ -224,6 +249,11 @@ impl Rig<'_> {
     ) {
         streams.into_iter().for_each(|stream| self.driver.destroy_stream(stream).unwrap());
         events.into_iter().for_each(|event| self.driver.destroy_event(event).unwrap());
+    }
+
+    /// Waits for these streams.
+    pub(crate) fn synchronize(&self, streams: impl IntoIterator<Item = StreamHandle>) {
+        streams.into_iter().for_each(|stream| self.driver.synchronize_stream(stream).unwrap());
     }
 
     /// The bytes at a device address, after all work is complete.

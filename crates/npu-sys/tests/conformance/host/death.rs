@@ -8,7 +8,7 @@ use std::thread;
 
 use npu_sys::{AccessMode, Driver, HostConfig, HostDriver, VaRange};
 
-use crate::rig::{CAPACITY, Rig, UNIT};
+use super::{CAPACITY, HostRig, UNIT};
 
 const CASE: &str = "NPU_SYS_CONFORMANCE_CASE";
 const SIGSEGV: i32 = 11;
@@ -35,7 +35,7 @@ fn a_dropped_driver_leaves_nothing_behind() {
 
 fn in_child(case: &str) -> ExitStatus {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "death::child", "--test-threads=1"]).env(CASE, case);
+    command.args(["--exact", "host::death::child", "--test-threads=1"]).env(CASE, case);
     let output = command.output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("running 1 test"));
@@ -63,7 +63,7 @@ fn child() {
 
 fn touch(config: HostConfig, case: &str) {
     let driver = HostDriver::new(config).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
+    let rig = HostRig::new(&driver);
     let range = driver.reserve(2 * UNIT).unwrap();
     let half = VaRange { start: range.start, size_bytes: UNIT };
     let chunk = driver.create_chunk(UNIT).unwrap();
@@ -115,7 +115,7 @@ fn leave_everything(config: HostConfig) {
     let (before, threads_before) = (state(), threads());
     let round = || {
         let driver = HostDriver::new(config.clone()).unwrap();
-        let rig = Rig { driver: &*driver, host: &driver };
+        let rig = HostRig::new(&driver);
         let buffer = rig.buffer(16 * UNIT);
         driver.reserve(1 << 32).unwrap();
         let host = driver.allocate_pinned(1 << 30).unwrap();

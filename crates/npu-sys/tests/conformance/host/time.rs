@@ -4,7 +4,8 @@ use npu_sys::{
     Driver, ErrorKind, EventKind, HostConfig, HostDriver, Link, Span, SpanKind, StreamHandle,
 };
 
-use crate::rig::{CAPACITY, Log, Rig, UNIT, in_mode, refused};
+use super::{CAPACITY, HostRig, UNIT, in_mode};
+use crate::rig::{Log, refused};
 
 /// 1000, 500 and 250 bytes per microsecond.
 const LINK: Link = Link {
@@ -13,7 +14,7 @@ const LINK: Link = Link {
     both_bytes_per_s: 250_000_000,
 };
 
-fn by_time(test: impl Fn(&Rig<'_>)) {
+fn by_time(test: impl Fn(&HostRig<'_>)) {
     in_mode(HostConfig { link: Some(LINK), ..HostConfig::by_time(CAPACITY) }, test);
 }
 
@@ -186,7 +187,7 @@ fn a_timeline_names_its_work() {
 fn story(seed: u64) -> Vec<(StreamHandle, u64, f64, f64)> {
     let config = HostConfig { link: Some(LINK), ..HostConfig::lockstep(CAPACITY, seed) };
     let driver = HostDriver::new(config).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
+    let rig = HostRig::new(&driver);
     let buffers = [0, 1, 2, 3].map(|_| rig.buffer(UNIT));
     let host = rig.pinned(&vec![0; 4 * UNIT as usize]);
     let streams = [0, 1, 2, 3].map(|_| rig.stream());
@@ -240,7 +241,7 @@ fn a_seeded_device_runs_far_ahead_and_far_behind() {
 /// How many pieces each of two streams was ahead of the other at most.
 fn lead(seed: u64) -> [usize; 2] {
     let driver = HostDriver::new(HostConfig::lockstep(CAPACITY, seed)).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
+    let rig = HostRig::new(&driver);
     let streams = [rig.stream(), rig.stream()];
     driver.start_timeline();
     for _ in 0..50 {

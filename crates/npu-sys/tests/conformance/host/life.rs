@@ -9,13 +9,14 @@ use npu_sys::{
     DeviceProperties, Driver, ErrorKind, EventKind, HostConfig, HostDriver, Link, SpanKind,
 };
 
-use crate::rig::{CAPACITY, Log, Rig, UNIT, configs, in_mode, refused};
+use super::{CAPACITY, HostRig, UNIT, configs, in_mode};
+use crate::rig::{Log, refused};
 
 #[test]
 fn host_functions_may_not_wait_for_their_own_device() {
     for config in configs() {
         let driver = HostDriver::new(config).unwrap();
-        let rig = Rig { driver: &*driver, host: &driver };
+        let rig = HostRig::new(&driver);
         let stream = rig.stream();
         let event = rig.recorded(EventKind::Timing, stream);
         let inner = Arc::downgrade(&driver);
@@ -90,40 +91,10 @@ fn a_full_queue_blocks_the_submission() {
 }
 
 #[test]
-fn many_threads_may_call_at_once() {
-    for config in configs() {
-        in_mode(config, |rig| {
-            let log = Log::default();
-            thread::scope(|scope| {
-                for caller in 0..4_u32 {
-                    let log = log.clone();
-                    scope.spawn(move || {
-                        let stream = rig.stream();
-                        for round in 0..25 {
-                            let buffer = rig.buffer(UNIT);
-                            let value = (caller * 25 + round) as u8;
-                            rig.fill(buffer.start(), UNIT, value, stream).unwrap();
-                            let event = rig.recorded(EventKind::Order, stream);
-                            rig.driver.synchronize_event(event).unwrap();
-                            assert_eq!(rig.device_bytes(buffer.start(), 4), [value; 4]);
-                            rig.drop_buffer(buffer);
-                            rig.destroy([], [event]);
-                            log.add(u32::from(value));
-                        }
-                        rig.destroy([stream], []);
-                    });
-                }
-            });
-            assert_eq!(log.set().len(), 100);
-        });
-    }
-}
-
-#[test]
 fn a_driver_ends_with_work_left_even_on_its_own_worker() {
     // Dropped by the host while a function runs and others wait.
     let driver = HostDriver::new(HostConfig::threads(CAPACITY)).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
+    let rig = HostRig::new(&driver);
     let stream = rig.stream();
     let hold = rig.hold(stream);
     let log = Log::default();
@@ -138,7 +109,7 @@ fn a_driver_ends_with_work_left_even_on_its_own_worker() {
 
     // Dropped by a function that holds the last handle.
     let driver = HostDriver::new(HostConfig::threads(CAPACITY)).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
+    let rig = HostRig::new(&driver);
     let stream = rig.stream();
     let own: Arc<dyn Driver> = driver.clone();
     let (go, going) = channel();

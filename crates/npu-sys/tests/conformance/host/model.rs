@@ -1,234 +1,31 @@
-//! Random programs against models that are too simple to be wrong.
+//! Random programs against models, where the host driver's ledger and seeds say more.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use npu_sys::{
-    AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, EventKind, HostConfig,
-    HostDriver, HostPtr, StreamHandle, VaRange,
-};
+use npu_sys::{ChunkHandle, DevicePtr, ErrorKind, HostConfig, HostDriver, HostPtr, VaRange};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::rig::{Buffer, CAPACITY, Rig, UNIT};
-
-// --- Streams: a random program with just the waits that it needs ends as if run in sequence. ---
-
-const BUFFER_COUNT: usize = 4;
-const STREAM_COUNT: usize = 3;
-const SIZE: u64 = 64;
-
-/// The same cases in each run.
-fn runner(cases: u32) -> TestRunner {
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
-}
-
-/// One step of a program. Buffers `0..2` are device memory, the others pinned memory.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Fill {
-        target: usize,
-        value: u8,
-    },
-    Copy {
-        source: usize,
-        target: usize,
-    },
-    /// The target becomes three times itself plus the source.
-    Mix {
-        source: usize,
-        target: usize,
-    },
-}
-
-impl Step {
-    fn source(self) -> Option<usize> {
-        match self {
-            Step::Fill { .. } => None,
-            Step::Copy { source, .. } | Step::Mix { source, .. } => Some(source),
-        }
-    }
-
-    fn target(self) -> usize {
-        match self {
-            Step::Fill { target, .. } | Step::Copy { target, .. } | Step::Mix { target, .. } => {
-                target
-            }
-        }
-    }
-
-    fn apply(self, memory: &mut [Vec<u8>; BUFFER_COUNT]) {
-        match self {
-            Step::Fill { target, value } => memory[target].fill(value),
-            Step::Copy { source, target } => memory[target] = memory[source].clone(),
-            Step::Mix { source, target } => {
-                let source = memory[source].clone();
-                mix(&mut memory[target], &source);
-            }
-        }
-    }
-}
-
-fn mix(target: &mut [u8], source: &[u8]) {
-    for (target, source) in target.iter_mut().zip(source) {
-        *target = target.wrapping_mul(3).wrapping_add(*source);
-    }
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let two =
-        || (0..BUFFER_COUNT, 1..BUFFER_COUNT).prop_map(|(a, by)| (a, (a + by) % BUFFER_COUNT));
-    prop_oneof![
-        (0..2_usize, any::<u8>()).prop_map(|(target, value)| Step::Fill { target, value }),
-        two().prop_map(|(source, target)| Step::Copy { source, target }),
-        two().prop_map(|(source, target)| Step::Mix { source, target }),
-    ]
-}
-
-/// Which accesses of a buffer later ones must come after.
-#[derive(Default)]
-struct Uses {
-    written: Option<(usize, EventHandle)>,
-    read: Vec<(usize, EventHandle)>,
-}
-
-struct Run<'a> {
-    rig: Rig<'a>,
-    device: [Buffer; 2],
-    host: [HostPtr; 2],
-    streams: [StreamHandle; STREAM_COUNT],
-    uses: [Uses; BUFFER_COUNT],
-    events: Vec<EventHandle>,
-    with_waits: bool,
-    wait_count: u64,
-}
-
-impl Run<'_> {
-    fn address(&self, buffer: usize) -> DevicePtr {
-        match buffer {
-            0 | 1 => self.device[buffer].start(),
-            _ => self.rig.driver.device_pointer(self.host[buffer - 2]).unwrap(),
-        }
-    }
-
-    fn submit(&mut self, step: Step, stream: usize) {
-        let mut after = Vec::new();
-        after.extend(step.source().and_then(|source| self.uses[source].written));
-        after.extend(self.uses[step.target()].written);
-        after.extend(&self.uses[step.target()].read);
-        for (other, event) in after {
-            if other != stream && self.with_waits {
-                self.rig.driver.wait_event(self.streams[stream], event).unwrap();
-                self.wait_count += 1;
-            }
-        }
-        self.launch(step, self.streams[stream]);
-        let event = self.rig.recorded(EventKind::Order, self.streams[stream]);
-        self.events.push(event);
-        let target = &mut self.uses[step.target()];
-        *target = Uses { written: Some((stream, event)), read: vec![] };
-        if let Some(source) = step.source() {
-            self.uses[source].read.push((stream, event));
-        }
-    }
-
-    fn launch(&self, step: Step, stream: StreamHandle) {
-        let target = self.address(step.target());
-        match step {
-            Step::Fill { value, .. } => self.rig.fill(target, SIZE, value, stream).unwrap(),
-            Step::Copy { source: from, target: to } => {
-                let source = self.address(from);
-                let copy = match (from < 2, to < 2) {
-                    (true, false) => {
-                        let target = self.host[to - 2];
-                        Copy::DeviceToHost { source, target, size_bytes: SIZE }
-                    }
-                    (false, true) => {
-                        let source = self.host[from - 2];
-                        Copy::HostToDevice { source, target, size_bytes: SIZE }
-                    }
-                    _ => Copy::DeviceToDevice { source, target, size_bytes: SIZE },
-                };
-                self.rig.copy(copy, stream).unwrap();
-            }
-            Step::Mix { source, .. } => {
-                let access = |start, mode| npu_sys::Access { start, size_bytes: SIZE, mode };
-                let accesses = vec![
-                    access(target, AccessMode::ReadWrite),
-                    access(self.address(source), AccessMode::Read),
-                ];
-                self.rig.run(stream, accesses, 3.0, |operands| {
-                    mix(operands.write(0), operands.read(1));
-                });
-            }
-        }
-    }
-}
-
-/// Runs a program and returns the final memory and the number of waits between streams.
-fn run(config: HostConfig, program: &[(Step, usize)], with_waits: bool) -> (Vec<Vec<u8>>, u64) {
-    let driver = HostDriver::new(config).unwrap();
-    let rig = Rig { driver: &*driver, host: &driver };
-    let mut run = Run {
-        device: [rig.buffer(UNIT), rig.buffer(UNIT)],
-        host: [rig.pinned(&[0; SIZE as usize]), rig.pinned(&[0; SIZE as usize])],
-        streams: [rig.stream(), rig.stream(), rig.stream()],
-        uses: Default::default(),
-        events: vec![],
-        with_waits,
-        wait_count: 0,
-        rig,
-    };
-    for &(step, stream) in program {
-        run.submit(step, stream);
-    }
-    driver.synchronize().unwrap();
-    let rig = &run.rig;
-    let mut memory: Vec<_> =
-        run.device.iter().map(|buffer| rig.device_bytes(buffer.start(), SIZE)).collect();
-    memory.extend(run.host.iter().map(|&start| rig.host_bytes(start, SIZE)));
-    run.device.iter().for_each(|&buffer| rig.drop_buffer(buffer));
-    run.host.iter().for_each(|&start| rig.free_pinned(start).unwrap());
-    rig.destroy(run.streams, run.events.iter().copied());
-    assert!(driver.ledger().is_empty());
-    (memory, run.wait_count)
-}
-
-fn in_sequence(program: &[(Step, usize)]) -> Vec<Vec<u8>> {
-    let mut memory: [Vec<u8>; BUFFER_COUNT] = std::array::from_fn(|_| vec![0; SIZE as usize]);
-    for (step, _) in program {
-        step.apply(&mut memory);
-    }
-    memory.to_vec()
-}
+use super::{CAPACITY, HostRig, UNIT};
+use crate::contract::programs::{STREAM_COUNT, in_sequence, run, runner, step};
 
 #[test]
-fn ordered_programs_end_as_if_run_in_sequence() {
-    let (wait_count, differing) = (Cell::new(0), Cell::new(0));
+fn the_waits_of_a_program_matter() {
+    let differing = Cell::new(0);
     let program = vec((step(), 0..STREAM_COUNT), 1..60);
-    let mut runner = runner(150);
-    runner
+    runner(150)
         .run(&(program, any::<u64>()), |(program, seed)| {
-            let expect = in_sequence(&program);
-            for config in [
-                HostConfig::threads(CAPACITY),
-                HostConfig::by_time(CAPACITY),
-                HostConfig::lockstep(CAPACITY, seed),
-            ] {
-                let (memory, waits) = run(config, &program, true);
-                prop_assert_eq!(&memory, &expect);
-                wait_count.set(wait_count.get() + waits);
-            }
-            // Without the waits the seeded device finds a wrong result soon: the waits matter.
-            // It runs on one thread, so even the wrong order is no data race.
-            let (memory, _) = run(HostConfig::lockstep(CAPACITY, seed), &program, false);
-            differing.set(differing.get() + u64::from(memory != expect));
+            let driver = HostDriver::new(HostConfig::lockstep(CAPACITY, seed)).unwrap();
+            let rig = HostRig::new(&driver);
+            let expect = in_sequence(&rig, &program);
+            prop_assert_eq!(&run(&rig, &program, true).0, &expect);
+            // Without the waits the seeded device finds a wrong result soon. It runs on one
+            // thread, so even the wrong order is no data race.
+            differing.set(differing.get() + u64::from(run(&rig, &program, false).0 != expect));
             Ok(())
         })
         .unwrap();
-    assert!(wait_count.get() > 1000, "only {} waits", wait_count.get());
     assert!(differing.get() > 20, "only {} programs needed their waits", differing.get());
 }
 
@@ -301,7 +98,7 @@ fn touches(a: VaRange, b: VaRange) -> bool {
     a.start < b.end() && b.start < a.end()
 }
 
-fn apply(rig: &Rig<'_>, table: &mut Table, call: Call) {
+fn apply(rig: &HostRig<'_>, table: &mut Table, call: Call) {
     let nth_chunk = |table: &Table, n: usize| match table.chunks.iter().nth(n) {
         Some((&handle, &size_bytes)) => (handle, size_bytes),
         None => (1_000_000, 0),
@@ -374,7 +171,7 @@ fn apply(rig: &Rig<'_>, table: &mut Table, call: Call) {
     }
 }
 
-fn compare(rig: &Rig<'_>, table: &Table) {
+fn compare(rig: &HostRig<'_>, table: &Table) {
     let ledger = rig.host.ledger();
     assert_eq!(ledger.chunk_count, table.chunks.len() as u64);
     assert_eq!(ledger.chunk_bytes, table.chunks.values().sum::<u64>());
@@ -389,7 +186,7 @@ fn compare(rig: &Rig<'_>, table: &Table) {
 }
 
 /// Every chunk holds its own number, and shows it at each of its addresses.
-fn check_bytes(rig: &Rig<'_>, table: &mut Table) {
+fn check_bytes(rig: &HostRig<'_>, table: &mut Table) {
     // Makes room for the pinned memory that looking takes.
     table.pinned.drain(..).for_each(|(start, _)| rig.free_pinned(start).unwrap());
     let stream = rig.stream();
@@ -414,7 +211,7 @@ fn random_memory_calls_do_what_a_table_says() {
             let host_limit_bytes = Some(HOST_LIMIT);
             let config = HostConfig { host_limit_bytes, ..HostConfig::lockstep(CAPACITY, seed) };
             let driver = HostDriver::new(config).unwrap();
-            let rig = Rig { driver: &*driver, host: &driver };
+            let rig = HostRig::new(&driver);
             let mut table = Table::default();
             for &call in &calls {
                 apply(&rig, &mut table, call);

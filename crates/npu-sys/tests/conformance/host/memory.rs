@@ -1,36 +1,50 @@
-//! Addresses, chunks, pinned memory: what they hold, and what is refused.
+//! Addresses, chunks, pinned memory: what the ledger counts, and misuse that only it can see.
 
 use npu_sys::{
     AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, EventKind, HostConfig,
     HostDriver, HostFunction, HostPtr, StreamHandle, VaRange,
 };
 
-use crate::rig::{CAPACITY, Rig, UNIT, configs, in_all_modes, in_mode, refused};
+use super::{CAPACITY, HostRig, UNIT, configs, in_all_modes, in_mode};
+use crate::rig::refused;
 
 #[test]
-fn aliases_see_the_same_bytes() {
+fn the_ledger_counts_every_mapping_and_each_chunk_once() {
     in_all_modes(|rig| {
         let buffer = rig.buffer(2 * UNIT);
         let alias = rig.driver.reserve(4 * UNIT).unwrap();
         let inner = VaRange { start: alias.start.offset(UNIT), size_bytes: 2 * UNIT };
-        rig.map(inner, buffer.chunk);
-        let stream = rig.stream();
-        rig.fill(buffer.start().offset(5), 100, 7, stream).unwrap();
-        rig.fill(inner.start.offset(50), 3, 9, stream).unwrap();
-        rig.driver.synchronize_stream(stream).unwrap();
-        let through_alias = rig.device_bytes(inner.start.offset(5), 100);
-        assert_eq!(through_alias, rig.device_bytes(buffer.start().offset(5), 100));
-        assert_eq!(through_alias.iter().filter(|&&byte| byte == 9).count(), 3);
-        assert_eq!(through_alias.iter().filter(|&&byte| byte == 7).count(), 97);
-
+        rig.map(inner, buffer.chunk());
         let ledger = rig.host.ledger();
         assert_eq!((ledger.chunk_count, ledger.chunk_bytes), (1, 2 * UNIT));
         assert_eq!((ledger.mapping_count, ledger.mapped_bytes), (2, 4 * UNIT));
         assert_eq!((ledger.range_count, ledger.reserved_bytes), (2, 6 * UNIT));
 
-        refused(rig.driver.release_chunk(buffer.chunk), ErrorKind::Invalid);
+        let plain = rig.driver.allocate_device(UNIT).unwrap();
+        let with_plain = rig.host.ledger();
+        assert_eq!((with_plain.chunk_count, with_plain.chunk_bytes), (2, 3 * UNIT));
+        assert_eq!((with_plain.mapping_count, with_plain.mapped_bytes), (3, 5 * UNIT));
+        assert_eq!((with_plain.range_count, with_plain.reserved_bytes), (3, 7 * UNIT));
+        let whole = VaRange { start: plain, size_bytes: UNIT };
+        refused(rig.unmap(whole), ErrorKind::Invalid);
+        refused(rig.driver.free_range(whole), ErrorKind::Invalid);
+        refused(rig.free_device(plain.offset(8)), ErrorKind::Invalid);
+        refused(rig.free_device(buffer.start()), ErrorKind::Invalid);
+        refused(rig.driver.allocate_device(UNIT - 1), ErrorKind::Invalid);
+        refused(rig.driver.allocate_device(CAPACITY), ErrorKind::OutOfMemory);
+        assert_eq!(rig.host.ledger(), with_plain);
+        rig.free_device(plain).unwrap();
+        refused(rig.free_device(plain), ErrorKind::Invalid);
+
+        let stream = rig.stream();
+        let host = rig.pinned(&[0; 4096]);
+        rig.copy_out(buffer.start(), host, 100, stream);
+        rig.copy_in(host, buffer.start(), 30, stream);
+        rig.driver.synchronize_stream(stream).unwrap();
+        let after = rig.host.ledger();
+        assert_eq!((after.copied_out_bytes, after.copied_in_bytes), (100, 30));
+        rig.free_pinned(host).unwrap();
         rig.unmap(inner).unwrap();
-        refused(rig.driver.release_chunk(buffer.chunk), ErrorKind::Invalid);
         rig.driver.free_range(alias).unwrap();
         rig.drop_buffer(buffer);
         rig.destroy([stream], []);
@@ -38,34 +52,27 @@ fn aliases_see_the_same_bytes() {
 }
 
 #[test]
-fn bytes_belong_to_the_chunk_and_not_to_the_address() {
-    in_all_modes(|rig| {
-        let buffer = rig.buffer(UNIT);
-        let second = rig.driver.create_chunk(UNIT).unwrap();
-        let elsewhere = rig.driver.reserve(UNIT).unwrap();
-        let stream = rig.stream();
-        rig.fill(buffer.start(), UNIT, 1, stream).unwrap();
-        rig.driver.synchronize_stream(stream).unwrap();
-        rig.unmap(buffer.range).unwrap();
-        rig.map(buffer.range, second);
-        rig.fill(buffer.start(), UNIT, 2, stream).unwrap();
-        rig.driver.synchronize_stream(stream).unwrap();
-        rig.map(elsewhere, buffer.chunk);
-        assert!(rig.device_bytes(elsewhere.start, UNIT).iter().all(|&byte| byte == 1));
-        assert!(rig.device_bytes(buffer.start(), UNIT).iter().all(|&byte| byte == 2));
-
-        rig.unmap(elsewhere).unwrap();
-        rig.unmap(buffer.range).unwrap();
-        rig.driver.free_range(elsewhere).unwrap();
-        rig.driver.free_range(buffer.range).unwrap();
-        rig.driver.release_chunk(buffer.chunk).unwrap();
-        rig.driver.release_chunk(second).unwrap();
-        rig.destroy([stream], []);
-    });
+fn a_device_without_virtual_memory_refuses_to_take_addresses_and_memory_apart() {
+    for config in configs() {
+        in_mode(HostConfig { has_virtual_memory: false, ..config }, |rig| {
+            let start = rig.driver.allocate_device(UNIT).unwrap();
+            let (range, chunk) = (VaRange { start, size_bytes: UNIT }, ChunkHandle(1));
+            refused(rig.driver.reserve(UNIT), ErrorKind::Unsupported);
+            refused(rig.driver.free_range(range), ErrorKind::Unsupported);
+            refused(rig.driver.create_chunk(UNIT), ErrorKind::Unsupported);
+            refused(rig.driver.release_chunk(chunk), ErrorKind::Unsupported);
+            refused(rig.driver.map(range, chunk), ErrorKind::Unsupported);
+            refused(rig.driver.set_access(range), ErrorKind::Unsupported);
+            refused(rig.unmap(range), ErrorKind::Unsupported);
+            let text = rig.driver.reserve(UNIT).unwrap_err().to_string();
+            assert!(text.contains("use allocate_device"), "{text}");
+            rig.free_device(start).unwrap();
+        });
+    }
 }
 
 #[test]
-fn work_may_span_neighbouring_mappings() {
+fn work_beyond_what_is_mapped_with_access_is_refused() {
     in_all_modes(|rig| {
         let range = rig.driver.reserve(3 * UNIT).unwrap();
         let part =
@@ -172,33 +179,6 @@ fn registered_memory_takes_part_in_copies() {
 }
 
 #[test]
-fn copies_round_trip() {
-    in_all_modes(|rig| {
-        let bytes: Vec<u8> = (0..UNIT).map(|index| (index * 31 % 251) as u8).collect();
-        let (source, target) = (rig.pinned(&bytes), rig.pinned(&vec![0; UNIT as usize]));
-        let (first, second) = (rig.buffer(UNIT), rig.buffer(UNIT));
-        let stream = rig.stream();
-        rig.copy_in(source, first.start(), UNIT, stream);
-        let within = Copy::DeviceToDevice {
-            source: first.start(),
-            target: second.start(),
-            size_bytes: UNIT,
-        };
-        rig.copy(within, stream).unwrap();
-        rig.copy_out(second.start(), target, UNIT, stream);
-        rig.driver.synchronize_stream(stream).unwrap();
-        assert_eq!(rig.host_bytes(target, UNIT), bytes);
-        let ledger = rig.host.ledger();
-        assert_eq!((ledger.copied_out_bytes, ledger.copied_in_bytes), (UNIT, UNIT));
-        rig.free_pinned(source).unwrap();
-        rig.free_pinned(target).unwrap();
-        rig.drop_buffer(first);
-        rig.drop_buffer(second);
-        rig.destroy([stream], []);
-    });
-}
-
-#[test]
 fn fresh_chunks_show_the_poison() {
     let poison = 0x7ff8_dead_beef_0001_u64;
     for config in configs() {
@@ -223,7 +203,7 @@ fn fresh_chunks_show_the_poison() {
 fn misuse_of_memory_is_refused_and_changes_nothing() {
     in_all_modes(|rig| {
         let buffer = rig.buffer(2 * UNIT);
-        let (range, chunk) = (buffer.range, buffer.chunk);
+        let (range, chunk) = (buffer.range, buffer.chunk());
         let empty = rig.driver.reserve(4 * UNIT).unwrap();
         let free = rig.driver.create_chunk(2 * UNIT).unwrap();
         let pinned = rig.pinned(&[0; 4096]);
@@ -384,7 +364,7 @@ fn impossible_settings_are_refused() {
         refused(HostDriver::new(bad), ErrorKind::Invalid);
     }
     let small = HostDriver::new(HostConfig { granularity_bytes: 4096, ..good }).unwrap();
-    let rig = Rig { driver: &*small, host: &small };
+    let rig = HostRig::new(&small);
     let buffer = rig.buffer(4096);
     assert!(buffer.start().0.is_multiple_of(4096));
     rig.drop_buffer(buffer);

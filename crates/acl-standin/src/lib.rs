@@ -1,0 +1,79 @@
+//! A software Ascend device behind the real names and C signatures of `libascendcl.so`.
+//!
+//! It builds to a `libascendcl.so` that a driver opens as it would open the vendor's. Behind it
+//! each device is a [`HostDriver`](npu_sys::HostDriver). It is for tests: it is stricter than the
+//! hardware, so that a driver that passes here asks nothing of a real device which its
+//! documentation does not promise.
+//!
+//! # What it refuses beyond wrong pointers and sizes
+//!
+//! | misuse | code |
+//! |---|---|
+//! | a call on a thread without `aclrtSetDevice`, after the device's reset, or in a host function | 107002 |
+//! | a stream or event of another context | 107003 |
+//! | a copy whose kind does not say where the addresses are; bytes past the size asked for | 107000 |
+//! | a copy or fill that touches the device's address of mapped host memory, without the VA flag | 107000 |
+//! | a copy inside the device between addresses that are no multiples of 64 | 107008 |
+//! | host to host copies on a stream | 207000 |
+//! | mapping at an offset or not the whole handle; unmapping not by a mapping's start | 107000 |
+//! | freeing a handle that is mapped, or addresses with mappings in them | 107000 |
+//! | access set for the device that owns the memory | 107000 |
+//! | waiting for or synchronizing an event that is not recorded, or waiting without the SYNC flag | 107000 |
+//! | recording an old-style event again after waits, without a reset; resetting an Ex event | 107000 |
+//! | resetting or destroying an old-style event before its waits are complete | 107000 |
+//! | times of events without TIME_LINE or not complete | 107006 |
+//! | destroying a stream, by force too, before the host has seen its work complete | 107000 |
+//! | resetting a device or finalising while something is still held | 107000, 100000 |
+//!
+//! Registered and pinned host memory has an address on the device that differs from the host's,
+//! a second mapping of the same bytes. Where the system cannot make one (memory of a file, of the
+//! program's heap or stack) both addresses are the same.
+//!
+//! Host functions are the kernels: device memory is host memory at the same address. Functions of
+//! the real library that are not here are those that nobody calls yet.
+//!
+//! # Settings
+//!
+//! Environment variables, read by `aclInit`. A bad value makes it fail with 100000, and
+//! `aclGetRecentErrMsg` says why.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `ACL_STANDIN_DEVICES` | number of devices | 1 |
+//! | `ACL_STANDIN_MEMORY` | bytes of each; only what is used takes real memory | 64GiB |
+//! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it | 2MiB |
+//! | `ACL_STANDIN_LINK` | bytes per second of copies between host and device, each way | no limit |
+//! | `ACL_STANDIN_MODE` | `threads`; `by-time` or `seed:N`: lockstep on a virtual clock | threads |
+//! | `ACL_STANDIN_VMM` | `off`: no reserving of addresses (207000) | on |
+//! | `ACL_STANDIN_VA_FLAG` | `off`: no host memory with one address for both (207000) | on |
+//! | `ACL_STANDIN_HOST_LIMIT` | most bytes of pinned and registered memory of each device | no limit |
+//!
+//! # For tests
+//!
+//! [`standin_ledger`] gives what a device holds, counted by its host driver;
+//! [`standin_reset_peaks`] starts the peaks anew. Both need an initialised library and no current device. Each loaded copy
+//! of the library has devices of its own.
+
+mod abi;
+mod alias;
+mod entry;
+mod exports;
+mod failure;
+mod places;
+mod runtime;
+mod settings;
+mod tables;
+
+pub use abi::{
+    AclrtMallocAttribute, AclrtMallocConfig, AclrtMemAccessDesc, AclrtMemLocation,
+    AclrtPhysicalMemProp, AclrtPtrAttributes, Function, In, Opaque, Out,
+};
+pub use exports::callback::*;
+pub use exports::copy::*;
+pub use exports::device::*;
+pub use exports::event::*;
+pub use exports::ledger::{StandinLedger, standin_ledger, standin_reset_peaks};
+pub use exports::memory::*;
+pub use exports::stream::*;
+pub use exports::system::*;
+pub use exports::virtual_memory::*;

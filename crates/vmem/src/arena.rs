@@ -31,9 +31,6 @@ const SLOT_BYTES: u64 = 4096;
 /// Regions are of about this size unless asked otherwise.
 const REGION_BYTES: u64 = 256 << 20;
 
-/// [`Arena::reserve`] pins no more than this in one call of the driver.
-const RESERVED_REGION_BYTES: u64 = 32 << 30;
-
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaConfig {
@@ -155,42 +152,26 @@ impl Arena {
         self.carver.give_back(slot.piece, uses);
     }
 
-    /// Pins as much as is missing until `size_bytes` are free, in as few regions as can be: that
-    /// leaves the least unused, whatever the sizes of the slots, and takes the least time.
+    /// Pins as much as is missing until `size_bytes` are free, in one region: that leaves the
+    /// least unused, whatever the sizes of the slots, and takes the least time.
     ///
     /// # Errors
-    /// [`HostFull`](MemoryError::HostFull) if the cap or the host leaves no room. Nothing stays
-    /// pinned then, unless the driver fails to unpin it.
+    /// [`HostFull`](MemoryError::HostFull) if the cap or the host leaves no room.
     pub fn reserve(&mut self, size_bytes: u64) -> Result<(), MemoryError> {
         self.finish_growth();
         let missing_bytes = size_bytes.saturating_sub(self.free_bytes());
-        let Some(missing_bytes) = missing_bytes
+        let Some(region_bytes) = missing_bytes
             .checked_next_multiple_of(unit_bytes())
-            .filter(|&missing_bytes| missing_bytes <= self.room_bytes())
+            .filter(|&region_bytes| region_bytes <= self.room_bytes())
         else {
             return Err(self.full(size_bytes, None));
         };
-        let mut rest_bytes = missing_bytes;
-        let mut added = Vec::new();
-        while rest_bytes > 0 {
-            let region_bytes = rest_bytes.min(RESERVED_REGION_BYTES);
-            match Region::pin(&*self.driver, region_bytes, self.pinning) {
-                Ok(region) => {
-                    self.pinning.registers &= region.is_registered();
-                    added.push(region);
-                }
-                Err(error) => {
-                    for mut region in added {
-                        if region.unpin(&*self.driver).is_err() {
-                            self.add(region);
-                        }
-                    }
-                    return Err(self.not_pinned(error, size_bytes, missing_bytes));
-                }
-            }
-            rest_bytes -= region_bytes;
+        if region_bytes > 0 {
+            let pinned = Region::pin(&*self.driver, region_bytes, self.pinning);
+            let region =
+                pinned.map_err(|error| self.not_pinned(error, size_bytes, region_bytes))?;
+            self.add(region);
         }
-        added.into_iter().for_each(|region| self.add(region));
         Ok(())
     }
 

@@ -4,7 +4,9 @@
 #[cfg(test)]
 mod memory {
     mod arena;
+    mod growth;
     mod plain;
     mod pool;
     mod probe;
+    mod swapped;
 }

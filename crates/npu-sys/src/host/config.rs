@@ -22,6 +22,8 @@ pub struct HostConfig {
     /// Whether addresses and memory are two things. Without, only
     /// [`allocate_device`](crate::Driver::allocate_device) gives memory, as on old devices.
     pub has_virtual_memory: bool,
+    /// Whether kernels may address pinned host memory. Without, `device_pointer` gives none.
+    pub can_map_host: bool,
     /// How streams run.
     pub mode: Mode,
 }
@@ -81,6 +83,7 @@ impl HostConfig {
             queue_depth: 1024,
             poison: None,
             has_virtual_memory: true,
+            can_map_host: true,
             mode: Mode::Threads,
         }
     }

@@ -102,7 +102,7 @@ impl Driver for HostDriver {
             name: "host".to_owned(),
             total_bytes: self.config.capacity_bytes,
             granularity_bytes: self.config.granularity_bytes,
-            can_map_host: true,
+            can_map_host: self.config.can_map_host,
             has_virtual_memory: self.config.has_virtual_memory,
             is_host_addressable: true,
             driver_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -168,7 +168,11 @@ impl Driver for HostDriver {
     }
 
     fn device_pointer(&self, start: HostPtr) -> Result<DevicePtr, DriverError> {
-        self.memory().check_host("device_pointer", start, 1)?;
+        let call = "device_pointer";
+        if !self.config.can_map_host {
+            return Err(unsupported(call, "this device was set up without mapped host memory"));
+        }
+        self.memory().check_host(call, start, 1)?;
         Ok(DevicePtr(start.0))
     }
 

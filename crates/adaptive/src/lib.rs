@@ -53,13 +53,16 @@ pub use recompute::{RecomputeConfig, recompute_options};
 
 // What front ends need of the layers below.
 pub use policy::{
-    Access, AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes, CheckConfig,
-    CheckDriver, Config, Decision, DeviceSpan, Direction, Directive, Driver, DriverError, Engine,
-    Error, ErrorKind, EventHandle, EventKind, Feedback, FileError, FinishedStep, GenerateConfig,
-    Generated, HostConfig, HostDriver, HostLink, Ledger, Link, Loop, LoopConfig, Machine,
-    MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands, Order, Orders,
-    Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, Planner, PoolConfig,
-    Prediction, Proposal, Recipe, Residency, Session, Signature, Simulation, SpanKind, Stage,
-    StepCounters, StepReport, StreamHandle, StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
-    Treatment, load, save, save_trace, simulate, synthetic,
+    Access, AccessMode, AclDriver, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes,
+    CallCost, CheckConfig, CheckDriver, Config, Copy, CudaDriver, Decision, DeviceProperties,
+    DevicePtr, DeviceSpan, Direction, Directive, Driver, DriverError, Engine, Error, ErrorKind,
+    EventHandle, EventKind, Feedback, FileError, FinishedStep, GenerateConfig, Generated,
+    GroupMemory, HostConfig, HostDriver, HostFunction, HostLink, HostMemory, HostPtr, HostStats,
+    Ledger, Link, LinkRates, Loop, LoopConfig, Machine, MapCosts, MemoryError, MemoryInfo,
+    MemoryStats, MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order,
+    Orders, Origin, OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock,
+    Planner, PoolConfig, Prediction, Proposal, Recipe, Residency, Session, Signature, Simulation,
+    SpanKind, Stage, StepCounters, StepReport, StreamHandle, StreamId, Trace, TraceBlock,
+    TraceEvent, TraceOp, Treatment, load, measure_link, measure_map, numa_nodes, pattern_word,
+    save, save_trace, simulate, synthetic,
 };

@@ -6,6 +6,7 @@ use adaptive::{Bytes, Strategy};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
+use crate::open::DeviceName;
 
 /// Trains models in less device memory than they ask for, without changing a bit of the result.
 #[derive(Debug, Parser)]
@@ -27,6 +28,13 @@ pub(crate) enum Command {
     /// Find the largest model that trains under a cap, without and with swapping
     #[command(allow_negative_numbers = true, args_override_self = true)]
     MaxModel(MaxModelArgs),
+    /// Say what this machine and its devices can do: drivers, memory, link, cost of calls
+    Doctor(DoctorArgs),
+    /// Move more data than fits through a device, and compare each word that comes back
+    ///
+    /// Blocks are written, swapped out, swapped in, compared and rewritten by the engine, under a
+    /// cap. It shows the speed of swapping, what it costs the host, and that nothing is lost.
+    Stress(StressArgs),
 }
 
 #[derive(Args, Debug)]
@@ -84,6 +92,35 @@ pub(crate) struct MaxModelArgs {
     /// Speed of the link between device and host, each way
     #[arg(long, default_value = "512MiB/s", value_name = "SIZE/s", value_parser = rate)]
     pub(crate) link: u64,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StressArgs {
+    /// Device: host, cuda, cuda:1, acl or acl:1
+    #[arg(long, default_value = "host", value_name = "DEVICE")]
+    pub(crate) device: DeviceName,
+    /// Data in all, which also is what host memory it may take
+    #[arg(long, default_value = "1GiB", value_name = "SIZE", value_parser = size)]
+    pub(crate) data: u64,
+    /// Cap on device memory
+    #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: u64,
+    /// Size of a block
+    #[arg(long, default_value = "16MiB", value_name = "SIZE", value_parser = size)]
+    pub(crate) block: u64,
+    /// Times that all data is compared and rewritten
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive)]
+    pub(crate) rounds: u64,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,
@@ -231,7 +268,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return "error: name a command: train or max-model (see smartswap --help)".to_owned();
+        return "error: name a command: train, max-model, doctor or stress (see smartswap --help)"
+            .to_owned();
     }
     let text = error.to_string();
     let first = text.lines().take_while(|line| !line.is_empty()).map(str::trim);

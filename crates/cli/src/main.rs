@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `train` | trains a small GPT under a cap, and reports what that took |
 //! | `max-model` | finds the largest model that trains under a cap, without and with swapping |
+//! | `doctor` | says what this machine and its devices can do |
+//! | `stress` | moves more data than fits through a device, and compares each word |
 //!
 //! The model is written against the public crates alone, so it is also the longest example of
-//! their use. Everything runs on the embedded software device; no accelerator is needed.
+//! their use. Without an accelerator everything runs on the embedded software device.
 //!
-//! Exit codes: 0 for success, 1 if `--verify` finds a difference, 2 for anything that is wrong
+//! Exit codes: 0 for success, 1 if `--verify` or `stress` finds a difference, 2 for anything that is wrong
 //! with the request, with one line on stderr that says what and how to mend it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // Only `stress::pattern` submits work by itself.
 
 use std::process::ExitCode;
 
@@ -20,13 +22,16 @@ mod args;
 mod collect;
 mod compare;
 mod device;
+mod doctor;
 mod gpt;
 mod max_model;
+mod open;
 mod pace;
 mod planner;
 mod preflight;
 mod progress;
 mod report;
+mod stress;
 mod text;
 mod train;
 mod training;
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Train(args) => train::run(args),
         Command::MaxModel(args) => max_model::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Stress(args) => stress::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", one_line(&error));

@@ -102,6 +102,15 @@ pub enum FileError {
         #[source]
         fault: PlanFault,
     },
+    /// A recorded step that contradicts itself.
+    #[error("{} cannot be used: {fault}: record again", .path.display())]
+    Recorded {
+        /// The file.
+        path: PathBuf,
+        /// The contradiction.
+        #[source]
+        fault: RecordedFault,
+    },
     /// The content is no well-formed trace.
     #[error("{} cannot be used: {fault}: record again, or delete it", .path.display())]
     Trace {
@@ -147,4 +156,14 @@ pub enum PlanFault {
         /// Position in the actions.
         position: usize,
     },
+}
+
+/// What contradicts itself in a recorded step, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{place}: {what}")]
+pub struct RecordedFault {
+    /// The place in the file, such as `tensors[5].free`.
+    pub place: String,
+    /// What is wrong there.
+    pub what: String,
 }

@@ -26,16 +26,20 @@
 //! # The trace file
 //!
 //! The interchange form of recorded steps (`meta`, `ops`, `tensors`), with fields of our own
-//! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`].
+//! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`]. Files of the plain form,
+//! as frameworks record them, are read as well; both may be compressed with gzip.
 
+use std::io::{self, Read};
 use std::path::Path;
 
+use flate2::read::GzDecoder;
 use swap_core::{Plan, Trace};
 
 use crate::error::FileError;
 
 mod json;
 mod plan;
+mod recorded;
 mod store;
 mod trace;
 
@@ -48,6 +52,8 @@ use store::{Disk, Store};
 const PLAN_BYTES_MAX: u64 = 64 << 20;
 /// The largest trace file that is read, in bytes.
 const TRACE_BYTES_MAX: u64 = 512 << 20;
+/// What every gzip file begins with.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Saves a plan. The path holds either the plan or what was there before, even if the machine
 /// loses power. Temporary files that saves cut short have left beside it are removed.
@@ -76,13 +82,45 @@ pub fn save_trace(path: &Path, trace: &Trace) -> Result<(), FileError> {
     save_bytes(path, write_trace(trace).as_bytes())
 }
 
-/// Loads a trace that [`save_trace`] wrote.
+/// How the tensors of a recorded step become blocks of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordedConfig {
+    /// Blocks are rounded up to multiples of this.
+    pub granularity_bytes: u64,
+    /// Tensors from this size on have memory of their own; smaller ones lie in segments.
+    pub swap_threshold_bytes: u64,
+}
+
+impl Default for RecordedConfig {
+    /// As GPUs and NPUs have it: units of 2 MiB, and tensors below 8 MiB stay.
+    fn default() -> RecordedConfig {
+        RecordedConfig { granularity_bytes: 2 << 20, swap_threshold_bytes: 8 << 20 }
+    }
+}
+
+/// Loads a trace that [`save_trace`] wrote, or a step that a framework recorded; either may be
+/// compressed.
 ///
 /// # Errors
 /// Any [`FileError`] but `Plan` and `Checksum`.
-pub fn load_trace(path: &Path) -> Result<Trace, FileError> {
+pub fn load_trace(path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
     let bytes = store::read(&mut Disk::default(), path, "trace", TRACE_BYTES_MAX)?;
-    read_trace(&bytes, path)
+    if !bytes.starts_with(&GZIP_MAGIC) {
+        return read_trace(&bytes, path, config);
+    }
+    let mut unpacked = Vec::new();
+    let limit_bytes = TRACE_BYTES_MAX;
+    match GzDecoder::new(&bytes[..]).take(limit_bytes + 1).read_to_end(&mut unpacked) {
+        Ok(size) if size as u64 > limit_bytes => {
+            Err(FileError::TooLarge { path: path.to_owned(), expected: "trace", limit_bytes })
+        }
+        Ok(_) => read_trace(&unpacked, path, config),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let size_bytes = bytes.len() as u64;
+            Err(FileError::Truncated { path: path.to_owned(), size_bytes })
+        }
+        Err(source) => Err(FileError::Io { path: path.to_owned(), doing: "unpack", source }),
+    }
 }
 
 /// Saves bytes so that the path holds either all of them or what was there before.
@@ -106,12 +144,17 @@ pub fn write_trace(trace: &Trace) -> String {
     trace::write(trace)
 }
 
-/// The trace in `json`, as [`write_trace`] wrote it. `path` is for messages only.
+/// The trace in `json`, as [`write_trace`] wrote it or as a framework recorded it. `path` is for
+/// messages only.
 ///
 /// # Errors
 /// [`FileError::Foreign`], [`Newer`](FileError::Newer), [`Truncated`](FileError::Truncated),
-/// [`Malformed`](FileError::Malformed), [`Trace`](FileError::Trace).
-pub fn read_trace(json: &[u8], path: &Path) -> Result<Trace, FileError> {
+/// [`Malformed`](FileError::Malformed), [`Trace`](FileError::Trace),
+/// [`Recorded`](FileError::Recorded).
+pub fn read_trace(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
+    if json::is_recorded(json) {
+        return recorded::read(json, path, config);
+    }
     trace::read(json, path)
 }
 

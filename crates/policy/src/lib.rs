@@ -79,8 +79,10 @@ mod usage;
 
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
-pub use error::{FileError, PlanFault};
-pub use file::{load, load_trace, read_trace, save, save_bytes, save_trace, write_trace};
+pub use error::{FileError, PlanFault, RecordedFault};
+pub use file::{
+    RecordedConfig, load, load_trace, read_trace, save, save_bytes, save_trace, write_trace,
+};
 pub use filter::Exclusion;
 pub use generate::{
     Decision, GenerateConfig, Generated, Preference, Reason, RecomputeOption, Replayable,
@@ -94,11 +96,14 @@ pub use stage::{Directive, Loop, LoopConfig, Stage};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{
-    Access, AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes, CheckConfig,
-    CheckDriver, Config, Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle,
-    EventKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Ledger, Link as HostLink,
-    MemoryError, MemoryStats, Mode, Move, OpIndex, OpName, OpStack, Operands, Order, Orders,
-    Origin, OutOfMemory, ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
+    Access, AccessMode, AclDriver, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes,
+    CallCost, CheckConfig, CheckDriver, Config, Copy, CudaDriver, DeviceProperties, DevicePtr,
+    Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle, EventKind, FaultDriver,
+    FaultPlan, GroupMemory, HostConfig, HostDriver, HostFunction, HostMemory, HostPtr, HostStats,
+    Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo, MemoryStats,
+    MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
+    OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
     Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle,
-    StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
+    StreamId, Trace, TraceBlock, TraceEvent, TraceOp, measure_link, measure_map, numa_nodes,
+    pattern_word,
 };

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use vmem::{
-    ArenaConfig, BlockId, DeviceMemory, DevicePtr, Driver, MemoryStats, PoolConfig, StreamHandle,
-    StreamId,
+    ArenaConfig, BlockId, DeviceMemory, DevicePtr, Driver, MemoryStats, Peak, PoolConfig,
+    StreamHandle, StreamId,
 };
 
 use crate::core::{Asker, Core};
@@ -26,6 +26,15 @@ pub struct Config {
     pub compute_stream: Option<StreamHandle>,
     /// Whether the first step is recorded.
     pub record: bool,
+}
+
+/// Counters of the pinned host arena.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct HostStats {
+    /// Bytes pinned.
+    pub pinned_bytes: Peak,
+    /// Bytes of them in slots of blocks.
+    pub used_bytes: Peak,
 }
 
 /// Owns a device's memory and moves it. Clones share one engine.
@@ -211,6 +220,25 @@ impl Engine {
     /// [`Error::Poisoned`].
     pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
         Ok(self.shared.lock()?.memory.pool.stats())
+    }
+
+    /// Makes pinned host memory for `size_bytes` more of moved blocks ready now, instead of when
+    /// they move.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the cap or the host has no room for it.
+    pub fn reserve_host(&self, size_bytes: u64) -> Result<(), Error> {
+        Ok(self.shared.lock()?.memory.arena.reserve(size_bytes)?)
+    }
+
+    /// Counters of pinned host memory.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn host_stats(&self) -> Result<HostStats, Error> {
+        let core = self.shared.lock()?;
+        let arena = &core.memory.arena;
+        Ok(HostStats { pinned_bytes: arena.pinned_bytes(), used_bytes: arena.used_bytes() })
     }
 
     /// Leaves out all waits at one place. A test shows that a checker then notices.

@@ -104,7 +104,7 @@ mod residency;
 mod step;
 mod trace;
 
-pub use engine::{Config, Engine};
+pub use engine::{Config, Engine, HostStats};
 pub use entry::Residency;
 pub use error::{Error, OutOfMemory};
 pub use name::OpName;
@@ -116,9 +116,11 @@ pub use report::{Direction, Move, StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
 // What the layers above need of memory and drivers.
 pub use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, Bytes, CheckConfig, CheckDriver, ChunkCache,
-    DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver,
-    FaultPlan, HostConfig, HostDriver, HostFunction, Lasting, Ledger, Link, MemoryError,
-    MemoryStats, Mode, Operands, Order, ParseBytesError, Peak, PoolConfig, RecordDriver, Room,
-    Site, Span, SpanKind, StreamHandle, StreamId, Violation,
+    Access, AccessMode, AclDriver, ArenaConfig, BlockId, Bytes, CallCost, CheckConfig, CheckDriver,
+    ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind,
+    EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig,
+    HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, MapCosts,
+    MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
+    ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, Site, Span, SpanKind,
+    StreamHandle, StreamId, Violation, measure_link, measure_map, numa_nodes, pattern_word,
 };

@@ -71,11 +71,12 @@ mod tensor;
 
 // What the layers above need of the drivers.
 pub use npu_sys::{
-    Access, AccessMode, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
-    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle, EventKind,
-    FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig, HostDriver, HostFunction, HostMemory,
-    HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver, Mode, Operands, Order,
-    ParseBytesError, RecordDriver, Span, SpanKind, StreamHandle, VaRange, Violation,
+    Access, AccessMode, AclDriver, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
+    CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
+    EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig, HostDriver,
+    HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver, Mode,
+    OpenError, Operands, Order, ParseBytesError, PatternKernels, RecordDriver, Span, SpanKind,
+    StreamHandle, VaRange, Violation, numa_nodes, pattern_word,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};

@@ -24,6 +24,21 @@ struct Head {
     version: u64,
 }
 
+/// The keys of a recorded step. Ours have them too, behind a `format`.
+#[derive(Deserialize)]
+struct RecordedHead {
+    format: Option<IgnoredAny>,
+    #[serde(rename = "ops")]
+    _ops: IgnoredAny,
+    #[serde(rename = "tensors")]
+    _tensors: IgnoredAny,
+}
+
+/// Whether this is a step as frameworks record it.
+pub(super) fn is_recorded(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<RecordedHead>(bytes).is_ok_and(|head| head.format.is_none())
+}
+
 /// Tells our files, of versions that we know, from others.
 pub(super) fn check_head(bytes: &[u8], path: &Path, expected: &Expected) -> Result<(), FileError> {
     let foreign = || FileError::Foreign { path: path.to_owned(), expected: expected.what };

@@ -263,7 +263,7 @@ proptest! {
         let from = at.index(file.len() + 1);
         file.splice(from..(from + bytes.len()).min(file.len()), bytes);
         let is_plan = read(&file).is_ok();
-        let is_trace = read_trace(&file, Path::new("trace.json")).is_ok();
+        let is_trace = read_trace(&file, Path::new("trace.json"), &RecordedConfig::default()).is_ok();
         prop_assert!(!(is_plan && is_trace));
     }
 }
@@ -315,7 +315,10 @@ fn a_saved_trace_comes_back_bit_for_bit() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let path = folder.path().join("trace.json");
     save_trace(&path, &trace_sample()).expect("the folder can be written");
-    assert_eq!(load_trace(&path).expect("it was just saved"), trace_sample());
+    assert_eq!(
+        load_trace(&path, &RecordedConfig::default()).expect("it was just saved"),
+        trace_sample()
+    );
 }
 
 #[test]
@@ -344,9 +347,15 @@ fn a_trace_file_speaks_the_interchange_form() {
 #[test]
 fn damaged_traces_are_refused() {
     let text = write_trace(&trace_sample());
-    let read = |text: &str| read_trace(text.as_bytes(), Path::new("trace.json"));
+    let read = |text: &str| {
+        read_trace(text.as_bytes(), Path::new("trace.json"), &RecordedConfig::default())
+    };
     for length in 0..text.len() {
-        let cut = read_trace(&text.as_bytes()[..length], Path::new("trace.json"));
+        let cut = read_trace(
+            &text.as_bytes()[..length],
+            Path::new("trace.json"),
+            &RecordedConfig::default(),
+        );
         assert!(matches!(cut, Err(FileError::Truncated { .. })), "{length}: {cut:?}");
     }
     let malformed = |from: &str, to: &str| {

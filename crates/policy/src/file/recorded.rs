@@ -1,0 +1,286 @@
+//! Steps recorded by a framework: `meta`, `ops`, `tensors`, as JSON, mostly compressed.
+//!
+//! Ops come in call order with the tensors that they read, mutate and return; tensors come with
+//! the op before whose record they were allocated and freed. This turns them into the calls that
+//! the engine would have received.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use serde::Deserialize;
+use swap_core::{
+    AccessMode, BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+};
+
+use super::RecordedConfig;
+use crate::check::check_trace;
+use crate::error::{FileError, RecordedFault};
+
+/// No device keeps an op busy for longer; more is a broken clock.
+const OP_US_MAX: f64 = 1e10;
+/// No tensor is larger.
+const TENSOR_BYTES_MAX: u64 = 1 << 48;
+
+#[derive(Deserialize)]
+struct FileMirror<'a> {
+    #[serde(default)]
+    meta: MetaMirror,
+    #[serde(borrow)]
+    ops: Vec<OpMirror<'a>>,
+    tensors: Vec<TensorMirror>,
+}
+
+#[derive(Deserialize, Default)]
+struct MetaMirror {
+    #[serde(default)]
+    step_ms: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct OpMirror<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    depth: u32,
+    us: f64,
+    reads: Vec<u32>,
+    writes: Vec<u32>,
+    outputs: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct TensorMirror {
+    bytes: u64,
+    alloc: i64,
+    free: i64,
+}
+
+/// The trace in `json`. `path` is for messages only.
+pub(super) fn read(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
+    let malformed = |source| FileError::Malformed { path: path.to_owned(), source };
+    let file: FileMirror<'_> = serde_json::from_slice(json).map_err(malformed)?;
+    let broken = |fault| FileError::Recorded { path: path.to_owned(), fault };
+    check(&file).map_err(broken)?;
+    let trace = Reader::new(&file, config).read();
+    check_trace(&trace).map_err(|fault| FileError::Trace { path: path.to_owned(), fault })?;
+    Ok(trace)
+}
+
+fn fault(place: String, what: impl Into<String>) -> RecordedFault {
+    RecordedFault { place, what: what.into() }
+}
+
+/// Finds whatever the format does not allow, and where.
+fn check(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
+    if file.ops.is_empty() {
+        return Err(fault("ops".to_owned(), "there are none"));
+    }
+    if let Some(step_ms) = file.meta.step_ms
+        && !(step_ms.is_finite() && step_ms >= 0.0 && step_ms * 1e3 <= OP_US_MAX)
+    {
+        return Err(fault("meta.step_ms".to_owned(), format!("{step_ms} is no time")));
+    }
+    let mut depth = None;
+    for (index, op) in file.ops.iter().enumerate() {
+        let place = |field: &str| format!("ops[{index}].{field}");
+        if op.depth > depth.map_or(0, |depth: u32| depth + 1) {
+            let what = format!("{} is more than one below the op before it", op.depth);
+            return Err(fault(place("depth"), what));
+        }
+        depth = Some(op.depth);
+        if !(op.us.is_finite() && (0.0..=OP_US_MAX).contains(&op.us)) {
+            return Err(fault(place("us"), format!("{} is no time of an op", op.us)));
+        }
+        for (field, tensors) in
+            [("reads", &op.reads), ("writes", &op.writes), ("outputs", &op.outputs)]
+        {
+            let count = file.tensors.len();
+            if let Some(tensor) = tensors.iter().find(|&&tensor| tensor as usize >= count) {
+                let what = format!("there is no tensor {tensor}, only {count} from 0 on");
+                return Err(fault(place(field), what));
+            }
+        }
+    }
+    let op_count = file.ops.len() as i64;
+    for (index, tensor) in file.tensors.iter().enumerate() {
+        let place = |field: &str| format!("tensors[{index}].{field}");
+        if tensor.bytes > TENSOR_BYTES_MAX {
+            return Err(fault(place("bytes"), format!("{} is no size", tensor.bytes)));
+        }
+        for (field, op) in [("alloc", tensor.alloc), ("free", tensor.free)] {
+            if !(-1..=op_count).contains(&op) {
+                let what = format!("there is no op {op}, only {op_count} from 0 on, and -1");
+                return Err(fault(place(field), what));
+            }
+        }
+        if tensor.free >= 0 && tensor.free < tensor.alloc {
+            let what = format!("{} is before its alloc, {}", tensor.free, tensor.alloc);
+            return Err(fault(place("free"), what));
+        }
+    }
+    Ok(())
+}
+
+/// What a tensor is to the engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a segment, or empty.
+    Small,
+    /// A block that was not born yet.
+    Unborn,
+    Block(BlockIndex),
+    Freed,
+}
+
+struct Reader<'a> {
+    file: &'a FileMirror<'a>,
+    config: &'a RecordedConfig,
+    /// By op: the tensors allocated and freed before its record.
+    allocated: Vec<Vec<u32>>,
+    freed: Vec<Vec<u32>>,
+    places: Vec<Place>,
+    open: Vec<OpIndex>,
+    trace: Trace,
+}
+
+impl<'a> Reader<'a> {
+    fn new(file: &'a FileMirror<'a>, config: &'a RecordedConfig) -> Reader<'a> {
+        let mut allocated = vec![Vec::new(); file.ops.len() + 1];
+        let mut freed = vec![Vec::new(); file.ops.len() + 1];
+        for (index, tensor) in (0..).zip(&file.tensors) {
+            if let Ok(op) = usize::try_from(tensor.alloc) {
+                allocated[op].push(index);
+            }
+            if let Ok(op) = usize::try_from(tensor.free) {
+                freed[op].push(index);
+            }
+        }
+        let places = vec![Place::Unborn; file.tensors.len()];
+        let step_us = file.ops.iter().map(|op| op.us).sum();
+        let trace = Trace { step_us, ..Trace::default() };
+        Reader { file, config, allocated, freed, places, open: Vec::new(), trace }
+    }
+
+    fn read(mut self) -> Trace {
+        self.trace.segment_bytes = self.segment_bytes();
+        for (index, tensor) in self.file.tensors.iter().enumerate() {
+            if !self.is_block(index) {
+                self.places[index] = Place::Small;
+            } else if tensor.alloc < 0 {
+                self.place(index, Origin::Persistent);
+            }
+        }
+        for index in 0..self.file.ops.len() {
+            self.between(index);
+            self.begin(index);
+        }
+        self.between(self.file.ops.len());
+        let step_ms = self.file.meta.step_ms;
+        self.trace.step_us = step_ms.map_or(self.trace.step_us, |step_ms| step_ms * 1e3);
+        self.trace
+    }
+
+    fn is_block(&self, tensor: usize) -> bool {
+        self.file.tensors[tensor].bytes >= self.config.swap_threshold_bytes.max(1)
+    }
+
+    /// What happened behind the begin of op `index - 1` and before that of op `index`.
+    fn between(&mut self, index: usize) {
+        let depth = self.file.ops.get(index).map_or(0, |op| op.depth as usize);
+        for tensor in std::mem::take(&mut self.allocated[index]) {
+            let origin = match self.open.last() {
+                Some(&op) => Origin::Op(op),
+                None => Origin::Before(OpIndex(index as u32)),
+            };
+            if self.places[tensor as usize] == Place::Unborn {
+                let block = self.place(tensor as usize, origin);
+                self.trace.events.push(TraceEvent::Allocate(block));
+            }
+        }
+        while self.open.len() > depth {
+            self.end();
+        }
+        for tensor in std::mem::take(&mut self.freed[index]) {
+            if let Place::Block(block) = self.places[tensor as usize] {
+                self.trace.events.push(TraceEvent::Free(block));
+                self.places[tensor as usize] = Place::Freed;
+            }
+        }
+    }
+
+    fn begin(&mut self, index: usize) {
+        let op = &self.file.ops[index];
+        let number = OpIndex(index as u32);
+        self.trace.events.push(TraceEvent::Begin(number));
+        self.open.push(number);
+        let outermost = op.depth == 0;
+        self.trace.signature = self.trace.signature.mix(hash(&op.name));
+        self.trace.ops.push(TraceOp {
+            name: op.name.clone().into_owned(),
+            depth: op.depth,
+            device_us: if outermost { op.us } else { 0.0 },
+            replayable: false,
+        });
+        for &tensor in &op.reads {
+            if !op.writes.contains(&tensor) {
+                self.touch(tensor, AccessMode::Read);
+            }
+        }
+        for &tensor in &op.writes {
+            self.touch(tensor, AccessMode::ReadWrite);
+        }
+    }
+
+    /// Ends the innermost op: what it returns and made itself, it wrote.
+    fn end(&mut self) {
+        let op = self.open.pop().expect("the caller saw one");
+        let record = &self.file.ops[op.0 as usize];
+        for &tensor in &record.outputs {
+            let born = self.file.tensors[tensor as usize].alloc;
+            let own = born > i64::from(op.0);
+            if own && !record.writes.contains(&tensor) {
+                self.touch(tensor, AccessMode::Write);
+            }
+        }
+        self.trace.events.push(TraceEvent::End(op));
+    }
+
+    fn touch(&mut self, tensor: u32, mode: AccessMode) {
+        if let Place::Block(block) = self.places[tensor as usize] {
+            self.trace.events.push(TraceEvent::Touch(block, mode));
+        }
+    }
+
+    fn place(&mut self, tensor: usize, origin: Origin) -> BlockIndex {
+        let block = BlockIndex(self.trace.blocks.len() as u32);
+        let size_bytes =
+            self.file.tensors[tensor].bytes.next_multiple_of(self.config.granularity_bytes);
+        self.trace.signature = self.trace.signature.mix(size_bytes);
+        let name = format!("tensor {tensor}");
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name });
+        self.places[tensor] = Place::Block(block);
+        block
+    }
+
+    /// Segments that hold the small tensors at their most: they never shrink in a step.
+    fn segment_bytes(&self) -> u64 {
+        let small = |&&tensor: &&u32| !self.is_block(tensor as usize);
+        let bytes = |&tensor: &u32| self.file.tensors[tensor as usize].bytes.next_multiple_of(512);
+        let persistent = (0..).zip(&self.file.tensors).filter(|(_, tensor)| tensor.alloc < 0);
+        let persistent: Vec<u32> = persistent.map(|(index, _)| index).collect();
+        let mut held_bytes: u64 = persistent.iter().filter(small).map(bytes).sum();
+        let mut most_bytes = held_bytes;
+        for (allocated, freed) in self.allocated.iter().zip(&self.freed) {
+            held_bytes += allocated.iter().filter(small).map(bytes).sum::<u64>();
+            most_bytes = most_bytes.max(held_bytes);
+            held_bytes -= freed.iter().filter(small).map(bytes).sum::<u64>();
+        }
+        most_bytes.next_multiple_of(self.config.granularity_bytes)
+    }
+}
+
+/// FNV-1a, as op names are hashed everywhere.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -10,6 +10,18 @@ fn pattern(size_bytes: u64) -> Vec<u8> {
     (0..size_bytes).map(|index| (index * 31 % 251) as u8).collect()
 }
 
+/// Offsets and sizes of pieces of `whole` bytes.
+fn pieces(whole: u64) -> [(u64, u64); 8] {
+    [(0, whole), (0, 1), (1, 1), (3, 17), (5, 4096), (64, 64), (4095, 2), (0, whole - 1)]
+}
+
+/// `inner` at an offset in so many bytes of `outer`.
+fn surrounded(outer: u8, size_bytes: u64, offset: u64, inner: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![outer; size_bytes as usize];
+    bytes[offset as usize..offset as usize + inner.len()].copy_from_slice(inner);
+    bytes
+}
+
 /// Whether all the bytes are `value`.
 fn holds(rig: &Rig<'_>, start: DevicePtr, size_bytes: u64, value: u8) -> bool {
     rig.device_bytes(start, size_bytes).iter().all(|&byte| byte == value)
@@ -261,31 +273,56 @@ fn copies_round_trip_at_any_offset_and_size() {
         let unit = rig.unit;
         let bytes = pattern(unit);
         let (source, target) = (rig.pinned(&bytes), rig.pinned(&vec![0; unit as usize]));
-        let (first, second) = (rig.buffer(unit), rig.buffer(unit));
+        let buffer = rig.buffer(unit);
         let stream = rig.stream();
-        let cases =
-            [(0, unit), (0, 1), (1, 1), (3, 17), (5, 4096), (64, 64), (4095, 2), (0, unit - 1)];
-        for (offset, size_bytes) in cases {
-            rig.fill(first.start(), unit, 0xaa, stream).unwrap();
-            rig.fill(second.start(), unit, 0xbb, stream).unwrap();
-            rig.copy_in(source, first.start().offset(offset), size_bytes, stream);
-            let within = Copy::DeviceToDevice {
-                source: first.start().offset(offset),
-                target: second.start().offset(offset),
-                size_bytes,
-            };
-            rig.copy(within, stream).unwrap();
-            rig.copy_out(second.start(), target, unit, stream);
+        for (offset, size_bytes) in pieces(unit) {
+            rig.fill(buffer.start(), unit, 0xaa, stream).unwrap();
+            rig.copy_in(source, buffer.start().offset(offset), size_bytes, stream);
+            rig.copy_out(buffer.start(), target, unit, stream);
             rig.driver.synchronize_stream(stream).unwrap();
-            let seen = rig.host_bytes(target, unit);
-            let (offset, end) = (offset as usize, (offset + size_bytes) as usize);
-            let case = format!("{size_bytes} bytes at {offset}");
-            assert!(seen[..offset].iter().all(|&byte| byte == 0xbb), "{case}: before");
-            assert!(seen[offset..end] == bytes[..end - offset], "{case}");
-            assert!(seen[end..].iter().all(|&byte| byte == 0xbb), "{case}: behind");
+            let expect = surrounded(0xaa, unit, offset, &bytes[..size_bytes as usize]);
+            assert!(rig.host_bytes(target, unit) == expect, "{size_bytes} bytes to {offset}");
+            rig.copy_in(source, buffer.start(), unit, stream);
+            rig.copy_out(buffer.start().offset(offset), target, size_bytes, stream);
+            rig.driver.synchronize_stream(stream).unwrap();
+            let end = (offset + size_bytes) as usize;
+            let expect = &bytes[offset as usize..end];
+            assert!(rig.host_bytes(target, size_bytes) == expect, "{size_bytes} from {offset}");
         }
         rig.free_pinned(source).unwrap();
         rig.free_pinned(target).unwrap();
+        rig.drop_buffer(buffer);
+        rig.destroy([stream], []);
+    });
+}
+
+#[test]
+fn copies_within_the_device_reach_any_offset_and_size() {
+    on_all_drivers(|rig| {
+        let unit = rig.unit;
+        let bytes = pattern(unit);
+        let source = rig.pinned(&bytes);
+        let (first, second) = (rig.buffer(unit), rig.buffer(unit));
+        let stream = rig.stream();
+        rig.copy_in(source, first.start(), unit, stream);
+        for (offset, size_bytes) in pieces(unit) {
+            // To the same place, and to one that is aligned otherwise.
+            for target_offset in [offset, (offset + 3).min(unit - size_bytes)] {
+                rig.fill(second.start(), unit, 0xbb, stream).unwrap();
+                let within = Copy::DeviceToDevice {
+                    source: first.start().offset(offset),
+                    target: second.start().offset(target_offset),
+                    size_bytes,
+                };
+                rig.copy(within, stream).unwrap();
+                rig.driver.synchronize_stream(stream).unwrap();
+                let copied = &bytes[offset as usize..(offset + size_bytes) as usize];
+                let expect = surrounded(0xbb, unit, target_offset, copied);
+                let seen = rig.device_bytes(second.start(), unit);
+                assert!(seen == expect, "{size_bytes} bytes from {offset} to {target_offset}");
+            }
+        }
+        rig.free_pinned(source).unwrap();
         rig.drop_buffer(first);
         rig.drop_buffer(second);
         rig.destroy([stream], []);

@@ -69,7 +69,9 @@ impl Step {
             {
                 Step::Fill { target: target - 2, value: source as u8 }
             }
-            Step::Mix { source, target } if !rig.properties.is_host_addressable => {
+            Step::Mix { source, target }
+                if !rig.properties.is_host_addressable || !reaches(source) || !reaches(target) =>
+            {
                 Step::Copy { source, target }
             }
             step => step,
@@ -152,28 +154,32 @@ impl Run<'_> {
     }
 
     fn launch(&self, step: Step, stream: StreamHandle) {
-        let target = self.address(step.target());
         match step {
-            Step::Fill { value, .. } => self.rig.fill(target, SIZE, value, stream).unwrap(),
+            Step::Fill { target, value } => {
+                self.rig.fill(self.address(target), SIZE, value, stream).unwrap();
+            }
             Step::Copy { source: from, target: to } => {
-                let source = self.address(from);
+                let size_bytes = SIZE;
                 let copy = match (from < 2, to < 2) {
                     (true, false) => {
-                        let target = self.host[to - 2];
-                        Copy::DeviceToHost { source, target, size_bytes: SIZE }
+                        let (source, target) = (self.address(from), self.host[to - 2]);
+                        Copy::DeviceToHost { source, target, size_bytes }
                     }
                     (false, true) => {
-                        let source = self.host[from - 2];
-                        Copy::HostToDevice { source, target, size_bytes: SIZE }
+                        let (source, target) = (self.host[from - 2], self.address(to));
+                        Copy::HostToDevice { source, target, size_bytes }
                     }
-                    _ => Copy::DeviceToDevice { source, target, size_bytes: SIZE },
+                    _ => {
+                        let (source, target) = (self.address(from), self.address(to));
+                        Copy::DeviceToDevice { source, target, size_bytes }
+                    }
                 };
                 self.rig.copy(copy, stream).unwrap();
             }
-            Step::Mix { source, .. } => {
+            Step::Mix { source, target } => {
                 let access = |start, mode| npu_sys::Access { start, size_bytes: SIZE, mode };
                 let accesses = vec![
-                    access(target, AccessMode::ReadWrite),
+                    access(self.address(target), AccessMode::ReadWrite),
                     access(self.address(source), AccessMode::Read),
                 ];
                 self.rig.run(stream, accesses, 3.0, |operands| {

@@ -4,6 +4,7 @@
 //!   Driver calls (device.rs), each with the device made current (current.rs)
 //!      |-- memory.rs     addresses, chunks, mappings      host.rs      pinned, registered, mapped
 //!      |-- streams.rs    streams, also those that leave   events.rs    events of both styles
+//!      |-- within.rs     copies inside the device
 //!      |-- function.rs   work of the host                 reports.rs   the same, older libraries
 //!      '-- sys.rs        the vendor's functions           failure.rs   the vendor's codes
 //! ```
@@ -35,6 +36,7 @@ mod open;
 mod reports;
 mod streams;
 mod sys;
+mod within;
 
 /// An Ascend NPU.
 ///

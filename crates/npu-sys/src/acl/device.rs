@@ -4,8 +4,8 @@ use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::function::{self, HostWork};
 use crate::acl::host::Place;
-use crate::acl::sys::{self, aclrtMemcpyKind};
-use crate::acl::{AclDriver, open, pointer, size};
+use crate::acl::sys;
+use crate::acl::{AclDriver, open, pointer, size, within};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
 use crate::types::{
@@ -254,9 +254,16 @@ impl Driver for AclDriver {
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("copy")?;
         let size_bytes = copy.size_bytes();
-        let (source, target, kind): (u64, u64, aclrtMemcpyKind) = match self.places(&now, copy)? {
+        let (source, target, kind) = match self.places(&now, copy)? {
             (Place::Device(source), Place::Device(target)) => {
-                (source, target, sys::ACL_MEMCPY_DEVICE_TO_DEVICE)
+                let stream = self.state.streams.get(&now, stream)?;
+                // SAFETY: the caller's promise; that the places do not overlap was checked.
+                return unsafe { within::copy(&now, &stream, source, target, size_bytes) };
+            }
+            (Place::Host(source), Place::Host(target)) => {
+                let work = HostWork::Copy { source, target, size_bytes };
+                // SAFETY: the caller promises both places, which are the host's.
+                return unsafe { self.launch(&now, stream, work) };
             }
             (Place::Device(source), Place::Host(target)) => {
                 (source, target, sys::ACL_MEMCPY_DEVICE_TO_HOST)
@@ -264,18 +271,10 @@ impl Driver for AclDriver {
             (Place::Host(source), Place::Device(target)) => {
                 (source, target, sys::ACL_MEMCPY_HOST_TO_DEVICE)
             }
-            (Place::Host(source), Place::Host(target)) => {
-                let work = HostWork::Copy { source, target, size_bytes };
-                // SAFETY: the caller promises both places, which are the host's.
-                return unsafe { self.launch(&now, stream, work) };
-            }
         };
         let stream = self.state.streams.get(&now, stream)?;
-        let (source, target, size) = (pointer(source), pointer(target), size(size_bytes));
-        // SAFETY: the caller promises both places; the stream exists for as long as it is held.
-        let code =
-            unsafe { (now.api.aclrtMemcpyAsync)(target, size, source, size, kind, stream.raw) };
-        now.check("aclrtMemcpyAsync", code)
+        // SAFETY: the caller's promise; each address is on the side that `kind` says.
+        unsafe { within::submit(&now, &stream, source, target, size_bytes, kind) }
     }
 
     unsafe fn fill(

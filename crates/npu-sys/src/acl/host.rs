@@ -207,18 +207,18 @@ impl HostMemory {
         let device = match piece.device {
             Some(device) => device,
             None => {
-                let device = match register(now, HostPtr(first), piece.size_bytes) {
+                let registered = register(now, HostPtr(first), piece.size_bytes);
+                let is_registered = registered.is_ok();
+                let device = match registered {
                     Ok(device) => device,
-                    // One address needs no registration where the library has none to offer.
-                    Err(_) if piece.has_common_address && now.api.aclrtHostRegister.is_none() => {
-                        first
-                    }
+                    // One address for both: some versions show it to the device as soon as it is
+                    // allocated, and those without the function have no other way.
+                    Err(error) if piece.has_common_address && is_needless(now, &error) => first,
                     Err(error) => return Err(error),
                 };
-                let is_registered = now.api.aclrtHostRegister.is_some();
                 let has_common_address = piece.has_common_address && device == first;
-                let device_is = Some(device);
-                let known = Piece { device: device_is, is_registered, has_common_address, ..piece };
+                let seen = Some(device);
+                let known = Piece { device: seen, is_registered, has_common_address, ..piece };
                 tables.pieces.insert(first, known);
                 tables.by_device.insert(device, first);
                 device
@@ -307,7 +307,8 @@ impl Tables {
     }
 }
 
-fn allocate_plain(now: &Current<'_>, size_bytes: u64) -> Result<u64, DriverError> {
+/// Pinned memory, aligned to no more than 64 bytes.
+pub(super) fn allocate_plain(now: &Current<'_>, size_bytes: u64) -> Result<u64, DriverError> {
     let mut start = std::ptr::null_mut();
     // SAFETY: the library writes one pointer.
     let code = unsafe { (now.api.aclrtMallocHost)(&mut start, size(size_bytes)) };
@@ -315,11 +316,18 @@ fn allocate_plain(now: &Current<'_>, size_bytes: u64) -> Result<u64, DriverError
     Ok(start.expose_provenance() as u64)
 }
 
-/// Frees an allocation of `allocate_plain` or `allocate_common` that its caller gives up.
-fn free_host(now: &Current<'_>, allocation: u64) -> Result<(), DriverError> {
+/// Frees pinned memory that its caller gives up.
+pub(super) fn free_host(now: &Current<'_>, allocation: u64) -> Result<(), DriverError> {
     // SAFETY: the callers pass what the library allocated, once, when nothing uses it.
     let code = unsafe { (now.api.aclrtFreeHost)(pointer(allocation)) };
     now.check("aclrtFreeHost", code)
+}
+
+/// Whether memory with one address for host and device may do without the registration that
+/// failed.
+fn is_needless(now: &Current<'_>, error: &DriverError) -> bool {
+    now.api.aclrtHostRegister.is_none()
+        || error.code == i64::from(sys::ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
 }
 
 /// Shows host memory to the device.

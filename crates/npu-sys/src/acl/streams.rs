@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
-use crate::acl::lock;
 use crate::acl::reports::Reports;
 use crate::acl::sys::{self, aclrtStream};
+use crate::acl::{lock, within};
 use crate::error::DriverError;
 use crate::types::StreamHandle;
 
@@ -17,6 +17,14 @@ pub(super) struct Stream {
     pub(super) raw: aclrtStream,
     /// Set when a thread runs the stream's callbacks.
     pub(super) reports: OnceLock<()>,
+    /// Pinned memory for copies that take a detour through the host, once one did.
+    pub(super) buffer: Mutex<Option<u64>>,
+}
+
+impl Stream {
+    fn new(raw: aclrtStream) -> Stream {
+        Stream { raw, reports: OnceLock::new(), buffer: Mutex::new(None) }
+    }
 }
 
 /// The streams of one driver.
@@ -52,7 +60,7 @@ impl Streams {
         let mut tables = lock(&self.tables);
         tables.count_ever += 1;
         let handle = tables.count_ever;
-        tables.live.insert(handle, Arc::new(Stream { raw, reports: OnceLock::new() }));
+        tables.live.insert(handle, Arc::new(Stream::new(raw)));
         Ok(StreamHandle(handle))
     }
 
@@ -141,4 +149,5 @@ fn destroy(now: &Current<'_>, stream: &Stream, reports: &Reports) {
     }
     // SAFETY: the stream is idle, out of the tables, and no call holds it.
     let _ = unsafe { (now.api.aclrtDestroyStream)(stream.raw) };
+    within::free_buffer(now, stream);
 }

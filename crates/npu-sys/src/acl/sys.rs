@@ -72,6 +72,7 @@ pub(super) const ACL_ERROR_RT_SUSPECT_DEVICE_MEM_ERROR: aclError = 507055;
 pub(super) const ACL_ERROR_RT_LINK_ERROR: aclError = 507056;
 pub(super) const ACL_ERROR_RT_SUSPECT_REMOTE_ERROR: aclError = 507057;
 pub(super) const ACL_ERROR_RT_SOCKET_CLOSE: aclError = 507901;
+pub(super) const ACL_ERROR_HOST_MEMORY_ALREADY_REGISTERED: aclError = 507910;
 
 pub(super) const ACL_MEM_MALLOC_HUGE_FIRST: aclrtMemMallocPolicy = 0;
 pub(super) const ACL_MEMCPY_HOST_TO_DEVICE: aclrtMemcpyKind = 1;

@@ -61,8 +61,8 @@ pub enum PagesError {
     },
     /// The machine has not that much left.
     #[error(
-        "{} of {} were there, then only {} of the machine's memory were left",
-        Bytes(*touched_bytes), Bytes(*size_bytes), Bytes(*available_bytes)
+        "{} of {} could be had, then only {} were left on the machine",
+        Bytes(*touched_bytes), Bytes(*size_bytes), Bytes(*left_bytes)
     )]
     MachineFull {
         /// What was asked for.
@@ -70,7 +70,7 @@ pub enum PagesError {
         /// What there was.
         touched_bytes: u64,
         /// What is left beside it.
-        available_bytes: u64,
+        left_bytes: u64,
     },
     /// The system refused.
     #[error("{call} of {} failed: {text}", Bytes(*size_bytes))]

@@ -7,6 +7,8 @@
 //! | swappable | a block at or above the swap threshold: it has addresses and a chunk of its own |
 //! | segment | a large chunk from which smaller blocks are carved; it stays |
 //! | slot | the place in the pinned host arena that holds a block's bytes while it is away |
+//! | region | a large piece of pinned host memory from which slots are carved |
+//! | swapped memory | host memory that the device addresses: slots with a device address |
 //! | point | the end of some piece of work of a stream |
 //! | requested, allocated, active, reserved | bytes asked for; in live blocks; with memory behind them; taken from the driver |
 //!

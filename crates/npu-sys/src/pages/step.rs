@@ -2,7 +2,7 @@
 
 use super::touch::{self, Touching};
 use super::{HostPages, LARGE_BYTES, PagesError};
-use crate::system::HostMemory;
+use crate::system::{GroupMemory, HostMemory};
 
 /// Most bytes that are left to the rest of the machine.
 const MARGIN_BYTES_MAX: u64 = 512 << 20;
@@ -19,8 +19,8 @@ pub(super) fn touch(
     let mut touched_bytes = 0;
     while touched_bytes < size_bytes {
         let Some(step_bytes) = next_step(size_bytes - touched_bytes, &now) else {
-            let available_bytes = now.available_bytes.unwrap_or(0);
-            return Err(PagesError::MachineFull { size_bytes, touched_bytes, available_bytes });
+            let left_bytes = now.room_bytes().unwrap_or(0);
+            return Err(PagesError::MachineFull { size_bytes, touched_bytes, left_bytes });
         };
         let end_bytes = touched_bytes + step_bytes;
         touch::part(pages, touched_bytes as usize..end_bytes as usize, touching)?;
@@ -35,12 +35,15 @@ pub(super) fn touch(
 /// How much of the rest may be touched now: all of it if that leaves a margin, else at most half
 /// of what is there. `None` if that is too little to go on.
 fn next_step(rest_bytes: u64, now: &HostMemory) -> Option<u64> {
-    let (Some(available_bytes), true) = (now.available_bytes, now.is_measured) else {
+    let machine_bytes = now.available_bytes.filter(|_| now.is_measured).map(|available_bytes| {
+        let total_bytes = now.total_bytes.unwrap_or(available_bytes);
+        available_bytes.saturating_sub((total_bytes / 64).min(MARGIN_BYTES_MAX))
+    });
+    // Others of the group may have grown since the first look.
+    let group_bytes = now.group.as_ref().map(GroupMemory::room_bytes);
+    let Some(spare_bytes) = [machine_bytes, group_bytes].into_iter().flatten().min() else {
         return Some(rest_bytes);
     };
-    let total_bytes = now.total_bytes.unwrap_or(available_bytes);
-    let margin_bytes = (total_bytes / 64).min(MARGIN_BYTES_MAX);
-    let spare_bytes = available_bytes.saturating_sub(margin_bytes);
     if rest_bytes <= spare_bytes {
         return Some(rest_bytes);
     }
@@ -102,6 +105,23 @@ mod tests {
     #[test]
     fn a_machine_that_grows_with_its_use_serves_more_than_it_had() {
         assert_eq!(play(32 * GIB, 8 * GIB, 2 * GIB).0, 32 * GIB);
+    }
+
+    #[test]
+    fn a_control_group_that_fills_up_meanwhile_is_not_exceeded() {
+        let group = |used_bytes| GroupMemory {
+            path: String::new(),
+            limit_bytes: 8 * GIB,
+            used_bytes,
+            reclaimable_bytes: 0,
+        };
+        let now = |used_bytes| HostMemory {
+            group: Some(group(used_bytes)),
+            ..machine(128 * GIB, 100 * GIB)
+        };
+        assert_eq!(next_step(6 * GIB, &now(2 * GIB)), Some(6 * GIB));
+        assert_eq!(next_step(6 * GIB, &now(4 * GIB)), Some(2 * GIB));
+        assert_eq!(next_step(6 * GIB, &now(8 * GIB)), None);
     }
 
     #[test]

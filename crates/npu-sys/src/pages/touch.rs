@@ -12,8 +12,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::{HostPages, PageKind, PagesError, system};
 use crate::system::numa_node;
 
-/// A thread takes this much at a time, so that all of them end together.
-const PIECE_BYTES: usize = 32 << 20;
+/// A thread takes this much at a time: little, because a virtual machine may have to get each
+/// page from its host first, which takes long, and then all threads should have their share.
+const PIECE_BYTES: usize = 8 << 20;
 
 /// More threads than this do not touch faster: memory itself is the limit.
 const THREADS_MAX: usize = 16;

@@ -14,7 +14,6 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::thread;
 
 use crate::cuda::context::Context;
 use crate::cuda::function::Failed;
@@ -28,7 +27,11 @@ use crate::types::{DeviceProperties, StreamHandle};
 mod abi_tests;
 mod context;
 mod device;
+#[cfg(test)]
+mod driver_tests;
 mod failure;
+#[cfg(test)]
+mod fake;
 mod function;
 mod handles;
 mod kernel;
@@ -178,12 +181,7 @@ impl Drop for CudaDriver {
             device_memory: std::mem::take(device_memory),
             pinned_memory: std::mem::take(pinned_memory),
         };
-        if function::is_running() {
-            // A host function held the last handle. The library may not be called here; where no
-            // thread can be had, the end of the process frees all.
-            drop(thread::Builder::new().name("cuda drop".to_owned()).spawn(|| left.give_back()));
-        } else {
-            left.give_back();
-        }
+        // A host function may have held the last handle.
+        function::outside("cuda drop", || left.give_back());
     }
 }

@@ -63,19 +63,20 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Without the function the context stays for the rest of the process.
         let Some(release) = self.api.cuDevicePrimaryCtxRelease_v2 else { return };
-        if function::is_running() {
-            return;
-        }
-        let mut current: CUcontext = std::ptr::null_mut();
-        // SAFETY: it writes one pointer.
-        let code = unsafe { (self.api.cuCtxGetCurrent)(&raw mut current) };
-        if code == CUresult::CUDA_SUCCESS && current == self.object() {
-            // SAFETY: no context is a valid state of a thread.
-            unsafe { (self.api.cuCtxSetCurrent)(std::ptr::null_mut()) };
-        }
-        // SAFETY: this undoes the one `retain`. Nothing that needs the context is left: all of
-        // it holds an `Arc` of this. A failure leaves nobody to tell.
-        unsafe { release(self.device) };
+        let (api, device, object) = (self.api, self.device, self.object);
+        let leave = move || {
+            let mut current: CUcontext = std::ptr::null_mut();
+            // SAFETY: it writes one pointer.
+            let code = unsafe { (api.cuCtxGetCurrent)(&raw mut current) };
+            if code == CUresult::CUDA_SUCCESS && current.addr() == object {
+                // SAFETY: no context is a valid state of a thread.
+                unsafe { (api.cuCtxSetCurrent)(std::ptr::null_mut()) };
+            }
+            // SAFETY: this undoes the one `retain`. Nothing that needs the context is left: all
+            // of it holds an `Arc` of this. A failure leaves nobody to tell.
+            unsafe { release(device) };
+        };
+        function::outside("cuda release", leave);
     }
 }
 

@@ -135,7 +135,10 @@ impl Driver for CudaDriver {
     }
 
     fn destroy_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
-        self.streams.destroy("destroy_stream", stream.0)
+        let call = "destroy_stream";
+        // It may be left to another thread, so what forbids the call is found out here.
+        let _cuda = self.context.enter(call)?;
+        self.streams.destroy(call, stream.0)
     }
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
@@ -164,7 +167,10 @@ impl Driver for CudaDriver {
     }
 
     fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        self.events.destroy("destroy_event", event.0)
+        let call = "destroy_event";
+        // It may be left to another thread, so what forbids the call is found out here.
+        let _cuda = self.context.enter(call)?;
+        self.events.destroy(call, event.0)
     }
 
     fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), DriverError> {

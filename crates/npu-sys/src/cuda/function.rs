@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use crate::driver::{HostFunction, Operands};
 
@@ -18,6 +19,16 @@ thread_local! {
 /// Whether the calling thread is inside a host function.
 pub(super) fn is_running() -> bool {
     IS_RUNNING.get()
+}
+
+/// Does what a host function may not do: here, or on a thread of its own if here is one.
+pub(super) fn outside(name: &str, work: impl FnOnce() + Send + 'static) {
+    if is_running() {
+        // Where no thread can be had, the end of the process frees all.
+        drop(thread::Builder::new().name(name.to_owned()).spawn(work));
+    } else {
+        work();
+    }
 }
 
 /// A host function on its way through the driver.

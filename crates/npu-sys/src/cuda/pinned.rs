@@ -33,7 +33,10 @@ pub(super) fn check(
     if read(driver).is_pinned(start, size_bytes) {
         return Ok(());
     }
-    Err(invalid(call, format!("{start:?} + {size_bytes} bytes is not pinned")))
+    Err(invalid(
+        call,
+        format!("{start:?} + {size_bytes} bytes is not in one piece of pinned memory"),
+    ))
 }
 
 /// Takes a piece out of the table and gives it back; puts it back in if that fails.

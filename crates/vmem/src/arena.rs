@@ -13,7 +13,7 @@ use npu_sys::{
     DevicePtr, Driver, DriverError, ErrorKind, HostMemory, HostPtr, Touching, page_bytes,
 };
 
-use crate::carver::{Carver, PieceId};
+use crate::carver::PieceId;
 use crate::error::{HostShortage, MemoryError};
 use crate::point::{Site, Uses};
 use crate::stats::Peak;
@@ -21,9 +21,11 @@ use crate::streams::Streams;
 
 use self::growth::Growth;
 use self::region::{PinError, Pinning, Region};
+use self::slots::{Carved, Slots};
 
 mod growth;
 mod region;
+mod slots;
 
 /// Slots start at multiples of this, for the copy engines' sake, or of a larger page.
 const SLOT_BYTES: u64 = 4096;
@@ -89,7 +91,7 @@ pub struct Arena {
     driver: Arc<dyn Driver>,
     config: ArenaConfig,
     pinning: Pinning,
-    carver: Carver,
+    slots: Slots,
     /// By first address.
     regions: BTreeMap<u64, Region>,
     growth: Option<Growth>,
@@ -108,7 +110,7 @@ impl Arena {
             driver,
             config,
             pinning: Pinning { touching, registers: true },
-            carver: Carver::default(),
+            slots: Slots::default(),
             regions: BTreeMap::new(),
             growth: None,
             growth_failed: false,
@@ -126,30 +128,37 @@ impl Arena {
         let Some(size_bytes) = slot_bytes(requested_bytes) else {
             return Err(self.full(requested_bytes, None));
         };
-        if self.growth.as_ref().is_some_and(Growth::is_finished) {
-            self.finish_growth();
-        }
-        let mut carved = self.carver.carve(0, size_bytes);
-        if carved.is_none() && self.needs_growth(size_bytes) {
-            self.finish_growth();
-            carved = self.carver.carve(0, size_bytes);
-        }
-        let (piece, start, uses) = match carved {
-            Some(carved) => carved,
-            None => {
-                self.grow(size_bytes, requested_bytes)?;
-                self.carver.carve(0, size_bytes).expect("a new region holds the slot")
-            }
-        };
+        let (piece, start, uses) = self.place(size_bytes, requested_bytes)?;
         self.used_bytes.grow(size_bytes);
         self.grow_ahead(size_bytes);
         Ok((Slot { piece, start: HostPtr(start), size_bytes }, uses))
     }
 
+    /// Finds memory for a slot: in this order, so that few have to wait for its last users.
+    fn place(&mut self, size_bytes: u64, requested_bytes: u64) -> Result<Carved, MemoryError> {
+        if self.growth.as_ref().is_some_and(Growth::is_finished) {
+            self.finish_growth();
+        }
+        let ready = self.slots.carve(size_bytes).or_else(|| self.slots.take_waiting(size_bytes));
+        if let Some(carved) = ready {
+            return Ok(carved);
+        }
+        if self.needs_growth(size_bytes) {
+            self.finish_growth();
+        }
+        if let Some(carved) = self.slots.take_of_others(size_bytes) {
+            return Ok(carved);
+        }
+        match self.grow(size_bytes, requested_bytes) {
+            Ok(()) => Ok(self.slots.carve(size_bytes).expect("a new region holds the slot")),
+            Err(error) => self.slots.take_any(size_bytes).ok_or(error),
+        }
+    }
+
     /// Gives a slot back. It is reused only after `uses`.
     pub fn give_back(&mut self, slot: Slot, uses: Uses) {
         self.used_bytes.shrink(slot.size_bytes);
-        self.carver.give_back(slot.piece, uses);
+        self.slots.give_back(slot.piece, slot.start.0, slot.size_bytes, uses);
     }
 
     /// Pins as much as is missing until `size_bytes` are free, in one region: that leaves the
@@ -213,7 +222,7 @@ impl Arena {
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         self.finish_growth();
         let mut result = Ok(());
-        for (start, _, uses) in self.carver.remove_empty_regions() {
+        for (start, _, uses) in self.slots.remove_empty_regions() {
             let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
                 .wait_host(&uses, Site::ReleaseAfterUse)
@@ -305,7 +314,7 @@ impl Arena {
         let (start, size_bytes) = (region.start(), region.size_bytes());
         self.pinned_bytes.grow(size_bytes);
         assert!(self.pinned_bytes.current <= self.config.limit_bytes, "the cap holds");
-        self.carver.put_back_region(0, start.0, size_bytes, uses);
+        self.slots.add_region(start.0, size_bytes, uses);
         self.regions.insert(start.0, region);
     }
 

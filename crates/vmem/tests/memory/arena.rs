@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use vmem::{
-    ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, HostConfig, HostDriver, MemoryError,
-    PoolConfig, Slot, StreamId, Uses,
+    Arena, ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, HostConfig, HostDriver,
+    MemoryError, PoolConfig, Slot, StreamId, Streams, Uses,
 };
 
 const LIMIT: u64 = 96 << 10;
@@ -153,4 +153,34 @@ fn slots_never_overlap_and_remember_their_uses() {
     println!("{tally:?}");
     let Tally { taken, full, reused, trimmed, coalesced } = tally;
     assert!([taken, full, reused, trimmed, coalesced].iter().all(|&count| count > 50));
+}
+
+#[test]
+fn a_slot_waits_its_turn_behind_others_that_are_free() {
+    const SLOT: u64 = 4096;
+    let host = HostDriver::new(HostConfig::lockstep(1 << 20, 1)).expect("opens");
+    let mut streams = Streams::new(host.clone());
+    let stream = streams.create().expect("a stream");
+    let config = ArenaConfig { region_bytes: 8 * SLOT, ..ArenaConfig::new(8 * SLOT) };
+    let mut arena = Arena::new(host, config);
+    let mut slots: Vec<_> = (0..8).map(|_| arena.take(SLOT).expect("room").0).collect();
+    let mut freed = Vec::new();
+    for _ in 0..4 {
+        let slot = slots.remove(0);
+        let used = streams.advance(stream);
+        freed.push((slot.start(), Uses::of(used)));
+        arena.give_back(slot, Uses::of(used));
+    }
+    // Longest free first, each with its own last use and nobody else's.
+    for (start, uses) in freed {
+        let (slot, waits) = arena.take(SLOT).expect("room");
+        assert_eq!((slot.start(), waits), (start, uses));
+        slots.push(slot);
+    }
+    // Together they are one piece again where a larger slot needs it.
+    slots.drain(..).for_each(|slot| arena.give_back(slot, Uses::default()));
+    let (whole, _) = arena.take(8 * SLOT).expect("all of it is free");
+    assert_eq!(arena.pinned_bytes().peak, 8 * SLOT);
+    arena.give_back(whole, Uses::default());
+    arena.trim(&mut streams).expect("trims");
 }

@@ -18,12 +18,21 @@ const ARENA: u64 = 24 * PAGE;
 const BUDGET: u64 = 16 * PAGE;
 
 fn open(driver: Arc<dyn Driver>) -> DeviceMemory {
+    open_with(driver, ARENA)
+}
+
+/// With room for one page, so that the next block must take the place of the last.
+fn open_tight(driver: Arc<dyn Driver>) -> DeviceMemory {
+    open_with(driver, PAGE)
+}
+
+fn open_with(driver: Arc<dyn Driver>, arena_bytes: u64) -> DeviceMemory {
     let pool =
         PoolConfig { limit_bytes: 1 << 20, swap_threshold_bytes: 1 << 16, segment_bytes: 1 << 16 };
     let arena = ArenaConfig {
         region_bytes: REGION,
         swapped_limit_bytes: BUDGET,
-        ..ArenaConfig::new(ARENA)
+        ..ArenaConfig::new(arena_bytes)
     };
     DeviceMemory::new(driver, pool, arena).expect("opens")
 }
@@ -265,7 +274,7 @@ fn swapped_memory_agrees_with_a_simple_model_and_the_order_checker() {
 fn reuse(waits: bool) -> Result<(), vmem::DriverError> {
     let host = device(3);
     let check = Arc::new(CheckDriver::new(host, CheckConfig::ORDER));
-    let mut memory = open(check.clone());
+    let mut memory = open_tight(check.clone());
     let [first, second] = [(); 2].map(|()| memory.streams.create().expect("a stream"));
     let kernel = |memory: &mut DeviceMemory, block: &SwappedBlock, stream| -> Result<Point, _> {
         let (start, size_bytes) = (block.address(), block.size_bytes());
@@ -316,7 +325,7 @@ fn a_failing_call_leaves_nothing_behind() {
     for call in 1..=4 {
         let host = device(5);
         let fault = Arc::new(FaultDriver::new(host.clone()));
-        let mut memory = open(fault.clone());
+        let mut memory = open_tight(fault.clone());
         let [first, second] = [(); 2].map(|()| memory.streams.create().expect("a stream"));
         fault.arm(FaultPlan::once(call, ErrorKind::Failed));
         // The second block takes the place of the first, so its stream waits for an event.

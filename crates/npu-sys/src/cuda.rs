@@ -23,26 +23,20 @@ use crate::cuda::memory::{DeviceMemory, PinnedMemory};
 use crate::error::{DriverError, OpenError};
 use crate::types::{DeviceProperties, StreamHandle};
 
-#[cfg(test)]
-mod abi_tests;
 mod context;
 mod device;
-#[cfg(test)]
-mod driver_tests;
 mod failure;
-#[cfg(test)]
-mod fake;
 mod function;
 mod handles;
 mod kernel;
 mod left;
-#[cfg(test)]
-mod load_tests;
 mod memory;
 mod open;
 pub(crate) mod pattern;
 mod pinned;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod virtual_memory;
 
 /// One NVIDIA GPU.

@@ -115,4 +115,4 @@ fn word_count(call: &'static str, target: DevicePtr, size_bytes: u64) -> Result<
 }
 
 #[cfg(test)]
-mod ptx_tests;
+mod tests;

@@ -1,6 +1,6 @@
 //! The part of `libcuda.so.1` that the driver uses, under the vendor's names.
 //!
-//! Declared by hand from the vendor's documentation; `abi_tests.rs` compares every item with
+//! Declared by hand from the vendor's documentation; `tests/abi.rs` compares every item with
 //! bindings that were generated from the vendor's header.
 
 #![allow(non_camel_case_types)]
@@ -54,7 +54,7 @@ macro_rules! c_enums {
         pub(crate) fn enum_values() -> Vec<(&'static str, c_uint, c_uint)> {
             use cudarc::driver::sys;
 
-            use crate::cuda::abi_tests::number;
+            use crate::cuda::tests::number;
             vec![$( $( (stringify!($value_name), $value, number(sys::$name::$value_name)), )* )*]
         }
     };

@@ -13,7 +13,7 @@ use crate::cuda::sys::{
 
 /// The number behind a C enum of the generated bindings, which makes some of them Rust enums and
 /// some structs.
-pub(super) fn number<T: Copy>(value: T) -> u32 {
+pub(in crate::cuda) fn number<T: Copy>(value: T) -> u32 {
     assert_eq!((size_of::<T>(), align_of::<T>()), (4, 4));
     // SAFETY: four bytes without padding, as all C enums have here.
     unsafe { std::mem::transmute_copy(&value) }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use crate::cuda::fake::Fake;
+use crate::cuda::tests::fake::Fake;
 use crate::cuda::{CudaDriver, open};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};

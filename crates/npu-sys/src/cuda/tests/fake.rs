@@ -14,7 +14,7 @@ fn library_bytes() -> &'static [u8] {
     BYTES.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let (source, library) = (folder.path().join("fake.c"), folder.path().join("fake.so"));
-        fs::write(&source, include_str!("fake/fake.c")).unwrap();
+        fs::write(&source, include_str!("fake.c")).unwrap();
         // The compiler that links Rust programs.
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(&library).arg(&source);

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::cuda::CudaDriver;
-use crate::cuda::fake::Fake;
 use crate::cuda::sys::Api;
+use crate::cuda::tests::fake::Fake;
 use crate::error::OpenError;
 
 fn refusal(library: &Path) -> OpenError {
@@ -87,7 +87,7 @@ fn the_environment_names_the_library() {
     let fake = Fake::whole();
     let counts = |library: &Path| {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "cuda::load_tests::child", "--nocapture"]);
+        command.args(["--exact", "cuda::tests::load::child", "--nocapture"]);
         let output =
             command.env(CHILD, "1").env("SMARTSWAP_CUDA_LIBRARY", library).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()

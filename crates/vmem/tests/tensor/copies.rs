@@ -7,12 +7,12 @@ use super::bench::Bench;
 
 #[test]
 fn a_large_transposed_copy_goes_by_small_stages() {
-    let (rows, columns) = (700, 900);
+    let (rows, columns) = (300, 500);
     let bench = Bench::on(HostConfig::threads(16 << 20), 4 << 20);
     let values: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
     let expected: Vec<f64> =
         (0..columns).flat_map(|c| (0..rows).map(move |r| (r * columns + c) as f64)).collect();
-    for stage_bytes in [4096, 64 << 10, 4 << 20] {
+    for stage_bytes in [16 << 10, 128 << 10, 4 << 20] {
         bench.device.set_stage_bytes(stage_bytes);
         let source = bench.device.from_slice(Place::Device, &[rows, columns], &values).unwrap();
         let target = bench.device.empty(&[columns, rows], Dtype::F64).unwrap();

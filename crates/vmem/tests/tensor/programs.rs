@@ -38,7 +38,8 @@ enum View {
     Permute(u64),
     Unsqueeze(Index),
     Expand(usize),
-    View(bool),
+    /// As one row, or with the first two dimensions together.
+    Reshape(bool),
     Detach,
 }
 
@@ -85,7 +86,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => any::<u64>().prop_map(View::Permute),
         1 => at().prop_map(View::Unsqueeze),
         1 => (1usize..4).prop_map(View::Expand),
-        2 => any::<bool>().prop_map(View::View),
+        2 => any::<bool>().prop_map(View::Reshape),
         1 => Just(View::Detach),
     ];
     let form =
@@ -98,7 +99,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         Just(Make::Reshape),
     ];
     let op = prop_oneof![
-        6 => (places(), dtypes(), shapes(), any::<u64>()).prop_map(|(p, d, s, v)| Op::New(p, d, s, v)),
+        6 => (places(), dtypes(), shapes(), any::<u64>())
+            .prop_map(|(place, dtype, shape, seed)| Op::New(place, dtype, shape, seed)),
         9 => (at(), view).prop_map(|(of, view)| Op::View(of, view)),
         4 => (at(), at()).prop_map(|(to, from)| Op::Copy(to, from)),
         9 => (at(), places(), prop::option::of(dtypes()), form, any::<u64>()).prop_map(
@@ -109,7 +111,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
             },
         ),
         2 => at().prop_map(Op::Shift),
-        3 => (at(), prop::sample::select(vec![0.0, 1.0, -1.0, 2.5, 300.0])).prop_map(|(of, x)| Op::Fill(of, x)),
+        3 => (at(), prop::sample::select(vec![0.0, 1.0, -1.0, 2.5, 300.0]))
+            .prop_map(|(of, value)| Op::Fill(of, value)),
         4 => at().prop_map(Op::SwapOut),
         4 => at().prop_map(Op::SwapIn),
         5 => (at(), make).prop_map(|(of, make)| Op::Make(of, make)),
@@ -312,7 +315,7 @@ impl Run<'_> {
                 let expected = model.expand(&shape).expect("a dimension more");
                 ("expand", real.expand(&shape), expected)
             }
-            View::View(flat) => {
+            View::Reshape(flat) => {
                 let shape = other_shape(&model.shape, *flat);
                 let expected = model.reshaped(&shape);
                 let made = real.view(&shape);

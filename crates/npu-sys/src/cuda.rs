@@ -52,8 +52,11 @@ mod virtual_memory;
 /// - A wait for the device spins: the engine waits only when an allocation has no other way, and
 ///   is then in a hurry.
 /// - Host functions run on threads of the library, may not call any CUDA function, and cannot
-///   declare accesses. A panic in one is kept: every later synchronize, query and `elapsed_us`
-///   fails with its text. After an error of the device they may never run.
+///   declare accesses. They run one at a time: one that blocks holds up those of all streams,
+///   though not copies and kernels. A panic in one is kept: every later synchronize, query and
+///   `elapsed_us` fails with its text. After an error of the device they may never run.
+/// - `free_device` waits for the device, as `cuMemFree` does. Without virtual memory there is no
+///   way round it.
 /// - Dropping it waits for the device, and gives back all that it holds.
 pub struct CudaDriver {
     context: Arc<Context>,

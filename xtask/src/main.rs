@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use xshell::Shell;
 
+mod acl_headers;
 mod bench;
 mod checks;
 mod metadata;
@@ -20,6 +21,8 @@ cargo xtask <command>
   ci [--without-tests] formatting, clippy, documentation, tidy, then the tests
   tidy                 layers, dependencies, sizes, unsafe code, links
   bench                hot-path benchmarks, as one table beside their targets
+  acl-headers          what npu-sys declares of Ascend's library, against the vendor's headers
+                       (fetches packages with pip)
   help                 this text
 ";
 
@@ -49,6 +52,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         ["ci", "--without-tests"] => checks::ci(&shell, checks::Tests::Skip),
         ["tidy"] => tidy::run(&shell, root),
         ["bench"] => bench::run(&shell),
+        ["acl-headers"] => acl_headers::run(&shell, root),
         _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),
     }
 }

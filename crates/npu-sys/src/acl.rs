@@ -36,6 +36,8 @@ mod open;
 mod reports;
 mod streams;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod within;
 
 /// An Ascend NPU.

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::error::OpenError;
@@ -77,11 +77,6 @@ impl Library {
             symbol,
         })
     }
-
-    /// Where it was found, or the name under which the loader found it.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 /// The loader's own words, without what the caller says already.
@@ -95,24 +90,24 @@ fn describe(error: &libloading::Error) -> String {
     text
 }
 
-/// Bytes of an ELF header up to and with the machine.
-const HEADER_BYTES: usize = 20;
+/// Bytes of an ELF header of 64 bits.
+const HEADER_BYTES: usize = 64;
 
-/// Says what is wrong with a file in better words than the loader has.
+/// Says what is wrong with a file in better words than the loader has. Of a file that is cut off
+/// the loader says nothing at all: the process would die of it.
 fn check_file(path: &Path) -> Result<(), OpenError> {
     let refuse =
         |why: String| Err(OpenError::NotALibrary { path: path.display().to_string(), why });
-    let mut header = [0; HEADER_BYTES];
-    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
-        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
-            return refuse(error.to_string());
-        }
-        result => {
-            if result.is_err() || header[..4] != *b"\x7fELF" {
-                return refuse("it is not an ELF file".to_owned());
-            }
-        }
+    let (header, size_bytes) = match read_header(path) {
+        Ok(read) => read,
+        Err(error) => return refuse(error.to_string()),
+    };
+    if !header.starts_with(b"\x7fELF") {
+        return refuse("it is not an ELF file".to_owned());
     }
+    let Ok(header) = <[u8; HEADER_BYTES]>::try_from(header) else {
+        return refuse(format!("it is cut off after {size_bytes} bytes"));
+    };
     let machine = u16::from_le_bytes([header[18], header[19]]);
     let Some((name, ours)) = this_machine() else { return Ok(()) };
     if machine != ours {
@@ -123,7 +118,43 @@ fn check_file(path: &Path) -> Result<(), OpenError> {
         };
         return refuse(format!("it is for {theirs}, this process is {name}"));
     }
-    Ok(())
+    match end_of_segments(path, &header) {
+        Ok(end) if end > size_bytes => {
+            refuse(format!("it is cut off: {size_bytes} bytes are there of at least {end}"))
+        }
+        // What cannot be read here the loader cannot read either, and it says so.
+        _ => Ok(()),
+    }
+}
+
+/// The first bytes of a file, at most [`HEADER_BYTES`], and how long it is.
+fn read_header(path: &Path) -> io::Result<(Vec<u8>, u64)> {
+    let file = File::open(path)?;
+    let size_bytes = file.metadata()?.len();
+    let mut header = Vec::new();
+    file.take(HEADER_BYTES as u64).read_to_end(&mut header)?;
+    Ok((header, size_bytes))
+}
+
+/// The length that a library must have for all that is loaded of it, by its program headers.
+fn end_of_segments(path: &Path, header: &[u8; HEADER_BYTES]) -> io::Result<u64> {
+    let number = |bytes: &[u8], at: usize, count: usize| {
+        let mut whole = [0; 8];
+        whole[..count].copy_from_slice(&bytes[at..at + count]);
+        u64::from_le_bytes(whole)
+    };
+    let (start, each, count) =
+        (number(header, 32, 8), number(header, 54, 2), number(header, 56, 2));
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(start))?;
+    let mut table = Vec::new();
+    file.take(each * count).read_to_end(&mut table)?;
+    // A table that is cut off itself ends behind the file.
+    let mut end = start.saturating_add(each * count);
+    for entry in table.chunks_exact(usize::from(header[54]).max(40)) {
+        end = end.max(number(entry, 8, 8).saturating_add(number(entry, 32, 8)));
+    }
+    Ok(end)
 }
 
 /// This process's architecture and its number in ELF headers.

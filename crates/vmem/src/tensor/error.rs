@@ -106,7 +106,8 @@ pub enum FileProblem {
     },
     /// It ends too early or too late.
     #[error(
-        "has {has_bytes} bytes, but its header speaks of {expected_bytes}: it was cut short or damaged"
+        "has {has_bytes} bytes, but its header speaks of {expected_bytes}: it was cut short or \
+         damaged"
     )]
     WrongLength {
         /// Bytes of the file.

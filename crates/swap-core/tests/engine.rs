@@ -3,7 +3,9 @@
 
 #[cfg(test)]
 mod engine {
+    mod acl;
     mod faults;
+    mod judge;
     mod lab;
     mod plain;
     #[cfg(feature = "planted")]

@@ -15,13 +15,14 @@ use swap_core::{
 };
 
 use super::script::{Command, Random, Script, random_plan, script};
-use super::world::{Setup, Tally, World, host};
+use super::world::{GRANULARITY, Setup, Tally, World, host};
 
 const LIMIT: u64 = 96 << 10;
 
 fn setup(seed: u64) -> Setup {
     Setup {
         host: HostConfig::lockstep(2 * LIMIT, seed),
+        granularity_bytes: GRANULARITY,
         limit_bytes: LIMIT,
         arena_bytes: 1 << 30,
         probe: false,

@@ -12,7 +12,7 @@ use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use swap_core::{Engine, HostConfig};
 
 use super::script::{Random, Script, random_plan, script};
-use super::world::{Setup, Tally, World};
+use super::world::{GRANULARITY, Setup, Tally, World};
 
 const GENEROUS: u64 = 1 << 30;
 
@@ -39,7 +39,7 @@ pub(super) struct Case {
     device: Device,
     /// How much of what lies between the largest working set and everything is under the cap.
     room_percent: u64,
-    /// The host arena in 64 KiB; `None`: enough for all.
+    /// The host arena in regions of 16 units; `None`: enough for all.
     arena_regions: Option<u64>,
     plan_seed: u64,
     illegal: bool,
@@ -75,9 +75,10 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
 }
 
 /// The cap between the largest working set and all that ever lives, found by a run without one.
-fn cap(case: &Case) -> Result<u64, String> {
+fn cap(case: &Case, granularity_bytes: u64) -> Result<u64, String> {
     let setup = Setup {
         host: HostConfig::by_time(2 * GENEROUS),
+        granularity_bytes,
         limit_bytes: GENEROUS,
         arena_bytes: GENEROUS,
         probe: false,
@@ -90,7 +91,8 @@ fn cap(case: &Case) -> Result<u64, String> {
     let least = world.working_bytes_peak + world.segment_bytes_peak;
     let most = world.live_bytes_peak + world.segment_bytes_peak;
     world.close()?;
-    let room = most.saturating_sub(least) * case.room_percent / 100 / 4096 * 4096;
+    let room = most.saturating_sub(least) * case.room_percent / 100;
+    let room = room / granularity_bytes * granularity_bytes;
     Ok((least + room).max(64 << 10))
 }
 
@@ -100,12 +102,26 @@ fn run(case: &Case) -> Result<Tally, String> {
 
 /// As above; `prepare` gets the engine before anything happens.
 pub(super) fn run_with(case: &Case, prepare: impl FnOnce(&Engine)) -> Result<Tally, String> {
-    let limit_bytes = cap(case)?;
-    let arena_bytes = case.arena_regions.map_or(GENEROUS, |regions| regions * (64 << 10));
+    run_on(case, GRANULARITY, |setup| {
+        let world = World::new(setup);
+        prepare(&world.engine);
+        world
+    })
+}
+
+/// As above, in the world that `open` makes.
+pub(super) fn run_on(
+    case: &Case,
+    granularity_bytes: u64,
+    open: impl FnOnce(Setup) -> World,
+) -> Result<Tally, String> {
+    let limit_bytes = cap(case, granularity_bytes)?;
+    let region_bytes = 16 * granularity_bytes;
+    let arena_bytes = case.arena_regions.map_or(GENEROUS, |regions| regions * region_bytes);
     let host = case.device.config(2 * limit_bytes);
-    let setup = Setup { host, limit_bytes, arena_bytes, probe: case.probe, faults: false };
-    let mut world = World::new(setup);
-    prepare(&world.engine);
+    let probe = case.probe;
+    let setup = Setup { host, granularity_bytes, limit_bytes, arena_bytes, probe, faults: false };
+    let mut world = open(setup);
     let mut random = Random(case.plan_seed);
     match world.open(&case.script) {
         Ok(()) => {}
@@ -157,15 +173,10 @@ fn assert_busy(tally: &Tally) {
     }
 }
 
-#[test]
-fn no_plan_breaks_a_promise() {
-    let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
-    let config = Runs {
-        cases: cases.unwrap_or(1500),
-        failure_persistence: None,
-        max_shrink_iters: 3000,
-        ..Runs::default()
-    };
+/// Runs random cases, the same each time, and adds up what they did.
+pub(super) fn run_all(cases: u32, run: impl Fn(&Case) -> Result<Tally, String>) -> Tally {
+    let config =
+        Runs { cases, failure_persistence: None, max_shrink_iters: 3000, ..Runs::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let total = RefCell::new(Tally::default());
@@ -179,5 +190,11 @@ fn no_plan_breaks_a_promise() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    assert_busy(&total.into_inner());
+    total.into_inner()
+}
+
+#[test]
+fn no_plan_breaks_a_promise() {
+    let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
+    assert_busy(&run_all(cases.unwrap_or(1500), run));
 }

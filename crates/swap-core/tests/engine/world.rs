@@ -15,6 +15,7 @@ use swap_core::{
 };
 use vmem::{EventHandle, EventKind};
 
+use super::judge::Judge;
 use super::script::{Command, OpSpec, SIZES, Script, Writes};
 
 pub(crate) const GRANULARITY: u64 = 4096;
@@ -29,9 +30,18 @@ pub(crate) fn word(tag: u64, index: usize) -> u64 {
     (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(index as u64 * 0x0001_0000_0001)
 }
 
-/// Physical bytes of a swappable block.
+/// Physical bytes of a swappable block on a device of the usual granularity.
 pub(crate) fn physical(size_bytes: u64) -> u64 {
     size_bytes.next_multiple_of(GRANULARITY)
+}
+
+/// Sizes of a script's blocks on a device of this granularity. Where it is large, only one takes
+/// more than one unit, for kernels look at every word.
+fn sizes(granularity_bytes: u64) -> [u64; 8] {
+    if granularity_bytes == GRANULARITY {
+        return SIZES;
+    }
+    [64, 1000, 4096, 8192, 12_280, 16_384, 32_768, granularity_bytes + 8192]
 }
 
 /// A device for a test: poisoned memory, more of it than the cap, so that only the engine keeps
@@ -185,6 +195,7 @@ pub(crate) fn state_name(residency: Residency) -> &'static str {
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) host: HostConfig,
+    pub(crate) granularity_bytes: u64,
     pub(crate) limit_bytes: u64,
     pub(crate) arena_bytes: u64,
     /// Ask for residency all the time. It tells more, and hides missing waits.
@@ -194,7 +205,7 @@ pub(crate) struct Setup {
 }
 
 pub(crate) struct World {
-    pub(crate) host: Arc<HostDriver>,
+    judge: Judge,
     pub(crate) check: Arc<CheckDriver>,
     pub(crate) fault: Arc<FaultDriver>,
     pub(crate) engine: Engine,
@@ -270,7 +281,10 @@ type Operand = (usize, AccessMode);
 
 impl World {
     pub(crate) fn new(setup: Setup) -> World {
-        let host = host(setup.host.clone());
+        let mut device = setup.host.clone();
+        device.granularity_bytes = setup.granularity_bytes;
+        device.poison = Some(POISON);
+        let host = HostDriver::new(device).expect("a host device opens");
         World::on(host, setup).expect("an engine opens")
     }
 
@@ -280,13 +294,16 @@ impl World {
         World::behind(host, check, fault, setup)
     }
 
+    /// An engine on `fault`, behind which is the device that `judge` knows.
     pub(crate) fn behind(
-        host: Arc<HostDriver>,
+        judge: impl Into<Judge>,
         check: Arc<CheckDriver>,
         fault: Arc<FaultDriver>,
         setup: Setup,
     ) -> Result<World, Error> {
-        let engine = Engine::new(fault.clone(), config(setup.limit_bytes, setup.arena_bytes))?;
+        let mut settings = config(setup.limit_bytes, setup.arena_bytes);
+        settings.arena.region_bytes = 16 * setup.granularity_bytes;
+        let engine = Engine::new(fault.clone(), settings)?;
         let handles = engine.stream_handles()?;
         let side = check.create_stream().expect("a stream");
         let side_id = engine.adopt_stream(side)?;
@@ -294,7 +311,7 @@ impl World {
         let ops = engine.op_stack();
         let streams = [(engine.compute_stream(), handles[0]), (side_id, side)];
         Ok(World {
-            host,
+            judge: judge.into(),
             check,
             fault,
             engine,
@@ -321,6 +338,11 @@ impl World {
 
     fn ops(&mut self) -> &mut OpStack {
         self.ops.as_mut().expect("there is always a stack")
+    }
+
+    /// Physical bytes of a swappable block, or of a segment.
+    fn physical(&self, size_bytes: u64) -> u64 {
+        size_bytes.next_multiple_of(self.setup.granularity_bytes)
     }
 
     fn tag(&mut self) -> u64 {
@@ -389,13 +411,15 @@ impl World {
         let discarded = |shadow: &&Shadow| {
             shadow.live && self.engine.residency(shadow.id) == Ok(Residency::Discarded)
         };
-        let sizes = self.blocks.iter().filter(discarded).map(|shadow| physical(shadow.size_bytes));
+        let sizes =
+            self.blocks.iter().filter(discarded).map(|shadow| self.physical(shadow.size_bytes));
         sizes.max().unwrap_or(0)
     }
 
     fn note_live(&mut self) {
         let live = |shadow: &&Shadow| shadow.live && shadow.size_bytes >= THRESHOLD;
-        let bytes = self.blocks.iter().filter(live).map(|shadow| physical(shadow.size_bytes)).sum();
+        let bytes =
+            self.blocks.iter().filter(live).map(|shadow| self.physical(shadow.size_bytes)).sum();
         self.live_bytes_peak = self.live_bytes_peak.max(bytes);
         let open = self.shared.lock().expect("no kernel panics").open_bytes();
         self.working_bytes_peak = self.working_bytes_peak.max(open);
@@ -407,7 +431,7 @@ impl World {
     fn enter(&self, id: Option<BlockId>, size_bytes: u64) {
         let mut shared = self.shared.lock().expect("no kernel panics");
         if let (Some(frame), Some(id)) = (shared.open.last_mut(), id) {
-            frame.insert(id, if size_bytes >= THRESHOLD { physical(size_bytes) } else { 0 });
+            frame.insert(id, if size_bytes >= THRESHOLD { self.physical(size_bytes) } else { 0 });
         }
     }
 
@@ -417,7 +441,7 @@ impl World {
         op_stream: Option<usize>,
         persistent: bool,
     ) -> Result<usize, Stop> {
-        let size_bytes = SIZES[size as usize];
+        let size_bytes = sizes(self.setup.granularity_bytes)[size as usize];
         let name = format!("b{}", self.blocks.len());
         let result = if op_stream.is_some() {
             self.ops().allocate(size_bytes, &name)
@@ -427,7 +451,8 @@ impl World {
         let id = match result {
             Ok(id) => id,
             Err(error) => {
-                let extra = if size_bytes >= THRESHOLD { physical(size_bytes) } else { SEGMENT };
+                let needed = if size_bytes >= THRESHOLD { size_bytes } else { SEGMENT };
+                let extra = self.physical(needed);
                 return Err(self.judge(error, extra));
             }
         };
@@ -662,7 +687,9 @@ impl World {
             .collect();
         let (shared, kernel, stream) =
             (Arc::clone(&self.shared), kernel.clone(), self.streams[stream].0);
+        let granularity = self.setup.granularity_bytes;
         Recipe::new(move |ops| {
+            let physical = |size: u64| size.next_multiple_of(granularity);
             let bytes = |size: u64| if size >= THRESHOLD { physical(size) } else { 0 };
             let frame = blocks.iter().map(|&(id, size, _)| (id, bytes(size))).collect();
             let depth = {
@@ -864,7 +891,7 @@ impl World {
         if let Some(violation) = self.check.violations().first() {
             return Err(format!("not ordered: {violation:?}"));
         }
-        let ledger = self.host.ledger();
+        let ledger = self.judge.ledger();
         if ledger.chunk_bytes_peak > self.setup.limit_bytes {
             return Err(format!(
                 "{} held under a cap of {}",
@@ -891,12 +918,12 @@ impl World {
         if let Ok(reports) = self.engine.drain_reports() {
             self.take(reports);
         }
-        let World { engine, ops, host, check, shared, mut tally, streams, event, .. } = self;
+        let World { engine, ops, judge, check, shared, mut tally, streams, event, .. } = self;
         drop(ops);
         drop(engine);
         check.destroy_event(event).expect("the event is ours");
         check.destroy_stream(streams[1].1).expect("the stream is ours");
-        let ledger = host.ledger();
+        let ledger = judge.ledger();
         if !ledger.is_empty() {
             return Err(format!("something is left: {ledger:?}"));
         }

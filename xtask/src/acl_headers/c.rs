@@ -23,10 +23,9 @@ pub(super) fn program(declarations: &Declarations) -> String {
     for item in &declarations.0 {
         match item {
             Item::Value { name, value } => {
-                values += &format!(
-                    "    if ((long long){name} != {value}) printf(\"{name} is %lld, not {value}\\n\", \
-                     (long long){name});\n"
-                );
+                let is = format!("(long long){name}");
+                let text = format!("\"{name} is %lld, not {value}\\n\"");
+                values += &format!("    if ({is} != {value}) printf({text}, {is});\n");
             }
             item => types += &check(item),
         }

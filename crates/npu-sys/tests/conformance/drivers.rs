@@ -44,6 +44,8 @@ fn on_device(device: Device, test: impl Fn(&Rig<'_>)) {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Ok(driver) = device.open() {
+        // Shown only if the test fails.
+        println!("on {}", device.name());
         let record = RecordDriver::new(driver);
         test(&Rig::new(&record, Time::Real));
         assert_balance(device, &record);

@@ -54,6 +54,8 @@ fn in_all_modes(test: impl Fn(&HostRig<'_>)) {
 
 /// Runs a test on one driver. In the end nothing may be held.
 pub(crate) fn in_mode(config: HostConfig, test: impl Fn(&HostRig<'_>)) {
+    // Shown only if the test fails.
+    println!("on {config:?}");
     let driver = HostDriver::new(config).unwrap();
     test(&HostRig::new(&driver));
     assert!(driver.ledger().is_empty(), "{driver:?}");

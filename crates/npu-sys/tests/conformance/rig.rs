@@ -16,7 +16,7 @@ pub(crate) enum Time {
     /// By itself: work goes on while the host does other things.
     Real,
     /// On a virtual clock that moves when the host waits.
-    ByTime,
+    Virtual,
     /// On a virtual clock, and work may run ahead of it.
     Seeded,
 }
@@ -25,7 +25,7 @@ impl Time {
     pub(crate) fn of(mode: Mode) -> Time {
         match mode {
             Mode::Threads => Time::Real,
-            Mode::Lockstep(Order::ByTime) => Time::ByTime,
+            Mode::Lockstep(Order::ByTime) => Time::Virtual,
             Mode::Lockstep(Order::Seeded(_)) => Time::Seeded,
         }
     }

@@ -9,7 +9,7 @@ use swap_core::{HostDriver, Ledger, RecordDriver};
 /// An account of a device's memory that the engine has no part in.
 pub(crate) enum Judge {
     Ledger(Arc<HostDriver>),
-    Log(Arc<RecordDriver>, Mutex<Account>),
+    Log(Arc<RecordDriver>, Box<Mutex<Account>>),
 }
 
 impl From<Arc<HostDriver>> for Judge {
@@ -20,7 +20,7 @@ impl From<Arc<HostDriver>> for Judge {
 
 impl From<Arc<RecordDriver>> for Judge {
     fn from(record: Arc<RecordDriver>) -> Judge {
-        Judge::Log(record, Mutex::default())
+        Judge::Log(record, Box::default())
     }
 }
 

@@ -249,7 +249,7 @@ fn ordered_programs_end_as_if_run_in_sequence() {
     });
 }
 
-// --- Memory: whatever is mapped where, a chunk keeps its bytes and all its addresses show them. ---
+// --- Memory: wherever a chunk is mapped, it keeps its bytes and all its addresses show them. ---
 
 #[derive(Clone, Copy, Debug)]
 enum Call {

@@ -20,8 +20,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Train a small GPT under a cap on device memory
     ///
-    /// The device is software: its memory is this machine's, its link to the host has a speed
-    /// that can be set, and its cap is enforced. The model is trained twice: some steps without
+    /// Unless --device says otherwise, the device is software: its memory is this machine's, its
+    /// link to the host has a speed that can be set, and its cap is enforced. The model is trained twice: some steps without
     /// a cap to measure what it needs, then under the cap.
     #[command(allow_negative_numbers = true, args_override_self = true)]
     Train(TrainArgs),
@@ -42,6 +42,10 @@ pub(crate) struct TrainArgs {
     /// Cap on device memory: 24GiB, 512MiB or plain bytes [default: half of what is needed]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
+    /// Device: host, acl or acl:1. The operators are functions of the host, so it must be one whose
+    /// memory the host can address
+    #[arg(long, default_value = "host", value_name = "DEVICE")]
+    pub(crate) device: DeviceName,
     /// Steps to train
     #[arg(long, default_value_t = 20, value_name = "N", value_parser = positive)]
     pub(crate) steps: u64,
@@ -65,7 +69,8 @@ pub(crate) struct TrainArgs {
     /// Compare each loss and the final weights with those of the uncapped run, bit for bit
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Speed of the link between device and host, each way
+    /// Speed of the link between the software device and the host, each way; that of another
+    /// device is measured
     #[arg(long, default_value = "512MiB/s", value_name = "SIZE/s", value_parser = rate)]
     pub(crate) link: u64,
     /// Folder for plan.json, trace.json, timeline.json and report.html

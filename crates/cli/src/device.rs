@@ -1,12 +1,15 @@
-//! The software device that models run on: how it is set up, and what the machine has room for.
+//! The device that models run on, software or not: how it is set up, and what the machine has
+//! room for.
 
 use std::fs;
 use std::sync::Arc;
 
 use adaptive::{
-    ArenaConfig, Config, Engine, Error, GenerateConfig, HostConfig, HostDriver, HostLink,
-    JointConfig, Link, Machine, PoolConfig, Strategy,
+    ArenaConfig, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
+    HostDriver, HostLink, JointConfig, Link, Machine, PoolConfig, Strategy, measure_link,
 };
+
+use crate::open::Accelerator;
 
 /// Chunks are multiples of this, so that the rounding of a tensor costs little beside it.
 const GRANULARITY_BYTES: u64 = 64 << 10;
@@ -32,6 +35,17 @@ pub(crate) struct Setup {
     pub(crate) host_limit_bytes: u64,
     /// Speed of the link each way.
     pub(crate) link_bytes_per_s: u64,
+    /// What does not depend on the run.
+    pub(crate) ground: Ground,
+}
+
+/// What a device brings with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ground {
+    /// Chunks are multiples of this.
+    pub(crate) granularity_bytes: u64,
+    /// What there is to take.
+    pub(crate) capacity_bytes: u64,
 }
 
 /// How time passes on a device.
@@ -47,16 +61,69 @@ pub(crate) enum Time {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) engine: Engine,
-    pub(crate) driver: Arc<HostDriver>,
+    pub(crate) driver: Arc<dyn Driver>,
+    /// The same driver, if it is the software device.
+    pub(crate) software: Option<Arc<HostDriver>>,
+}
+
+impl Ground {
+    /// The software device.
+    pub(crate) const SOFTWARE: Ground =
+        Ground { granularity_bytes: GRANULARITY_BYTES, capacity_bytes: ROOMY_BYTES };
+
+    /// A device that is open.
+    pub(crate) fn of(driver: &dyn Driver) -> Result<Ground, DriverError> {
+        Ok(Ground {
+            granularity_bytes: driver.properties().granularity_bytes,
+            capacity_bytes: driver.memory_info()?.free_bytes,
+        })
+    }
+
+    /// The speed of a device's link, measured both ways at once.
+    pub(crate) fn link_bytes_per_s(self, driver: &Arc<dyn Driver>) -> Result<u64, DriverError> {
+        /// Copies that are timed.
+        const COUNT: u32 = 4;
+        // The bench takes two pieces of device memory.
+        let piece_bytes = self.round_down(REGION_BYTES.min(self.capacity_bytes / 4));
+        let rates = measure_link(driver, piece_bytes.max(self.granularity_bytes), COUNT)?;
+        Ok((rates.both_bytes_per_s as u64).max(1))
+    }
+
+    /// The largest size in whole chunks that is not above `bytes`.
+    fn round_down(self, bytes: u64) -> u64 {
+        bytes / self.granularity_bytes * self.granularity_bytes
+    }
+
+    /// The smallest size in whole chunks that is not below `bytes`.
+    pub(crate) fn round_up(self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.granularity_bytes).saturating_mul(self.granularity_bytes)
+    }
 }
 
 impl Setup {
     /// The cap as it is enforced: whole chunks only.
     pub(crate) fn enforced_bytes(&self) -> u64 {
-        round_down(self.limit_bytes.unwrap_or(ROOMY_BYTES))
+        self.ground.round_down(self.limit_bytes.unwrap_or(self.ground.capacity_bytes))
     }
 
-    /// Opens a device.
+    /// Tensors from this size on have chunks of their own.
+    fn swap_threshold_bytes(&self) -> u64 {
+        SWAP_THRESHOLD_BYTES.max(self.ground.granularity_bytes)
+    }
+
+    /// Takes an accelerator, or the software device if there is none.
+    pub(crate) fn open_on(&self, accelerator: Option<&Accelerator>) -> Result<Device, Error> {
+        match accelerator {
+            None => self.open(Time::Real),
+            Some(accelerator) => {
+                let driver = accelerator.driver();
+                let engine = Engine::new(Arc::clone(&driver), self.config())?;
+                Ok(Device { engine, driver, software: None })
+            }
+        }
+    }
+
+    /// Opens a software device.
     pub(crate) fn open(&self, time: Time) -> Result<Device, Error> {
         let limit_bytes = self.enforced_bytes();
         // The driver refuses whatever exceeds the cap, whoever asks.
@@ -65,16 +132,23 @@ impl Setup {
             Time::Virtual => HostConfig::by_time(limit_bytes),
         };
         let driver = HostDriver::new(HostConfig {
-            granularity_bytes: GRANULARITY_BYTES,
+            granularity_bytes: self.ground.granularity_bytes,
             link: Some(HostLink::duplex(self.link_bytes_per_s)),
             queue_depth: QUEUE_DEPTH,
             ..base
         })?;
-        let config = Config {
+        let engine = Engine::new(driver.clone(), self.config())?;
+        Ok(Device { engine, driver: driver.clone(), software: Some(driver) })
+    }
+
+    /// Settings of the engine.
+    fn config(&self) -> Config {
+        let swap_threshold_bytes = self.swap_threshold_bytes();
+        Config {
             pool: PoolConfig {
-                limit_bytes,
-                swap_threshold_bytes: SWAP_THRESHOLD_BYTES,
-                segment_bytes: SEGMENT_BYTES,
+                limit_bytes: self.enforced_bytes(),
+                swap_threshold_bytes,
+                segment_bytes: SEGMENT_BYTES.max(swap_threshold_bytes),
             },
             arena: ArenaConfig {
                 region_bytes: REGION_BYTES,
@@ -82,9 +156,7 @@ impl Setup {
             },
             compute_stream: None,
             record: false,
-        };
-        let engine = Engine::new(driver.clone(), config)?;
-        Ok(Device { engine, driver })
+        }
     }
 
     /// The device as planners see it.
@@ -104,27 +176,25 @@ impl Setup {
 
     /// Settings of the planner: whatever can leave may be planned.
     pub(crate) fn planning(&self, strategy: Strategy) -> JointConfig {
-        let generate =
-            GenerateConfig { min_block_bytes: SWAP_THRESHOLD_BYTES, ..GenerateConfig::default() };
+        let min_block_bytes = self.swap_threshold_bytes();
+        let generate = GenerateConfig { min_block_bytes, ..GenerateConfig::default() };
         JointConfig { strategy, generate, ..JointConfig::default() }
     }
 }
 
 impl Device {
-    /// Physical bytes at the highest, by the driver's own count.
-    pub(crate) fn peak_bytes(&self) -> u64 {
-        self.driver.ledger().chunk_bytes_peak
+    /// Physical bytes at the highest: by the software device's own count, else by the engine's.
+    pub(crate) fn peak_bytes(&self) -> Result<u64, Error> {
+        match &self.software {
+            Some(driver) => Ok(driver.ledger().chunk_bytes_peak),
+            None => Ok(self.engine.memory_stats()?.reserved_bytes.peak),
+        }
     }
 }
 
-/// The largest size in whole chunks that is not above `bytes`.
+/// The largest size in whole chunks of the software device that is not above `bytes`.
 pub(crate) fn round_down(bytes: u64) -> u64 {
-    bytes / GRANULARITY_BYTES * GRANULARITY_BYTES
-}
-
-/// The smallest size in whole chunks that is not below `bytes`.
-pub(crate) fn round_up(bytes: u64) -> u64 {
-    bytes.div_ceil(GRANULARITY_BYTES).saturating_mul(GRANULARITY_BYTES)
+    Ground::SOFTWARE.round_down(bytes)
 }
 
 /// Memory that this machine can give to a process, as the system counts it; nothing where it
@@ -151,8 +221,6 @@ fn available_in(meminfo: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use adaptive::Driver as _;
-
     use super::*;
 
     #[test]
@@ -161,11 +229,18 @@ mod tests {
             limit_bytes: Some((5 << 20) + 1),
             host_limit_bytes: 1 << 20,
             link_bytes_per_s: 1 << 30,
+            ground: Ground::SOFTWARE,
         };
         let device = setup.open(Time::Virtual).unwrap();
         assert_eq!(device.driver.properties().total_bytes, 5 << 20);
         assert_eq!(setup.machine().limit_bytes, 5 << 20);
-        assert_eq!((round_down(65_537), round_up(65_537)), (65_536, 131_072));
+        assert_eq!((round_down(65_537), setup.ground.round_up(65_537)), (65_536, 131_072));
+        let coarse = Ground { granularity_bytes: 2 << 20, ..Ground::SOFTWARE };
+        let setup = Setup { ground: coarse, ..setup };
+        let device = setup.open(Time::Virtual).unwrap();
+        assert_eq!(device.driver.properties().total_bytes, 4 << 20);
+        assert_eq!(device.driver.properties().granularity_bytes, 2 << 20);
+        assert_eq!(setup.swap_threshold_bytes(), 2 << 20);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::{Grow, MaxModelArgs, OptimizerState};
 use crate::compare;
-use crate::device::{Setup, available_bytes, round_down};
+use crate::device::{Ground, Setup, available_bytes, round_down};
 use crate::gpt::shape::Shape;
 use crate::preflight;
 use crate::progress::{Meter, Search};
@@ -114,6 +114,7 @@ pub(crate) fn run(args: &MaxModelArgs) -> anyhow::Result<ExitCode> {
         // The rest of the machine's memory, but for a quarter.
         host_limit_bytes: round_down((room_bytes - args.memory) / 4 * 3),
         link_bytes_per_s: args.link,
+        ground: Ground::SOFTWARE,
     };
     let bound = match args.grow {
         Grow::Layers | Grow::Batch => SIZE_MAX,
@@ -250,6 +251,7 @@ fn measure(
     let job = Job { shape, text, seed: args.seed, steps: STEPS };
     let course = Course {
         setup: *setup,
+        accelerator: None,
         strategy,
         optimizer_state: OptimizerState::Swap,
         plan: None,

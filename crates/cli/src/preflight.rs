@@ -5,7 +5,7 @@
 
 use adaptive::{Error, Signature};
 
-use crate::device::{Device, Setup, Time, round_up};
+use crate::device::{Device, Setup, Time};
 use crate::gpt::call::{Ops, Work};
 use crate::gpt::model::Model;
 use crate::gpt::shape::Shape;
@@ -44,7 +44,7 @@ pub(crate) fn measure(shape: Shape, setup: &Setup) -> Result<Need, Error> {
     reports.extend(engine.drain_reports()?);
     let last = reports.last().expect("each step reports");
     Ok(Need {
-        peak_bytes: device.peak_bytes(),
+        peak_bytes: device.peak_bytes()?,
         signature: last.signature,
         step_us: last.device_us,
         is_short: reports.iter().any(|r| r.counters.rescues + r.counters.misses > 0),
@@ -56,13 +56,14 @@ pub(crate) fn smallest_limit(shape: Shape, setup: &Setup) -> Option<u64> {
     /// Each try gets past at least one allocation that failed; few of them are ever larger than
     /// all before.
     const TRIES: usize = 100;
-    let mut limit_bytes = setup.enforced_bytes().max(round_up(1));
+    let mut limit_bytes = setup.enforced_bytes().max(setup.ground.granularity_bytes);
     for _ in 0..TRIES {
         let setup = Setup { limit_bytes: Some(limit_bytes), ..*setup };
         match measure(shape, &setup) {
             Ok(_) => return Some(limit_bytes),
             Err(Error::OutOfMemory(report)) if !report.host_full => {
-                limit_bytes = round_up(limit_bytes.checked_add(report.missing_bytes.max(1))?);
+                let more_bytes = limit_bytes.checked_add(report.missing_bytes.max(1))?;
+                limit_bytes = setup.ground.round_up(more_bytes);
             }
             Err(_) => return None,
         }
@@ -73,6 +74,7 @@ pub(crate) fn smallest_limit(shape: Shape, setup: &Setup) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Ground;
     use crate::gpt::shape::{BYTE_VOCAB, Head};
 
     const SHAPE: Shape = Shape {
@@ -84,8 +86,12 @@ mod tests {
         vocab: BYTE_VOCAB,
         head: Head::Tied,
     };
-    const ROOMY: Setup =
-        Setup { limit_bytes: None, host_limit_bytes: 1 << 30, link_bytes_per_s: 2 << 30 };
+    const ROOMY: Setup = Setup {
+        limit_bytes: None,
+        host_limit_bytes: 1 << 30,
+        link_bytes_per_s: 2 << 30,
+        ground: Ground::SOFTWARE,
+    };
 
     #[test]
     fn a_model_trains_from_its_smallest_cap_on_and_not_below() {

@@ -10,8 +10,9 @@ use anyhow::{Context as _, bail};
 use crate::args::{OptimizerState, StrategyArg, TrainArgs};
 use crate::collect;
 use crate::compare::{self, Difference};
-use crate::device::{Setup, available_bytes, round_down, round_up};
+use crate::device::{Ground, Setup, available_bytes};
 use crate::gpt::shape::Shape;
+use crate::open::{Accelerator, DeviceName};
 use crate::preflight::{self, Need};
 use crate::progress::Meter;
 use crate::report::files::OutFolder;
@@ -30,6 +31,10 @@ struct Request<'a> {
     text: Text,
     plan: Option<Arc<Plan>>,
     out: Option<OutFolder>,
+    accelerator: Option<Accelerator>,
+    ground: Ground,
+    /// Speed of the link, as planners are to reckon with it.
+    link_bytes_per_s: u64,
 }
 
 /// Runs the command. Exit code 1 says that `--verify` found a difference.
@@ -38,7 +43,7 @@ struct Request<'a> {
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let request = check(args)?;
-    let need = need(request.shape, args.link)?;
+    let need = need(&request)?;
     let setup = capped(&request, &need)?;
     announce(&request, &need, &setup)?;
 
@@ -69,15 +74,49 @@ fn check(args: &TrainArgs) -> anyhow::Result<Request<'_>> {
     if plan.is_some() && args.strategy == StrategyArg::Keep {
         bail!("--strategy keep runs without a plan; leave --plan away or take another strategy");
     }
+    let accelerator = accelerator(args.device)?;
+    let (ground, link_bytes_per_s) = match &accelerator {
+        None => (Ground::SOFTWARE, args.link),
+        Some(accelerator) => {
+            let driver = accelerator.driver();
+            let ground = Ground::of(&*driver)?;
+            (ground, ground.link_bytes_per_s(&driver).context("cannot measure the link")?)
+        }
+    };
+    if let Some(limit_bytes) = args.memory
+        && accelerator.is_some()
+        && limit_bytes > ground.capacity_bytes
+    {
+        let (limit, free) = (Bytes(limit_bytes), Bytes(ground.capacity_bytes));
+        bail!("--memory {limit} is more than the {free} that are free on {}", args.device);
+    }
     let out = args.out.as_deref().map(OutFolder::prepare).transpose()?;
-    Ok(Request { args, shape, text, plan, out })
+    Ok(Request { args, shape, text, plan, out, accelerator, ground, link_bytes_per_s })
+}
+
+/// Opens the device, if it is one that can run the operators.
+fn accelerator(name: DeviceName) -> anyhow::Result<Option<Accelerator>> {
+    let accelerator = Accelerator::open(name)?;
+    if let Some(accelerator) = &accelerator {
+        let properties = accelerator.driver().properties();
+        if !properties.is_host_addressable {
+            bail!(
+                "train cannot use --device {name} ({}): its operators are functions of the host, \
+                 which cannot address that device's memory; leave --device away, or try the \
+                 device with stress",
+                properties.name
+            );
+        }
+    }
+    Ok(accelerator)
 }
 
 /// What the model takes without a cap.
 ///
 /// # Errors
-/// If this machine does not have it.
-fn need(shape: Shape, link_bytes_per_s: u64) -> anyhow::Result<Need> {
+/// If this machine, or the device, does not have it.
+fn need(request: &Request<'_>) -> anyhow::Result<Need> {
+    let &Request { args, shape, ground, link_bytes_per_s, .. } = request;
     let room_bytes = available_bytes().unwrap_or(u64::MAX);
     let refuse = |bytes: u64| {
         format!(
@@ -93,10 +132,21 @@ fn need(shape: Shape, link_bytes_per_s: u64) -> anyhow::Result<Need> {
     if shape.persistent_bytes() > room_bytes || estimated_bytes / 4 > room_bytes {
         bail!(refuse(estimated_bytes));
     }
-    let roomy = Setup { limit_bytes: None, host_limit_bytes: 0, link_bytes_per_s };
+    // Where the device ends, this asks for more than it has instead of failing.
+    let endless = Ground { capacity_bytes: Ground::SOFTWARE.capacity_bytes, ..ground };
+    let roomy = Setup { limit_bytes: None, host_limit_bytes: 0, link_bytes_per_s, ground: endless };
     let need = preflight::measure(shape, &roomy).context("cannot size the model")?;
     if need.peak_bytes > room_bytes {
         bail!(refuse(need.peak_bytes));
+    }
+    if need.peak_bytes > ground.capacity_bytes {
+        bail!(
+            "without a cap, with which every run is compared, the model needs {} and {} are free \
+             on {}; make --layers, --hidden, --seq or --batch smaller",
+            Bytes(need.peak_bytes),
+            Bytes(ground.capacity_bytes),
+            args.device
+        );
     }
     Ok(need)
 }
@@ -106,13 +156,14 @@ fn need(shape: Shape, link_bytes_per_s: u64) -> anyhow::Result<Need> {
 /// # Errors
 /// If the model cannot train under it whatever moves, or the plan file is of another model.
 fn capped(request: &Request<'_>, need: &Need) -> anyhow::Result<Setup> {
-    let Request { args, shape, plan, .. } = request;
+    let Request { args, shape, plan, ground, .. } = request;
     let limit_bytes = args.memory.unwrap_or(need.peak_bytes / 2);
     let setup = Setup {
         limit_bytes: Some(limit_bytes),
         // Blocks that came back keep their host copy, so all of them may be there at once.
-        host_limit_bytes: round_up(need.peak_bytes.saturating_mul(2)),
-        link_bytes_per_s: args.link,
+        host_limit_bytes: ground.round_up(need.peak_bytes.saturating_mul(2)),
+        link_bytes_per_s: request.link_bytes_per_s,
+        ground: *ground,
     };
     if let (Some(plan), Some(path)) = (plan, &args.plan)
         && plan.signature != need.signature
@@ -123,10 +174,10 @@ fn capped(request: &Request<'_>, need: &Need) -> anyhow::Result<Setup> {
             path.display()
         );
     }
-    if round_down(limit_bytes) >= need.peak_bytes {
+    if setup.enforced_bytes() >= need.peak_bytes {
         return Ok(setup);
     }
-    if round_down(limit_bytes) == 0 {
+    if setup.enforced_bytes() == 0 {
         bail!(too_small(*shape, &setup, "not even one chunk fits"));
     }
     match preflight::measure(*shape, &setup) {
@@ -182,8 +233,10 @@ fn reference(request: &Request<'_>, need: &Need) -> anyhow::Result<Outcome> {
         setup: Setup {
             limit_bytes: None,
             host_limit_bytes: need.peak_bytes,
-            link_bytes_per_s: args.link,
+            link_bytes_per_s: request.link_bytes_per_s,
+            ground: request.ground,
         },
+        accelerator: request.accelerator.clone(),
         strategy: Strategy::Keep,
         optimizer_state: OptimizerState::Device,
         plan: None,
@@ -201,6 +254,7 @@ fn train_capped(request: &Request<'_>, setup: Setup) -> anyhow::Result<Outcome> 
     let job = Job { shape: *shape, text, seed: args.seed, steps: args.steps };
     let course = Course {
         setup,
+        accelerator: request.accelerator.clone(),
         strategy: args.strategy.strategy(),
         optimizer_state: args.optimizer_state,
         plan: plan.clone(),

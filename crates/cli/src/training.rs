@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use adaptive::{
-    DeviceSpan, Driver, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, Plan,
-    Session, Stage, Strategy, StreamHandle, Trace,
+    DeviceSpan, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, Plan, Session,
+    Stage, Strategy, StreamHandle, Trace,
 };
 
 use crate::args::OptimizerState;
-use crate::device::{Device, Setup, Time};
+use crate::device::{Device, Setup};
 use crate::gpt::call::{Ops, Work};
 use crate::gpt::model::Model;
 use crate::gpt::operators::Outbox;
 use crate::gpt::shape::Shape;
+use crate::open::Accelerator;
 use crate::pace::Pace;
 use crate::planner::TrainPlanner;
 use crate::text::Text;
@@ -30,6 +31,8 @@ pub(crate) struct Job<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Course {
     pub(crate) setup: Setup,
+    /// Where; the software device if nowhere else.
+    pub(crate) accelerator: Option<Accelerator>,
     pub(crate) strategy: Strategy,
     pub(crate) optimizer_state: OptimizerState,
     /// A plan to begin with.
@@ -64,7 +67,8 @@ pub(crate) struct Outcome {
     pub(crate) steps: Vec<(Progress, FinishedStep)>,
     /// The bits of each weight and its name, if asked for.
     pub(crate) weights: Vec<(String, Vec<u32>)>,
-    /// Physical device bytes at the highest, by the driver's ledger.
+    /// Physical device bytes at the highest: by the software device's ledger, else by the engine's
+    /// count.
     pub(crate) peak_bytes: u64,
     /// The last step that was recorded, of the kind of the last step.
     pub(crate) trace: Option<Arc<Trace>>,
@@ -72,7 +76,8 @@ pub(crate) struct Outcome {
     pub(crate) plan: Option<Arc<Plan>>,
     /// What its planner said about it.
     pub(crate) about: Option<Generated>,
-    /// What the streams did in the last step, if that was asked for and it was a Stable one.
+    /// What the streams did in the last step, if that was asked for, it was a Stable one, and the
+    /// device is software: others keep no record.
     pub(crate) timeline: Option<Timeline>,
 }
 
@@ -131,7 +136,7 @@ struct Training<'a> {
 
 impl<'a> Training<'a> {
     fn start(job: Job<'a>, course: &Course) -> Result<Training<'a>, Error> {
-        let device = course.setup.open(Time::Real)?;
+        let device = course.setup.open_on(course.accelerator.as_ref())?;
         let engine = device.engine.clone();
         let mut ops = Ops::new(&engine, Work::Real);
         let model = Model::start(&mut ops, job.shape, job.seed)?;
@@ -212,25 +217,27 @@ impl<'a> Training<'a> {
 
     /// Writes down what the streams do from here on. The device is idle.
     fn start_timeline(&mut self) -> Result<(), Error> {
-        let driver: Arc<dyn Driver> = self.device.driver.clone();
+        let Some(software) = &self.device.software else { return Ok(()) };
         self.device.engine.log_moves(true)?;
         self.ops.take_replays();
-        self.device.driver.start_timeline();
+        software.start_timeline();
         self.timeline = Some(Timeline {
-            start_us: self.device.driver.now_us(),
+            start_us: software.now_us(),
             spans: Vec::new(),
             moves: Vec::new(),
             replays: Vec::new(),
         });
         // The time in which the device was idle is no part of the step.
-        self.pace = Pace::start(driver, self.compute)?;
+        self.pace = Pace::start(Arc::clone(&self.device.driver), self.compute)?;
         Ok(())
     }
 
     fn take_timeline(&mut self, on_step: &mut dyn FnMut(Progress)) -> Result<(), Error> {
         self.wait(on_step)?;
-        let timeline = self.timeline.as_mut().expect("it was started");
-        timeline.spans = self.device.driver.take_timeline();
+        let (Some(timeline), Some(software)) = (&mut self.timeline, &self.device.software) else {
+            return Ok(());
+        };
+        timeline.spans = software.take_timeline();
         timeline.replays = self.ops.take_replays();
         let last = self.finished.last().expect("a step has finished");
         timeline.moves = last.report.moves.clone();
@@ -243,7 +250,7 @@ impl<'a> Training<'a> {
         on_step: &mut dyn FnMut(Progress),
     ) -> Result<Outcome, Error> {
         self.wait(on_step)?;
-        let peak_bytes = self.device.peak_bytes();
+        let peak_bytes = self.device.peak_bytes()?;
         let plan = self.session.plan().cloned();
         let signature = self.finished.last().map(|finished| finished.report.signature);
         let trace = signature.and_then(|signature| self.session.trace(signature)).cloned();

@@ -38,7 +38,13 @@ impl Ran {
 
 /// Runs `smartswap`. A run that hangs fails.
 pub(crate) fn smartswap(args: &[&str]) -> Ran {
+    smartswap_in(&[], args)
+}
+
+/// Runs `smartswap` with variables of the environment.
+pub(crate) fn smartswap_in(variables: &[(&str, &str)], args: &[&str]) -> Ran {
     let mut command = Command::cargo_bin("smartswap").expect("it is built with its tests");
+    command.envs(variables.iter().copied());
     let output = command.args(args).timeout(Duration::from_secs(300)).output().expect("it runs");
     Ran {
         code: output.status.code().expect("it ends by itself"),

@@ -41,7 +41,7 @@
 //! |---|---|---|
 //! | `ACL_STANDIN_DEVICES` | number of devices | 1 |
 //! | `ACL_STANDIN_MEMORY` | bytes of each; only what is used takes real memory | 64GiB |
-//! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it | 2MiB |
+//! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it; a power of two of at least 2MiB | 2MiB |
 //! | `ACL_STANDIN_LINK` | bytes per second of copies between host and device, each way | no limit |
 //! | `ACL_STANDIN_MODE` | `threads`; `by-time` or `seed:N`: lockstep on a virtual clock | threads |
 //! | `ACL_STANDIN_VMM` | `off`: no reserving of addresses (207000) | on |

@@ -9,6 +9,8 @@ use crate::failure::{Failure, INVALID_PARAM, Outcome, refuse};
 /// Work that a stream holds: more than anybody submits, so that no call waits for a place while
 /// it holds the library's lock.
 const QUEUE_DEPTH: usize = 1 << 20;
+/// The least that addresses for huge pages come in.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// More devices than any host has.
 const DEVICES_MAX: u64 = 64;
 
@@ -48,12 +50,11 @@ impl Settings {
             Some("off") => Ok(false),
             Some(other) => refuse(INVALID_PARAM, format!("{name} is '{other}': write on or off")),
         };
-        let granularity_bytes = size("ACL_STANDIN_GRANULARITY", "")?.unwrap_or(2 << 20);
-        let page_bytes = rustix::param::page_size() as u64;
-        if !granularity_bytes.is_power_of_two() || granularity_bytes < page_bytes {
+        let granularity_bytes = size("ACL_STANDIN_GRANULARITY", "")?.unwrap_or(HUGE_PAGE_BYTES);
+        if !granularity_bytes.is_power_of_two() || granularity_bytes < HUGE_PAGE_BYTES {
             let text = format!(
                 "ACL_STANDIN_GRANULARITY is {granularity_bytes}: it must be a power of two of at \
-                 least {page_bytes}"
+                 least a huge page of {HUGE_PAGE_BYTES} bytes"
             );
             return refuse(INVALID_PARAM, text);
         }

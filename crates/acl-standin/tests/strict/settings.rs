@@ -51,7 +51,7 @@ fn settings_are_read() {
     let settings = [
         ("ACL_STANDIN_DEVICES", "3"),
         ("ACL_STANDIN_MEMORY", "1GiB"),
-        ("ACL_STANDIN_GRANULARITY", "64KiB"),
+        ("ACL_STANDIN_GRANULARITY", "4MiB"),
     ];
     with(&settings, || {
         let (mut count, mut bytes, mut status) = (0, 0, -1);
@@ -60,8 +60,8 @@ fn settings_are_read() {
         ok!(aclrtQueryDeviceStatus(2, Out::to(&mut status)));
         assert_eq!((count, bytes, status), (3, 1 << 30, 0));
         assert_eq!(ledger(2).capacity_bytes, 1 << 30);
-        Buffer::new(64 << 10).free();
-        assert_eq!(ledger(0).chunk_bytes_peak, 64 << 10);
+        Buffer::new(4 << 20).free();
+        assert_eq!(ledger(0).chunk_bytes_peak, 4 << 20);
         ok!(standin_reset_peaks(0));
         assert_eq!(ledger(0).chunk_bytes_peak, 0);
     });
@@ -75,7 +75,7 @@ fn bad_settings_say_how_to_mend_them() {
         ("ACL_STANDIN_MEMORY", "lots", "24GiB"),
         ("ACL_STANDIN_MEMORY", "0", "must be more"),
         ("ACL_STANDIN_GRANULARITY", "3MiB", "power of two"),
-        ("ACL_STANDIN_GRANULARITY", "512", "at least 4096"),
+        ("ACL_STANDIN_GRANULARITY", "1MiB", "at least a huge page"),
         ("ACL_STANDIN_LINK", "fast", "24GiB"),
         ("ACL_STANDIN_MODE", "seed:x", "seed:N"),
         ("ACL_STANDIN_MODE", "", "threads, by-time"),

@@ -51,8 +51,8 @@
 //! # For tests
 //!
 //! [`standin_ledger`] gives what a device holds, counted by its host driver;
-//! [`standin_reset_peaks`] starts the peaks anew. Both need an initialised library and no current device. Each loaded copy
-//! of the library has devices of its own.
+//! [`standin_reset_peaks`] starts the peaks anew. Both need an initialised library and no current
+//! device. Each loaded copy of the library has devices of its own.
 
 mod abi;
 mod alias;

@@ -21,8 +21,8 @@ pub(crate) enum Command {
     /// Train a small GPT under a cap on device memory
     ///
     /// Unless --device says otherwise, the device is software: its memory is this machine's, its
-    /// link to the host has a speed that can be set, and its cap is enforced. The model is trained twice: some steps without
-    /// a cap to measure what it needs, then under the cap.
+    /// link to the host has a speed that can be set, and its cap is enforced. The model is trained
+    /// twice: some steps without a cap to measure what it needs, then under the cap.
     #[command(allow_negative_numbers = true, args_override_self = true)]
     Train(TrainArgs),
     /// Find the largest model that trains under a cap, without and with swapping

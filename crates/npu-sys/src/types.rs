@@ -176,6 +176,9 @@ pub struct DeviceProperties {
     /// `map` are [`Unsupported`](crate::ErrorKind::Unsupported), and only
     /// [`allocate_device`](crate::Driver::allocate_device) gives memory.
     pub has_virtual_memory: bool,
+    /// Whether `set_access` waits for a copy to the host that is under way, so that it is better
+    /// called from a thread that runs no operators.
+    pub map_waits_for_copies: bool,
     /// Whether the host can read and write device memory at its device address, so that host
     /// functions may declare accesses.
     pub is_host_addressable: bool,

@@ -32,7 +32,7 @@ pub(crate) struct Chunk {
 #[derive(Debug)]
 pub(crate) struct Spare {
     pub(crate) chunk: Chunk,
-    /// The addresses of a freed block at which it is still mapped, ready for the next one.
+    /// Addresses at which it is mapped, or will soon be: of a freed block, or made ahead of need.
     pub(crate) range: Option<VaRange>,
     /// Its next user waits for these.
     pub(crate) ready: Uses,
@@ -72,6 +72,8 @@ pub(crate) enum Mapping {
     Unmapped,
     /// The block's chunk.
     Mapped,
+    /// The block's chunk, as soon as another thread has mapped it.
+    Coming,
     /// A chunk that the block gave away. It is unmapped once `uses` are complete.
     Stale { chunk: ChunkHandle, uses: Uses },
 }

@@ -22,8 +22,13 @@ use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
 
+use mapper::{Mapper, Need, Settled};
+use physical::MapFailure;
+
 use self::plain::PlainSegment;
 
+mod ahead;
+mod mapper;
 mod physical;
 mod plain;
 mod query;
@@ -48,6 +53,7 @@ pub struct PoolConfig {
 /// The device pool. See the module's first lines.
 pub struct Pool {
     driver: Arc<dyn Driver>,
+    mapper: Mapper,
     config: PoolConfig,
     granularity_bytes: u64,
     has_virtual_memory: bool,
@@ -100,6 +106,7 @@ impl Pool {
             ));
         }
         Ok(Pool {
+            mapper: Mapper::new(&driver),
             driver,
             config,
             granularity_bytes,
@@ -212,7 +219,14 @@ impl Pool {
             streams.order_after(stream, point, Site::AllocateAfterRelease)?;
         }
         if let Some(range) = spare.range.take() {
-            return Ok(range);
+            match self.mapper.settle(range) {
+                None | Some(Settled::Mapped) => return Ok(range),
+                Some(Settled::Failed(failure)) if failure.still_mapped => {
+                    let chunk = spare.chunk.handle;
+                    self.stale_ranges.push_back(StaleRange { range, chunk, uses: Uses::default() });
+                }
+                Some(Settled::Untouched | Settled::Failed(_)) => self.keep_range(range),
+            }
         }
         let range = self.take_range(spare.chunk.home.size_bytes)?;
         self.map(range, spare.chunk.handle)?;
@@ -284,9 +298,11 @@ impl Pool {
 
     /// Caches what a freed swappable block leaves behind.
     fn retire(&mut self, range: VaRange, chunk: Option<Chunk>, mapping: Mapping, uses: Uses) {
-        let mapped = mapping == Mapping::Mapped;
+        let mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
         match mapping {
-            Mapping::Mapped => assert!(chunk.is_some(), "a mapped block has its chunk"),
+            Mapping::Mapped | Mapping::Coming => {
+                assert!(chunk.is_some(), "a mapped block has its chunk");
+            }
             Mapping::Unmapped => self.keep_range(range),
             Mapping::Stale { chunk, uses } => {
                 self.stale_ranges.push_back(StaleRange { range, chunk, uses });
@@ -315,12 +331,13 @@ impl Pool {
         };
         let chunk = chunk.take().expect("the caller knows that the block is resident");
         let handle = chunk.handle;
-        if *mapping == Mapping::Mapped {
+        if matches!(mapping, Mapping::Mapped | Mapping::Coming) {
             *mapping = Mapping::Stale { chunk: handle, uses };
             self.stale_blocks.push_back(id);
         }
         self.stats.active_bytes.shrink(size_bytes);
-        self.cache.put(size_bytes, Spare { chunk, range: None, ready, departure: Some(departure) });
+        let range = self.map_ahead(handle, chunk.home.size_bytes);
+        self.cache.put(size_bytes, Spare { chunk, range, ready, departure: Some(departure) });
         departure
     }
 
@@ -335,6 +352,11 @@ impl Pool {
         else {
             return false;
         };
+        self.set_aside(&spare);
+        let Place::Swappable { range, .. } = self.block(id).place else {
+            unreachable!("small blocks keep their memory")
+        };
+        let coming = self.mapper.knows(range);
         let block = self.block_mut(id);
         block.uses.merge(&spare.ready);
         let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
@@ -342,7 +364,7 @@ impl Pool {
         };
         let handle = spare.chunk.handle;
         if matches!(mapping, Mapping::Stale { chunk, .. } if *chunk == handle) {
-            *mapping = Mapping::Mapped;
+            *mapping = if coming { Mapping::Coming } else { Mapping::Mapped };
         }
         assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
         self.stats.active_bytes.grow(size_bytes);
@@ -359,11 +381,8 @@ impl Pool {
     /// If the block is not live, not swappable, or has a chunk.
     pub fn attach(&mut self, streams: &mut Streams, id: BlockId) -> Result<Uses, MemoryError> {
         let size_bytes = self.block(id).size_bytes;
-        let mut spare = self.take_spare(streams, size_bytes)?;
-        if let Some(range) = spare.range.take() {
-            let uses = spare.ready.clone();
-            self.stale_ranges.push_back(StaleRange { range, chunk: spare.chunk.handle, uses });
-        }
+        let spare = self.take_spare(streams, size_bytes)?;
+        self.set_aside(&spare);
         let block = self.block_mut(id);
         block.uses.merge(&spare.ready);
         let Place::Swappable { chunk, .. } = &mut block.place else {
@@ -387,6 +406,11 @@ impl Pool {
         match mapping {
             Mapping::Mapped => return Ok(()),
             Mapping::Unmapped => {}
+            Mapping::Coming => {
+                if self.settle_block(id)? {
+                    return Ok(());
+                }
+            }
             Mapping::Stale { uses, .. } => {
                 let uses = uses.clone();
                 streams.wait_host(&uses, Site::UnmapAfterUse)?;
@@ -400,18 +424,14 @@ impl Pool {
         match self.try_map(*range, handle) {
             Ok(()) => self.set_mapping(id, Mapping::Mapped),
             Err(failure) => {
-                if failure.still_mapped {
-                    let uses = Uses::default();
-                    self.set_mapping(id, Mapping::Stale { chunk: handle, uses });
-                    self.stale_blocks.push_back(id);
-                }
-                return Err(failure.error);
+                return Err(self.note_failure(id, failure));
             }
         }
         Ok(())
     }
 
-    /// As [`map_block`](Pool::map_block), but leaves the mapping for later where that would wait.
+    /// As [`map_block`](Pool::map_block), but leaves the mapping for later, or to another thread,
+    /// where it would wait.
     ///
     /// # Errors
     /// If the driver fails.
@@ -421,11 +441,12 @@ impl Pool {
     pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
         if let Some(uses) = self.stale_uses(id) {
             let uses = uses.clone();
-            if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+            if !streams.are_complete(&uses, Site::UnmapAfterUse)? || self.is_being_mapped(id) {
                 return Ok(());
             }
+            self.unmap_stale(id)?;
         }
-        self.map_block(streams, id)
+        self.map_soon(streams, id)
     }
 
     /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
@@ -438,19 +459,20 @@ impl Pool {
             let Some(&id) = self.stale_blocks.front() else { break };
             if let Some(uses) = self.stale_uses(id) {
                 let uses = uses.clone();
-                if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+                if !streams.are_complete(&uses, Site::UnmapAfterUse)? || self.is_being_mapped(id) {
                     break;
                 }
                 self.unmap_stale(id)?;
                 if self.has_chunk(id) {
-                    self.map_block(streams, id)?;
+                    self.map_soon(streams, id)?;
                 }
             }
             self.stale_blocks.pop_front();
         }
         for _ in 0..UNMAPS_PER_POLL {
             let Some(stale) = self.stale_ranges.front() else { break };
-            if !streams.are_complete(&stale.uses, Site::UnmapAfterUse)? {
+            let in_use = !streams.are_complete(&stale.uses, Site::UnmapAfterUse)?;
+            if in_use || self.mapper.is_busy(stale.range) {
                 break;
             }
             self.unmap(stale.range)?;

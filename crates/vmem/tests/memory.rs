@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod memory {
+    mod ahead;
     mod arena;
     mod growth;
     mod plain;

@@ -79,6 +79,7 @@ pub(super) fn open(index: u32, library: Option<&Path>) -> Result<State, OpenErro
         granularity_bytes: memory.granularity_bytes(),
         can_map_host: host.can_map(&now),
         has_virtual_memory: no_virtual_memory.is_none(),
+        map_waits_for_copies: false,
         is_host_addressable: name == STAND_IN,
         driver_version: version(&now),
         // The library does not tell the device's place on the bus in all its versions.

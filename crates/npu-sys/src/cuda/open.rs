@@ -153,6 +153,8 @@ pub(super) fn properties(
         granularity_bytes: granularity_bytes(api, device, has_virtual_memory)?,
         can_map_host: attribute(api, device, can_map)? != 0,
         has_virtual_memory,
+        // Seen on an H200: 1.0 ms while a copy to the host runs, 43 us otherwise.
+        map_waits_for_copies: true,
         is_host_addressable: false,
         driver_version: version(api)?,
         numa_node: pci_numa_node(&bus_id),

@@ -22,6 +22,9 @@ pub struct HostConfig {
     /// Whether addresses and memory are two things. Without, only
     /// [`allocate_device`](crate::Driver::allocate_device) gives memory, as on old devices.
     pub has_virtual_memory: bool,
+    /// Whether the device says of itself that mapping waits for copies. It does not, but callers
+    /// then map as they do on devices where it does.
+    pub map_waits_for_copies: bool,
     /// Whether kernels may address pinned host memory. Without, `device_pointer` gives none.
     pub can_map_host: bool,
     /// How streams run.
@@ -83,6 +86,7 @@ impl HostConfig {
             queue_depth: 1024,
             poison: None,
             has_virtual_memory: true,
+            map_waits_for_copies: false,
             can_map_host: true,
             mode: Mode::Threads,
         }

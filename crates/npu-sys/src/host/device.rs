@@ -104,6 +104,7 @@ impl Driver for HostDriver {
             granularity_bytes: self.config.granularity_bytes,
             can_map_host: self.config.can_map_host,
             has_virtual_memory: self.config.has_virtual_memory,
+            map_waits_for_copies: self.config.map_waits_for_copies,
             is_host_addressable: true,
             driver_version: env!("CARGO_PKG_VERSION").to_owned(),
             numa_node: None,

@@ -99,6 +99,7 @@ impl Driver for FakeDriver {
             granularity_bytes: GRANULARITY_BYTES,
             can_map_host: true,
             has_virtual_memory: true,
+            map_waits_for_copies: false,
             is_host_addressable: false,
             driver_version: "1.0".to_owned(),
             numa_node: None,

@@ -3,9 +3,25 @@
 use super::*;
 
 /// Mapping failed, and so perhaps did taking the half-made mapping back.
+#[derive(Debug)]
 pub(super) struct MapFailure {
     pub(super) error: DriverError,
     pub(super) still_mapped: bool,
+}
+
+/// Puts a chunk behind a range of which nobody else knows yet, for the device to use.
+pub(super) fn map_with_access(
+    driver: &dyn Driver,
+    range: VaRange,
+    handle: ChunkHandle,
+) -> Result<(), MapFailure> {
+    let failed = |still_mapped| move |error| MapFailure { error, still_mapped };
+    driver.map(range, handle).map_err(failed(false))?;
+    driver.set_access(range).map_err(|error| {
+        // SAFETY: nothing has used the mapping yet.
+        let unmapped = unsafe { driver.unmap(range) };
+        failed(unmapped.is_err())(error)
+    })
 }
 
 impl Pool {
@@ -183,13 +199,16 @@ impl Pool {
     }
 
     pub(super) fn try_map(&self, range: VaRange, handle: ChunkHandle) -> Result<(), MapFailure> {
-        let failed = |still_mapped| move |error| MapFailure { error, still_mapped };
-        self.driver.map(range, handle).map_err(failed(false))?;
-        // Nothing has used the mapping yet, so it can go at once.
-        self.driver.set_access(range).map_err(|error| failed(self.unmap(range).is_err())(error))
+        map_with_access(&*self.driver, range, handle)
     }
 
+    /// Unmaps a range, whatever became of it if it was posted to be mapped.
     pub(super) fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
+        match self.mapper.settle(range) {
+            None | Some(Settled::Mapped) => {}
+            Some(Settled::Failed(failure)) if failure.still_mapped => {}
+            Some(Settled::Untouched | Settled::Failed(_)) => return Ok(()),
+        }
         // SAFETY: all callers are in this module and its parent; each has waited for, or queried,
         // the uses noted for the mapping, and `note_use` is called for all work (its contract).
         unsafe { self.driver.unmap(range) }

@@ -46,6 +46,15 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..150)
 }
 
+/// Who maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mapping {
+    /// The thread that needs it.
+    Caller,
+    /// Another one, ahead of need.
+    Ahead,
+}
+
 #[derive(Default, Debug)]
 struct Tally {
     allocated: u64,
@@ -95,9 +104,10 @@ fn fail<T>(error: impl std::fmt::Display) -> Result<T, TestCaseError> {
 }
 
 impl Bench {
-    fn new(seed: u64) -> Bench {
+    fn new(seed: u64, mapping: Mapping) -> Bench {
         let mut settings = HostConfig::lockstep(2 * LIMIT, seed);
         settings.granularity_bytes = GRANULARITY;
+        settings.map_waits_for_copies = mapping == Mapping::Ahead;
         let host = HostDriver::new(settings).expect("opens");
         let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
         let pool = PoolConfig {
@@ -302,8 +312,8 @@ impl Bench {
     }
 }
 
-fn run(seed: u64, calls: &[Call]) -> Result<Tally, TestCaseError> {
-    let mut bench = Bench::new(seed);
+fn run(seed: u64, mapping: Mapping, calls: &[Call]) -> Result<Tally, TestCaseError> {
+    let mut bench = Bench::new(seed, mapping);
     for call in calls {
         bench.step(call)?;
     }
@@ -317,12 +327,21 @@ fn run(seed: u64, calls: &[Call]) -> Result<Tally, TestCaseError> {
 
 #[test]
 fn the_pool_agrees_with_a_simple_model_and_the_ledger() {
+    agree(Mapping::Caller);
+}
+
+#[test]
+fn it_agrees_as_well_where_another_thread_maps() {
+    agree(Mapping::Ahead);
+}
+
+fn agree(mapping: Mapping) {
     let config = Runs { cases: 2500, failure_persistence: None, ..Runs::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let all = RefCell::new(Vec::new());
     let result = runner.run(&(any::<u64>(), calls()), |(seed, calls)| {
-        all.borrow_mut().push(run(seed, &calls)?);
+        all.borrow_mut().push(run(seed, mapping, &calls)?);
         Ok(())
     });
     if let Err(error) = result {

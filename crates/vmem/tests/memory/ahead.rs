@@ -1,0 +1,123 @@
+//! Mapping on another thread: it happens ahead of need, and its failures are found by the call
+//! that needs the memory.
+
+use std::sync::Arc;
+use std::thread;
+
+use vmem::{
+    ArenaConfig, DeviceMemory, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
+    MemoryError, PoolConfig, StreamId, Uses,
+};
+
+const BLOCK: u64 = 64 << 10;
+
+struct Bench {
+    host: Arc<HostDriver>,
+    fault: Arc<FaultDriver>,
+    memory: DeviceMemory,
+    stream: StreamId,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let settings = HostConfig { map_waits_for_copies: true, ..HostConfig::threads(4 * BLOCK) };
+        let host = HostDriver::new(settings).expect("opens");
+        let fault = Arc::new(FaultDriver::new(host.clone()));
+        let pool =
+            PoolConfig { limit_bytes: BLOCK, swap_threshold_bytes: BLOCK, segment_bytes: BLOCK };
+        let mut memory =
+            DeviceMemory::new(fault.clone(), pool, ArenaConfig::new(0)).expect("opens");
+        let stream = memory.streams.create().expect("a stream");
+        Bench { host, fault, memory, stream }
+    }
+
+    fn allocate(&mut self) -> Result<vmem::BlockId, MemoryError> {
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.allocate(streams, BLOCK, self.stream)
+    }
+
+    /// Waits until the driver has so many mappings; nobody but the other thread makes them.
+    fn wait_for_mappings(&self, count: u64) {
+        for _ in 0..100_000_000_u64 {
+            if self.host.ledger().mapping_count == count {
+                return;
+            }
+            thread::yield_now();
+        }
+        panic!("the other thread does not map: {:?}", self.host.ledger());
+    }
+
+    fn close(self) {
+        let Bench { host, memory, .. } = self;
+        drop(memory);
+        assert!(host.ledger().is_empty(), "{:?}", host.ledger());
+    }
+}
+
+#[test]
+fn a_chunk_that_was_given_away_is_mapped_before_anybody_asks() {
+    let mut bench = Bench::new();
+    let first = bench.allocate().expect("room");
+    // At home, and at the block's address.
+    assert_eq!(bench.host.ledger().mapping_count, 2);
+    bench.memory.pool.detach(first, Uses::default());
+    bench.wait_for_mappings(3);
+    let calls = bench.fault.calls_by_name().get("map").copied();
+    let second = bench.allocate().expect("the same chunk");
+    assert_eq!(bench.fault.calls_by_name().get("map").copied(), calls, "no call was needed");
+    assert_ne!(bench.memory.pool.address(first), bench.memory.pool.address(second));
+    bench.close();
+}
+
+#[test]
+fn a_block_on_its_way_back_is_mapped_before_it_is_touched() {
+    let mut bench = Bench::new();
+    let block = bench.allocate().expect("room");
+    let departure = bench.memory.pool.detach(block, Uses::default());
+    let other = bench.allocate().expect("the chunk");
+    assert!(!bench.memory.pool.retake(block, departure), "it has another owner");
+    bench.memory.pool.free(other);
+    let DeviceMemory { pool, streams, .. } = &mut bench.memory;
+    pool.poll(streams).expect("unmaps the old address");
+    pool.attach(streams, block).expect("room");
+    assert!(pool.mapped_address(block).is_none(), "not yet");
+    pool.poll_block(streams, block).expect("asks for it");
+    // At home, at the block's address, and at the one of the other block, soon to be unmapped.
+    bench.wait_for_mappings(3);
+    let DeviceMemory { pool, streams, .. } = &mut bench.memory;
+    pool.map_block(streams, block).expect("is mapped");
+    assert_eq!(pool.mapped_address(block), Some((pool.address(block), true)));
+    bench.close();
+}
+
+#[test]
+fn a_failure_of_the_other_thread_is_found_by_the_call_that_needs_the_memory() {
+    for (name, lasting) in
+        [("map", false), ("map", true), ("set_access", false), ("set_access", true)]
+    {
+        let mut bench = Bench::new();
+        let first = bench.allocate().expect("room");
+        let plan = match lasting {
+            true => FaultPlan::for_good(1, ErrorKind::Failed),
+            false => FaultPlan::once(1, ErrorKind::Failed),
+        };
+        bench.fault.arm(plan.only(name));
+        let departure = bench.memory.pool.detach(first, Uses::default());
+        while bench.fault.injected() == 0 {
+            thread::yield_now();
+        }
+        match bench.allocate() {
+            // The thread that needs it tried again.
+            Ok(second) => {
+                assert!(!lasting);
+                bench.memory.pool.free(second);
+            }
+            Err(error) => {
+                assert!(lasting && matches!(error, MemoryError::Driver(_)), "{error}");
+                assert!(bench.memory.pool.retake(first, departure), "nothing was taken");
+            }
+        }
+        bench.fault.disarm();
+        bench.close();
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use adaptive::{
     ArenaConfig, BlockId, Bytes, Config, Driver, Engine, HostConfig, HostDriver, MeterDriver,
-    OpStack, PoolConfig, StepReport,
+    OpStack, Orders, Plan, PoolConfig, StepReport,
 };
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,10 +17,16 @@ use crate::open::Accelerator;
 use crate::train::say;
 
 mod pattern;
+mod plan;
 mod report;
 
 use pattern::{Patterns, Use};
 use report::{Phase, Pinned, Stress};
+
+/// Fewer blocks than this leave no room for some to come while others are in use.
+const FITS_MIN: u64 = 4;
+/// A block comes at most so many ops ahead of its use: more would not hide more.
+const AHEAD_MAX: u64 = 16;
 
 /// Runs the command. Exit code 1 says that a word was wrong, or that memory was held above the
 /// cap.
@@ -50,8 +56,11 @@ struct Sizes {
     block_bytes: u64,
     /// Blocks in all.
     count: u64,
-    /// Blocks that the cap has room for.
-    fits: u64,
+    /// Blocks that the first pass leaves on the device: as many as the cap has room for beside
+    /// those that come ahead of their use.
+    first: u64,
+    /// Ops by which a block comes ahead of its use.
+    ahead: u64,
     limit_bytes: u64,
 }
 
@@ -69,10 +78,10 @@ impl Sizes {
         let unit = properties.granularity_bytes;
         let block_bytes = args.block.next_multiple_of(unit);
         let (count, fits) = (args.data / block_bytes, args.memory / block_bytes);
-        if fits < 2 {
+        if fits < FITS_MIN {
             bail!(
-                "--memory {} has no room for two blocks of {}: make --memory larger or --block \
-                 smaller",
+                "--memory {} has no room for {FITS_MIN} blocks of {}: make --memory larger or \
+                 --block smaller",
                 Bytes(args.memory),
                 Bytes(block_bytes)
             );
@@ -93,7 +102,9 @@ impl Sizes {
                 properties.name
             );
         }
-        Ok(Sizes { block_bytes, count, fits, limit_bytes: args.memory })
+        let ahead = (fits / 4).min(AHEAD_MAX);
+        let first = fits - ahead - 2;
+        Ok(Sizes { block_bytes, count, first, ahead, limit_bytes: args.memory })
     }
 
     fn data_bytes(self) -> u64 {
@@ -159,34 +170,43 @@ impl Rig {
     }
 
     fn run(mut self, args: &StressArgs) -> anyhow::Result<Stress> {
-        let Sizes { count, fits, .. } = self.sizes;
-        let total = fits + (count - fits) + count * (3 + args.rounds);
+        let Sizes { count, first, ahead, .. } = self.sizes;
+        let total = count + count * (3 + args.rounds);
         let style = ProgressStyle::with_template("{prefix:<22} [{bar:24}] {pos}/{len} blocks")
             .expect("the template is well formed");
         let bar = ProgressBar::new(total).with_style(style);
-        self.phase("fill", &bar, 0..fits, &|index| Use::Write(seed(index, 0)))?;
-        self.phase("out", &bar, fits..count, &|index| Use::Write(seed(index, 0)))?;
-        self.phase("check", &bar, 0..count, &|index| Use::Check(seed(index, 0)))?;
-        self.phase("in", &bar, 0..count, &|index| Use::Check(seed(index, 0)))?;
+        let whole = plan::pass(self.sizes.block_bytes, count, ahead);
+        let write = |index| Use::Write(seed(index, 0));
+        let check = |index| Use::Check(seed(index, 0));
+        self.phase("fill", &bar, 0..first, None, &write)?;
+        let growing = plan::growing(self.sizes.block_bytes, first, count);
+        self.phase("out", &bar, first..count, Some(&growing), &write)?;
+        self.phase("check", &bar, 0..count, Some(&whole), &check)?;
+        self.phase("in", &bar, 0..count, Some(&whole), &check)?;
         for round in 1..=args.rounds {
             let rewrite = |index| Use::Rewrite(seed(index, round - 1), seed(index, round));
             let name = if round == args.rounds { "out and in" } else { "rewrite" };
-            self.phase(name, &bar, 0..count, &rewrite)?;
+            self.phase(name, &bar, 0..count, Some(&whole), &rewrite)?;
         }
-        self.phase("check again", &bar, 0..count, &|index| Use::Check(seed(index, args.rounds)))?;
+        let check = |index| Use::Check(seed(index, args.rounds));
+        self.phase("check again", &bar, 0..count, Some(&whole), &check)?;
         bar.finish_and_clear();
         self.finish()
     }
 
-    /// Runs one op on each block of `range`, allocating those that do not exist, and waits.
+    /// Runs one op on each block of `range` under a plan, allocating those that do not exist, and
+    /// waits.
     fn phase(
         &mut self,
         name: &'static str,
         bar: &ProgressBar,
         range: std::ops::Range<u64>,
+        plan: Option<&Plan>,
         used: &dyn Fn(u64) -> Use,
     ) -> anyhow::Result<()> {
         bar.set_prefix(name);
+        let orders = plan.map(|plan| Arc::new(Orders::new(plan)));
+        self.engine.set_orders(false, orders)?;
         self.meter.clear();
         let start = now();
         let op_count = range.end - range.start;
@@ -202,7 +222,7 @@ impl Rig {
         let mut reports = self.engine.end_step()?;
         reports.extend(self.engine.drain_reports()?);
         let wall_us = micros(start);
-        let costs = self.meter.costs();
+        let (costs, costs_elsewhere) = (self.meter.costs(), self.meter.costs_of_others());
         let free_bytes = self.driver.memory_info()?.free_bytes;
         let Some(StepReport { counters, device_us, held_bytes_peak, .. }) = reports.pop() else {
             bail!("the engine did not report");
@@ -218,6 +238,7 @@ impl Rig {
             taken_bytes: self.free_before_bytes.saturating_sub(free_bytes),
             mismatches: self.patterns.mismatches(),
             costs,
+            costs_elsewhere,
         });
         Ok(())
     }

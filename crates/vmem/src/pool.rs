@@ -22,22 +22,19 @@ use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
 
-use mapper::{Mapper, Need, Settled};
+use mapper::{Mapper, Need, Progress, Settled, Task};
 use physical::MapFailure;
 
 use self::plain::PlainSegment;
 
-mod ahead;
 mod mapper;
+mod mapping;
 mod physical;
 mod plain;
 mod query;
 
 /// Sizes of small blocks are multiples of this.
 const PIECE_BYTES: u64 = 512;
-
-/// Stale addresses unmapped in one [`Pool::poll`], so that a poll stays short.
-const UNMAPS_PER_POLL: usize = 4;
 
 /// Settings of a [`Pool`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +51,8 @@ pub struct PoolConfig {
 pub struct Pool {
     driver: Arc<dyn Driver>,
     mapper: Mapper,
+    /// Whether a chunk that was given away was last taken by an allocation.
+    allocations_follow: bool,
     config: PoolConfig,
     granularity_bytes: u64,
     has_virtual_memory: bool,
@@ -107,6 +106,7 @@ impl Pool {
         }
         Ok(Pool {
             mapper: Mapper::new(&driver),
+            allocations_follow: false,
             driver,
             config,
             granularity_bytes,
@@ -218,6 +218,7 @@ impl Pool {
         for &point in spare.ready.points() {
             streams.order_after(stream, point, Site::AllocateAfterRelease)?;
         }
+        self.allocations_follow = spare.departure.is_some();
         if let Some(range) = spare.range.take() {
             match self.mapper.settle(range) {
                 None | Some(Settled::Mapped) => return Ok(range),
@@ -225,7 +226,7 @@ impl Pool {
                     let chunk = spare.chunk.handle;
                     self.stale_ranges.push_back(StaleRange { range, chunk, uses: Uses::default() });
                 }
-                Some(Settled::Untouched | Settled::Failed(_)) => self.keep_range(range),
+                Some(Settled::Unmapped | Settled::Failed(_)) => self.keep_range(range),
             }
         }
         let range = self.take_range(spare.chunk.home.size_bytes)?;
@@ -356,16 +357,25 @@ impl Pool {
         let Place::Swappable { range, .. } = self.block(id).place else {
             unreachable!("small blocks keep their memory")
         };
-        let coming = self.mapper.knows(range);
+        let handle = spare.chunk.handle;
+        let stale = matches!(
+            &self.block(id).place,
+            Place::Swappable { mapping: Mapping::Stale { chunk, .. }, .. } if *chunk == handle
+        );
+        if stale {
+            match self.mapper.settle(range) {
+                None | Some(Settled::Mapped) => self.set_mapping(id, Mapping::Mapped),
+                Some(Settled::Failed(failure)) if failure.still_mapped => {}
+                Some(Settled::Unmapped | Settled::Failed(_)) => {
+                    self.set_mapping(id, Mapping::Unmapped);
+                }
+            }
+        }
         let block = self.block_mut(id);
         block.uses.merge(&spare.ready);
-        let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
+        let Place::Swappable { chunk, .. } = &mut block.place else {
             unreachable!("small blocks keep their memory")
         };
-        let handle = spare.chunk.handle;
-        if matches!(mapping, Mapping::Stale { chunk, .. } if *chunk == handle) {
-            *mapping = if coming { Mapping::Coming } else { Mapping::Mapped };
-        }
         assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
         self.stats.active_bytes.grow(size_bytes);
         true
@@ -382,6 +392,7 @@ impl Pool {
     pub fn attach(&mut self, streams: &mut Streams, id: BlockId) -> Result<Uses, MemoryError> {
         let size_bytes = self.block(id).size_bytes;
         let spare = self.take_spare(streams, size_bytes)?;
+        self.allocations_follow = false;
         self.set_aside(&spare);
         let block = self.block_mut(id);
         block.uses.merge(&spare.ready);
@@ -391,95 +402,6 @@ impl Pool {
         assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
         self.stats.active_bytes.grow(size_bytes);
         Ok(spare.ready)
-    }
-
-    /// Makes the block's address show its chunk. Waits on the host only where an earlier chunk
-    /// is still mapped there and in use.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    ///
-    /// # Panics
-    /// If the block is not live or has no chunk.
-    pub fn map_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        let Place::Swappable { mapping, .. } = &self.block(id).place else { return Ok(()) };
-        match mapping {
-            Mapping::Mapped => return Ok(()),
-            Mapping::Unmapped => {}
-            Mapping::Coming => {
-                if self.settle_block(id)? {
-                    return Ok(());
-                }
-            }
-            Mapping::Stale { uses, .. } => {
-                let uses = uses.clone();
-                streams.wait_host(&uses, Site::UnmapAfterUse)?;
-                self.unmap_stale(id)?;
-            }
-        }
-        let Place::Swappable { range, chunk, .. } = &self.block(id).place else {
-            unreachable!("checked above")
-        };
-        let handle = chunk.as_ref().expect("the caller attached one").handle;
-        match self.try_map(*range, handle) {
-            Ok(()) => self.set_mapping(id, Mapping::Mapped),
-            Err(failure) => {
-                return Err(self.note_failure(id, failure));
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`map_block`](Pool::map_block), but leaves the mapping for later, or to another thread,
-    /// where it would wait.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    ///
-    /// # Panics
-    /// If the block is not live or has no chunk.
-    pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        if let Some(uses) = self.stale_uses(id) {
-            let uses = uses.clone();
-            if !streams.are_complete(&uses, Site::UnmapAfterUse)? || self.is_being_mapped(id) {
-                return Ok(());
-            }
-            self.unmap_stale(id)?;
-        }
-        self.map_soon(streams, id)
-    }
-
-    /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
-    /// to do; never blocks.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    pub fn poll(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        for _ in 0..UNMAPS_PER_POLL {
-            let Some(&id) = self.stale_blocks.front() else { break };
-            if let Some(uses) = self.stale_uses(id) {
-                let uses = uses.clone();
-                if !streams.are_complete(&uses, Site::UnmapAfterUse)? || self.is_being_mapped(id) {
-                    break;
-                }
-                self.unmap_stale(id)?;
-                if self.has_chunk(id) {
-                    self.map_soon(streams, id)?;
-                }
-            }
-            self.stale_blocks.pop_front();
-        }
-        for _ in 0..UNMAPS_PER_POLL {
-            let Some(stale) = self.stale_ranges.front() else { break };
-            let in_use = !streams.are_complete(&stale.uses, Site::UnmapAfterUse)?;
-            if in_use || self.mapper.is_busy(stale.range) {
-                break;
-            }
-            self.unmap(stale.range)?;
-            let stale = self.stale_ranges.pop_front().expect("seen above");
-            self.keep_range(stale.range);
-        }
-        Ok(())
     }
 
     fn has_chunk(&self, id: BlockId) -> bool {

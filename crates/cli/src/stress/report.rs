@@ -47,8 +47,10 @@ pub(super) struct Phase {
     pub(super) taken_bytes: u64,
     /// Wrong words so far.
     pub(super) mismatches: u64,
-    /// Host time in driver calls.
+    /// Host time in driver calls, of the thread that runs the ops.
     pub(super) costs: BTreeMap<&'static str, CallCost>,
+    /// Of the engine's other threads.
+    pub(super) costs_elsewhere: BTreeMap<&'static str, CallCost>,
 }
 
 /// A whole run.
@@ -75,7 +77,8 @@ impl Phase {
         self.counters.swapped_in_bytes as f64 / self.device_us / 1e3
     }
 
-    /// Host time of the driver calls for swapping, for each block that left or came.
+    /// Host time of the driver calls for swapping, for each block that left or came, on the thread
+    /// that runs the ops.
     fn host_us_per_block(&self) -> f64 {
         let spent = SWAP_CALLS.iter().filter_map(|name| self.costs.get(name));
         spent.map(|cost| cost.total_us).sum::<f64>() / self.op_count as f64
@@ -135,7 +138,7 @@ pub(super) fn table(stress: &Stress) -> String {
     );
     let _ = writeln!(
         text,
-        "{:<12} {:>8} {:>11} {:>11} {:>10} {:>10} {:>13} {:>10} {:>11}",
+        "{:<12} {:>7} {:>11} {:>11} {:>9} {:>9} {:>14} {:>7} {:>11} {:>12}",
         "pass",
         "blocks",
         "out",
@@ -143,13 +146,14 @@ pub(super) fn table(stress: &Stress) -> String {
         "out GB/s",
         "in GB/s",
         "host us/block",
+        "misses",
         "host waits",
         "wrong words"
     );
     for phase in &stress.phases {
         let _ = writeln!(
             text,
-            "{:<12} {:>8} {:>11} {:>11} {:>10.1} {:>10.1} {:>13.1} {:>10} {:>11}",
+            "{:<12} {:>7} {:>11} {:>11} {:>9.1} {:>9.1} {:>14.1} {:>7} {:>11} {:>12}",
             phase.name,
             phase.op_count,
             Bytes(phase.counters.swapped_out_bytes).to_string(),
@@ -157,17 +161,24 @@ pub(super) fn table(stress: &Stress) -> String {
             phase.out_gb_per_s(),
             phase.in_gb_per_s(),
             phase.host_us_per_block(),
+            phase.counters.misses + phase.counters.rescues,
             phase.counters.host_waits,
             phase.mismatches
         );
     }
     if let Some(phase) = stress.phases.iter().find(|phase| phase.name == "out and in") {
-        let calls = phase.costs.iter().map(|(name, cost)| {
-            let count = cost.count as f64 / phase.op_count as f64;
-            format!("{name} {count:.1} x {:.1}", cost.total_us / cost.count as f64)
-        });
-        let calls: Vec<String> = calls.collect();
-        let _ = writeln!(text, "\ncalls a block and their us, out and in: {}", calls.join(", "));
+        let list = |costs: &BTreeMap<&'static str, CallCost>| {
+            let calls = costs.iter().map(|(name, cost)| {
+                let count = cost.count as f64 / phase.op_count as f64;
+                format!("{name} {count:.1} x {:.1}", cost.total_us / cost.count as f64)
+            });
+            calls.collect::<Vec<String>>().join(", ")
+        };
+        let _ =
+            writeln!(text, "\ncalls for a block out and in, and their us: {}", list(&phase.costs));
+        if !phase.costs_elsewhere.is_empty() {
+            let _ = writeln!(text, "on other threads: {}", list(&phase.costs_elsewhere));
+        }
     }
     let _ = writeln!(
         text,
@@ -200,11 +211,14 @@ struct JsonPhase {
     submit_us: f64,
     stall_us: f64,
     host_us_per_block: f64,
+    misses: u64,
+    rescues: u64,
     host_waits: u64,
     held_bytes_peak: u64,
     taken_bytes: u64,
     wrong_words: u64,
     calls: BTreeMap<&'static str, JsonCall>,
+    calls_of_other_threads: BTreeMap<&'static str, JsonCall>,
 }
 
 #[derive(Serialize)]
@@ -222,6 +236,11 @@ struct JsonStress<'a> {
     phases: Vec<JsonPhase>,
 }
 
+fn json_calls(costs: &BTreeMap<&'static str, CallCost>) -> BTreeMap<&'static str, JsonCall> {
+    let call = |cost: &CallCost| JsonCall { count: cost.count, total_us: cost.total_us };
+    costs.iter().map(|(&name, cost)| (name, call(cost))).collect()
+}
+
 /// One JSON object.
 pub(super) fn json(stress: &Stress) -> serde_json::Result<String> {
     let phases = stress.phases.iter().map(|phase| JsonPhase {
@@ -236,15 +255,14 @@ pub(super) fn json(stress: &Stress) -> serde_json::Result<String> {
         submit_us: phase.submit_us,
         stall_us: phase.counters.stall_us,
         host_us_per_block: phase.host_us_per_block(),
+        misses: phase.counters.misses,
+        rescues: phase.counters.rescues,
         host_waits: phase.counters.host_waits,
         held_bytes_peak: phase.held_bytes_peak,
         taken_bytes: phase.taken_bytes,
         wrong_words: phase.mismatches,
-        calls: phase
-            .costs
-            .iter()
-            .map(|(&name, cost)| (name, JsonCall { count: cost.count, total_us: cost.total_us }))
-            .collect(),
+        calls: json_calls(&phase.costs),
+        calls_of_other_threads: json_calls(&phase.costs_elsewhere),
     });
     serde_json::to_string_pretty(&JsonStress {
         device: &stress.device,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 use std::time::Instant;
 
 use crate::driver::{Driver, HostFunction};
@@ -22,25 +23,29 @@ pub struct CallCost {
     pub total_us: f64,
 }
 
-/// A driver that adds up the host time of its calls, by name. It takes no lock, and costs two
-/// readings of the clock a call.
+/// A driver that adds up the host time of its calls, by name, apart for the thread that made it
+/// and for all others. It takes no lock, and costs two readings of the clock a call.
 #[derive(Debug)]
 pub struct MeterDriver {
     inner: Arc<dyn Driver>,
+    owner: ThreadId,
+    own: Sums,
+    others: Sums,
+}
+
+#[derive(Debug)]
+struct Sums {
     counts: [AtomicU64; FALLIBLE_CALLS.len()],
     nanoseconds: [AtomicU64; FALLIBLE_CALLS.len()],
 }
 
-impl MeterDriver {
-    /// Measures the calls of `inner`.
-    pub fn new(inner: Arc<dyn Driver>) -> MeterDriver {
+impl Sums {
+    fn new() -> Sums {
         let zeros = || std::array::from_fn(|_| AtomicU64::new(0));
-        MeterDriver { inner, counts: zeros(), nanoseconds: zeros() }
+        Sums { counts: zeros(), nanoseconds: zeros() }
     }
 
-    /// What was spent since the last [`clear`](MeterDriver::clear), by name. Names that were not
-    /// called are left out.
-    pub fn costs(&self) -> BTreeMap<&'static str, CallCost> {
+    fn costs(&self) -> BTreeMap<&'static str, CallCost> {
         let mut costs = BTreeMap::new();
         for (index, name) in FALLIBLE_CALLS.into_iter().enumerate() {
             let count = self.counts[index].load(Ordering::Relaxed);
@@ -52,11 +57,35 @@ impl MeterDriver {
         costs
     }
 
-    /// Starts anew.
-    pub fn clear(&self) {
+    fn clear(&self) {
         for sum in self.counts.iter().chain(&self.nanoseconds) {
             sum.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+impl MeterDriver {
+    /// Measures the calls of `inner`.
+    pub fn new(inner: Arc<dyn Driver>) -> MeterDriver {
+        let owner = thread::current().id();
+        MeterDriver { inner, owner, own: Sums::new(), others: Sums::new() }
+    }
+
+    /// What the thread that made this spent since the last [`clear`](MeterDriver::clear), by
+    /// name. Names that were not called are left out.
+    pub fn costs(&self) -> BTreeMap<&'static str, CallCost> {
+        self.own.costs()
+    }
+
+    /// What all other threads spent.
+    pub fn costs_of_others(&self) -> BTreeMap<&'static str, CallCost> {
+        self.others.costs()
+    }
+
+    /// Starts anew.
+    pub fn clear(&self) {
+        self.own.clear();
+        self.others.clear();
     }
 
     #[allow(clippy::disallowed_methods)] // The host's time is what it is about.
@@ -70,8 +99,9 @@ impl MeterDriver {
         let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let index = FALLIBLE_CALLS.iter().position(|&other| other == name);
         let index = index.expect("all calls are in the list");
-        self.counts[index].fetch_add(1, Ordering::Relaxed);
-        self.nanoseconds[index].fetch_add(spent, Ordering::Relaxed);
+        let sums = if thread::current().id() == self.owner { &self.own } else { &self.others };
+        sums.counts[index].fetch_add(1, Ordering::Relaxed);
+        sums.nanoseconds[index].fetch_add(spent, Ordering::Relaxed);
         result
     }
 }

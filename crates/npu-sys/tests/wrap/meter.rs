@@ -38,3 +38,17 @@ fn a_call_that_fails_counts_and_its_error_comes_back() {
     assert_eq!(call(&meter, "create_chunk").unwrap_err().kind, ErrorKind::OutOfMemory);
     assert_eq!(meter.costs()["create_chunk"].count, 1);
 }
+
+#[test]
+fn calls_of_other_threads_count_apart() {
+    let meter = MeterDriver::new(Arc::new(FakeDriver::default()));
+    call(&meter, "map").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| [(); 2].map(|()| call(&meter, "set_access").unwrap()));
+    });
+    let names = |costs: BTreeMap<&'static str, CallCost>| -> Vec<(&str, u64)> {
+        costs.into_iter().map(|(name, cost)| (name, cost.count)).collect()
+    };
+    assert_eq!(names(meter.costs()), [("map", 1)]);
+    assert_eq!(names(meter.costs_of_others()), [("set_access", 2)]);
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use swap_core::{
-    AccessMode, BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+    AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp,
 };
 
 use super::RecordedConfig;

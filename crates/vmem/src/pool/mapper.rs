@@ -1,8 +1,9 @@
-//! Maps ranges ahead of need, on a thread of its own.
+//! Maps and unmaps ranges ahead of need, on a thread of its own.
 //!
 //! On some devices giving access to memory waits for a copy to the host that is under way (about
-//! a millisecond on GPUs, whatever the size), while all other calls go on. There the thread that
-//! runs operators leaves mapping to this one, and waits only for a range that it needs at once.
+//! a millisecond on GPUs, whatever the size), and other calls on mappings wait for it in turn,
+//! while all the rest goes on. There the thread that runs operators leaves mappings to this one,
+//! and waits only for a range that it needs at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use npu_sys::{ChunkHandle, Driver, VaRange};
 
-use super::physical::{MapFailure, map_with_access};
+use super::physical::{MapFailure, map_with_access, unmap_unused};
 
 /// How soon a range will be needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,22 +23,42 @@ pub(super) enum Need {
     Perhaps,
 }
 
-/// What became of a range that was posted.
+/// What to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    /// Put this chunk behind it; nothing is there.
+    Map(ChunkHandle),
+    /// Take away what is there.
+    Unmap,
+}
+
+/// How far a range is that was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Progress {
+    /// Its turn has not come.
+    Waiting,
+    /// It is its turn.
+    Running,
+    /// It is over.
+    Done,
+}
+
+/// What is behind a range that was posted.
 #[derive(Debug)]
 pub(super) enum Settled {
-    /// The chunk is mapped there.
+    /// Something is mapped there: what was to be, or still what was before.
     Mapped,
-    /// Its turn had not come; nothing is mapped.
-    Untouched,
+    /// Nothing is mapped there.
+    Unmapped,
     /// It was tried.
     Failed(MapFailure),
 }
 
 #[derive(Debug)]
 enum Job {
-    Waiting { range: VaRange, chunk: ChunkHandle },
+    Waiting { range: VaRange, task: Task },
     Running,
-    Done(Result<(), MapFailure>),
+    Done(Settled),
 }
 
 #[derive(Debug, Default)]
@@ -81,11 +102,11 @@ impl Mapper {
         self.thread.is_some()
     }
 
-    /// Asks for a chunk behind a range of which nothing is known here.
-    pub(super) fn post(&self, range: VaRange, chunk: ChunkHandle, need: Need) {
+    /// Asks for something to be done with a range of which nothing is known here.
+    pub(super) fn post(&self, range: VaRange, task: Task, need: Need) {
         let start = range.start.0;
         let mut board = self.shared.lock();
-        let before = board.jobs.insert(start, Job::Waiting { range, chunk });
+        let before = board.jobs.insert(start, Job::Waiting { range, task });
         assert!(before.is_none(), "a range is posted once and settled before it is used again");
         match need {
             Need::Soon => board.soon.push_back(start),
@@ -95,18 +116,20 @@ impl Mapper {
         self.shared.posted.notify_one();
     }
 
-    /// Whether settling the range would wait.
-    pub(super) fn is_busy(&self, range: VaRange) -> bool {
-        self.is_running()
-            && matches!(self.shared.lock().jobs.get(&range.start.0), Some(Job::Running))
+    /// How far a range is; `None` if it was not posted, or settled since.
+    pub(super) fn progress(&self, range: VaRange) -> Option<Progress> {
+        if !self.is_running() {
+            return None;
+        }
+        Some(match self.shared.lock().jobs.get(&range.start.0)? {
+            Job::Waiting { .. } => Progress::Waiting,
+            Job::Running => Progress::Running,
+            Job::Done(_) => Progress::Done,
+        })
     }
 
-    /// Whether the range was posted and is not settled.
-    pub(super) fn knows(&self, range: VaRange) -> bool {
-        self.is_running() && self.shared.lock().jobs.contains_key(&range.start.0)
-    }
-
-    /// What became of a range, waiting if it is its turn right now. `None` if it was not posted.
+    /// What is behind a range, waiting if it is its turn right now. A range whose turn has not come
+    /// is left as it is. `None` if it was not posted.
     pub(super) fn settle(&self, range: VaRange) -> Option<Settled> {
         if !self.is_running() {
             return None;
@@ -115,9 +138,9 @@ impl Mapper {
         let mut board = self.shared.lock();
         loop {
             match board.jobs.remove(&start)? {
-                Job::Waiting { .. } => return Some(Settled::Untouched),
-                Job::Done(Ok(())) => return Some(Settled::Mapped),
-                Job::Done(Err(failure)) => return Some(Settled::Failed(failure)),
+                Job::Waiting { task: Task::Unmap, .. } => return Some(Settled::Mapped),
+                Job::Waiting { task: Task::Map(_), .. } => return Some(Settled::Unmapped),
+                Job::Done(settled) => return Some(settled),
                 Job::Running => {
                     board.jobs.insert(start, Job::Running);
                     board = self.shared.done.wait(board).unwrap_or_else(PoisonError::into_inner);
@@ -133,8 +156,8 @@ impl Shared {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next range to map; `None` when there will be no more.
-    fn next(&self) -> Option<(VaRange, ChunkHandle)> {
+    /// The next range; `None` when there will be no more.
+    fn next(&self) -> Option<(VaRange, Task)> {
         let mut board = self.lock();
         loop {
             if board.closed {
@@ -147,21 +170,33 @@ impl Shared {
             };
             // It may have been settled, and even posted and done again, since.
             if let Some(job) = board.jobs.get_mut(&start)
-                && let Job::Waiting { range, chunk } = *job
+                && let Job::Waiting { range, task } = *job
             {
                 *job = Job::Running;
-                return Some((range, chunk));
+                return Some((range, task));
             }
         }
     }
 }
 
 fn run(driver: &dyn Driver, shared: &Shared) {
-    while let Some((range, chunk)) = shared.next() {
-        let result = map_with_access(driver, range, chunk);
-        shared.lock().jobs.insert(range.start.0, Job::Done(result));
+    while let Some((range, task)) = shared.next() {
+        let settled = perform(driver, range, task);
+        shared.lock().jobs.insert(range.start.0, Job::Done(settled));
         shared.done.notify_all();
     }
+}
+
+fn perform(driver: &dyn Driver, range: VaRange, task: Task) -> Settled {
+    let (done, result) = match task {
+        Task::Map(chunk) => (Settled::Mapped, map_with_access(driver, range, chunk)),
+        Task::Unmap => {
+            let result = unmap_unused(driver, range);
+            let failed = |error| MapFailure { error, still_mapped: true };
+            (Settled::Unmapped, result.map_err(failed))
+        }
+    };
+    result.map_or_else(Settled::Failed, |()| done)
 }
 
 impl Drop for Mapper {

@@ -24,6 +24,13 @@ pub(super) fn map_with_access(
     })
 }
 
+/// Takes away a mapping that nobody uses any more.
+pub(super) fn unmap_unused(driver: &dyn Driver, range: VaRange) -> Result<(), DriverError> {
+    // SAFETY: all callers are in the modules of the pool; each has waited for, or queried, the
+    // uses noted for the mapping, and `note_use` is called for all work (its contract).
+    unsafe { driver.unmap(range) }
+}
+
 impl Pool {
     /// A chunk of exactly `size_bytes`: cached, or new if the cap has room.
     pub(super) fn take_spare(
@@ -202,16 +209,14 @@ impl Pool {
         map_with_access(&*self.driver, range, handle)
     }
 
-    /// Unmaps a range, whatever became of it if it was posted to be mapped.
+    /// Unmaps a range, if anything is mapped there: it may have been posted.
     pub(super) fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
         match self.mapper.settle(range) {
             None | Some(Settled::Mapped) => {}
             Some(Settled::Failed(failure)) if failure.still_mapped => {}
-            Some(Settled::Untouched | Settled::Failed(_)) => return Ok(()),
+            Some(Settled::Unmapped | Settled::Failed(_)) => return Ok(()),
         }
-        // SAFETY: all callers are in this module and its parent; each has waited for, or queried,
-        // the uses noted for the mapping, and `note_use` is called for all work (its contract).
-        unsafe { self.driver.unmap(range) }
+        unmap_unused(&*self.driver, range)
     }
 
     /// Frees a segment of a device without virtual memory.

@@ -1,0 +1,246 @@
+//! What is mapped where, and when: at once, ahead of need on the [`Mapper`]'s thread, and no
+//! longer than it is used.
+
+use super::*;
+
+/// Stale mappings looked at in one poll: posting costs little, and most are in order.
+const POSTS_PER_POLL: usize = 8;
+
+/// Stale addresses unmapped in one [`Pool::poll`], so that a poll stays short.
+const UNMAPS_PER_POLL: usize = 4;
+
+impl Pool {
+    /// Makes the block's address show its chunk. Waits on the host only where an earlier chunk
+    /// is still mapped there and in use.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If the block is not live or has no chunk.
+    pub fn map_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
+        let Place::Swappable { mapping, .. } = &self.block(id).place else { return Ok(()) };
+        match mapping {
+            Mapping::Mapped => return Ok(()),
+            Mapping::Unmapped => {}
+            Mapping::Coming => {
+                if self.settle_block(id)? {
+                    return Ok(());
+                }
+            }
+            Mapping::Stale { uses, .. } => {
+                let uses = uses.clone();
+                streams.wait_host(&uses, Site::UnmapAfterUse)?;
+                self.unmap_stale(id)?;
+            }
+        }
+        let Place::Swappable { range, chunk, .. } = &self.block(id).place else {
+            unreachable!("checked above")
+        };
+        let handle = chunk.as_ref().expect("the caller attached one").handle;
+        match self.try_map(*range, handle) {
+            Ok(()) => self.set_mapping(id, Mapping::Mapped),
+            Err(failure) => {
+                return Err(self.note_failure(id, failure));
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`map_block`](Pool::map_block), but leaves the mapping for later, or to another thread,
+    /// where it would wait.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If the block is not live or has no chunk.
+    pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
+        if let Some(uses) = self.stale_uses(id) {
+            let uses = uses.clone();
+            if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+                return Ok(());
+            }
+        }
+        self.map_soon(streams, id)
+    }
+
+    /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
+    /// to do; never blocks.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn poll(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        if self.mapper.is_running() {
+            return self.poll_posted(streams);
+        }
+        for _ in 0..UNMAPS_PER_POLL {
+            let Some(&id) = self.stale_blocks.front() else { break };
+            if let Some(uses) = self.stale_uses(id) {
+                let uses = uses.clone();
+                if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
+                    break;
+                }
+                self.unmap_stale(id)?;
+                if self.has_chunk(id) {
+                    self.map_block(streams, id)?;
+                }
+            }
+            self.stale_blocks.pop_front();
+        }
+        for _ in 0..UNMAPS_PER_POLL {
+            let Some(stale) = self.stale_ranges.front() else { break };
+            if !streams.are_complete(&stale.uses, Site::UnmapAfterUse)? {
+                break;
+            }
+            self.unmap(stale.range)?;
+            let stale = self.stale_ranges.pop_front().expect("seen above");
+            self.keep_range(stale.range);
+        }
+        Ok(())
+    }
+
+    /// Addresses at which a chunk that was just given away will soon be mapped, if it is likely
+    /// that an allocation takes it, and not a block on its way back.
+    pub(super) fn map_ahead(&mut self, handle: ChunkHandle, size_bytes: u64) -> Option<VaRange> {
+        if !self.mapper.is_running() || !self.allocations_follow {
+            return None;
+        }
+        // Without addresses the allocation finds some itself, or says why not.
+        let range = self.take_range(size_bytes).ok()?;
+        self.mapper.post(range, Task::Map(handle), Need::Perhaps);
+        Some(range)
+    }
+
+    /// Makes the address of a block on its way back show its chunk: now, or on the other thread.
+    pub(super) fn map_soon(
+        &mut self,
+        streams: &mut Streams,
+        id: BlockId,
+    ) -> Result<(), DriverError> {
+        if !self.mapper.is_running() {
+            return self.map_block(streams, id);
+        }
+        let Place::Swappable { range, chunk: Some(chunk), mapping } = &self.block(id).place else {
+            return Ok(());
+        };
+        let (range, handle) = (*range, chunk.handle);
+        match mapping {
+            Mapping::Unmapped => {
+                self.mapper.post(range, Task::Map(handle), Need::Soon);
+                self.set_mapping(id, Mapping::Coming);
+            }
+            // The caller saw that its uses are complete. When it is gone, `poll` goes on.
+            Mapping::Stale { .. } if self.mapper.progress(range).is_none() => {
+                self.mapper.post(range, Task::Unmap, Need::Soon);
+            }
+            Mapping::Stale { .. } | Mapping::Mapped | Mapping::Coming => {}
+        }
+        Ok(())
+    }
+
+    /// Learns what is behind a block's address that was posted. Returns whether its chunk is.
+    pub(super) fn settle_block(&mut self, id: BlockId) -> Result<bool, DriverError> {
+        let Place::Swappable { range, .. } = self.block(id).place else {
+            unreachable!("only swappable blocks are mapped")
+        };
+        let mapped = match self.mapper.settle(range) {
+            None | Some(Settled::Mapped) => true,
+            Some(Settled::Failed(failure)) if failure.still_mapped => {
+                return Err(self.note_failure(id, failure));
+            }
+            // The caller maps it itself, and reports what stands in the way.
+            Some(Settled::Unmapped | Settled::Failed(_)) => false,
+        };
+        self.set_mapping(id, if mapped { Mapping::Mapped } else { Mapping::Unmapped });
+        Ok(mapped)
+    }
+
+    /// Notes that a block's address could not be mapped, and perhaps is so in part.
+    pub(super) fn note_failure(&mut self, id: BlockId, failure: MapFailure) -> DriverError {
+        let Place::Swappable { chunk: Some(chunk), .. } = &self.block(id).place else {
+            unreachable!("the caller mapped the block's chunk")
+        };
+        let chunk = chunk.handle;
+        if failure.still_mapped {
+            self.set_mapping(id, Mapping::Stale { chunk, uses: Uses::default() });
+            self.stale_blocks.push_back(id);
+        } else {
+            self.set_mapping(id, Mapping::Unmapped);
+        }
+        failure.error
+    }
+
+    /// Gives up the addresses of a cached chunk that is needed at others.
+    pub(super) fn set_aside(&mut self, spare: &Spare) {
+        let Some(range) = spare.range else { return };
+        let (chunk, uses) = (spare.chunk.handle, spare.ready.clone());
+        if self.mapper.progress(range) == Some(Progress::Waiting)
+            && let Some(Settled::Unmapped) = self.mapper.settle(range)
+        {
+            return self.keep_range(range);
+        }
+        self.stale_ranges.push_back(StaleRange { range, chunk, uses });
+    }
+
+    /// Leaves stale mappings whose last use is complete to the other thread, and notes those that
+    /// are gone.
+    pub(super) fn poll_posted(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        for _ in 0..self.stale_blocks.len().min(POSTS_PER_POLL) {
+            let id = self.stale_blocks.pop_front().expect("counted");
+            if !self.poll_stale_block(streams, id)? {
+                self.stale_blocks.push_back(id);
+            }
+        }
+        for _ in 0..self.stale_ranges.len().min(POSTS_PER_POLL) {
+            let stale = self.stale_ranges.pop_front().expect("counted");
+            match self.mapper.progress(stale.range) {
+                // A failure may have left it mapped, which only another try can tell.
+                Some(Progress::Done) => match self.mapper.settle(stale.range) {
+                    Some(Settled::Unmapped) => self.keep_range(stale.range),
+                    Some(Settled::Failed(failure)) if !failure.still_mapped => {
+                        self.keep_range(stale.range);
+                    }
+                    _ => self.stale_ranges.push_back(stale),
+                },
+                None if streams.are_complete(&stale.uses, Site::UnmapAfterUse)? => {
+                    self.mapper.post(stale.range, Task::Unmap, Need::Perhaps);
+                    self.stale_ranges.push_back(stale);
+                }
+                _ => self.stale_ranges.push_back(stale),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to one block. Returns whether it is not stale any more.
+    fn poll_stale_block(
+        &mut self,
+        streams: &mut Streams,
+        id: BlockId,
+    ) -> Result<bool, DriverError> {
+        let Some(uses) = self.stale_uses(id).cloned() else { return Ok(true) };
+        let Place::Swappable { range, .. } = self.block(id).place else { return Ok(true) };
+        match self.mapper.progress(range) {
+            None if !streams.are_complete(&uses, Site::UnmapAfterUse)? => Ok(false),
+            None => {
+                let need = if self.has_chunk(id) { Need::Soon } else { Need::Perhaps };
+                self.mapper.post(range, Task::Unmap, need);
+                Ok(false)
+            }
+            Some(Progress::Done) => match self.mapper.settle(range) {
+                Some(Settled::Unmapped) => {
+                    self.set_mapping(id, Mapping::Unmapped);
+                    self.map_soon(streams, id).map(|()| true)
+                }
+                Some(Settled::Failed(failure)) if !failure.still_mapped => {
+                    self.set_mapping(id, Mapping::Unmapped);
+                    Ok(true)
+                }
+                // It is mapped still, or was mapped after its block had left again.
+                _ => Ok(false),
+            },
+            Some(Progress::Waiting | Progress::Running) => Ok(false),
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! The device that models run on, software or not: how it is set up, and what the machine has
 //! room for.
 
-use std::fs;
 use std::sync::Arc;
 
 use adaptive::{
     ArenaConfig, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
-    HostDriver, HostLink, JointConfig, Link, Machine, PoolConfig, Strategy, measure_link,
+    HostDriver, HostLink, HostMemory, JointConfig, Link, Machine, PoolConfig, Strategy,
+    measure_link,
 };
 
 use crate::open::Accelerator;
@@ -200,23 +200,7 @@ pub(crate) fn round_down(bytes: u64) -> u64 {
 /// Memory that this machine can give to a process, as the system counts it; nothing where it
 /// does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
-    let machine = available_in(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(group_bytes().map_or(machine, |group| group.min(machine)))
-}
-
-/// Memory left to this process's control group, if that has a limit.
-fn group_bytes() -> Option<u64> {
-    let read = |name: &str| {
-        let text = fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
-}
-
-fn available_in(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1 << 10)
+    HostMemory::read().room_bytes()
 }
 
 #[cfg(test)]
@@ -241,13 +225,5 @@ mod tests {
         assert_eq!(device.driver.properties().total_bytes, 4 << 20);
         assert_eq!(device.driver.properties().granularity_bytes, 2 << 20);
         assert_eq!(setup.swap_threshold_bytes(), 2 << 20);
-    }
-
-    #[test]
-    fn available_memory_is_read_from_the_system() {
-        let text = "MemTotal: 9 kB\nMemAvailable:   2048 kB\n";
-        assert_eq!(available_in(text), Some(2 << 20));
-        assert_eq!(available_in("MemTotal: 9 kB\n"), None);
-        assert_eq!(available_in("MemAvailable: many\n"), None);
     }
 }

@@ -166,6 +166,22 @@ pub(super) fn table(stress: &Stress) -> String {
             phase.mismatches
         );
     }
+    text.push_str(&calls(stress));
+    let _ = writeln!(
+        text,
+        "\n{} words compared, {} wrong; at most {} held of {}; the host waited {} times",
+        stress.compared_words(),
+        stress.mismatches(),
+        Bytes(stress.held_bytes_peak()),
+        Bytes(stress.limit_bytes),
+        stress.host_waits()
+    );
+    text
+}
+
+/// What each call cost in the pass that goes both ways.
+fn calls(stress: &Stress) -> String {
+    let mut text = String::new();
     if let Some(phase) = stress.phases.iter().find(|phase| phase.name == "out and in") {
         let list = |costs: &BTreeMap<&'static str, CallCost>| {
             let calls = costs.iter().map(|(name, cost)| {
@@ -180,15 +196,6 @@ pub(super) fn table(stress: &Stress) -> String {
             let _ = writeln!(text, "on other threads: {}", list(&phase.costs_elsewhere));
         }
     }
-    let _ = writeln!(
-        text,
-        "\n{} words compared, {} wrong; at most {} held of {}; the host waited {} times",
-        stress.compared_words(),
-        stress.mismatches(),
-        Bytes(stress.held_bytes_peak()),
-        Bytes(stress.limit_bytes),
-        stress.host_waits()
-    );
     text
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::rig::{Ran, TINY, number, smartswap_in, train};
 
 /// The stand-in library, built beside these tests by the cargo that runs them.
-fn library() -> &'static str {
+pub(crate) fn library() -> &'static str {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").expect("cargo runs the tests");

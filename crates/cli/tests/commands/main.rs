@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod device;
+mod doctor;
 mod max_model;
 mod rig;
+mod stress;
 mod train;

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use swap_core::Trace;
+use swap_core::{Origin, Trace};
 
 use crate::candidate::{Gap, find_gaps};
+use crate::generate::{GenerateConfig, Movable};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
 
@@ -13,6 +14,8 @@ use crate::usage::{NONE, Usage};
 pub enum Exclusion {
     /// Smaller than the least size that moves.
     TooSmall,
+    /// It lives from step to step, and only what the step makes may move.
+    Persistent,
     /// Every op of its life uses it.
     PinnedThroughout,
     /// It does not live across a whole op without being used.
@@ -27,6 +30,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Exclusion::TooSmall => "smaller than the least size that moves",
+            Exclusion::Persistent => "lives from step to step, and only activations move",
             Exclusion::PinnedThroughout => "every op of its life uses it",
             Exclusion::NoGap => "it never waits through a whole op",
             Exclusion::NotOverPeak => "in use wherever memory is short",
@@ -40,7 +44,7 @@ pub(crate) fn exclusion(
     trace: &Trace,
     usage: &Usage,
     machine: &Machine,
-    min_block_bytes: u64,
+    config: &GenerateConfig,
     need: &[u64],
 ) -> Vec<Option<Exclusion>> {
     let mut gaps: Vec<Vec<Gap>> = vec![Vec::new(); trace.blocks.len()];
@@ -52,8 +56,12 @@ pub(crate) fn exclusion(
     let time_us = sums(device_us.chain([0.0]));
     let judge = |index: usize| {
         let size_bytes = trace.blocks[index].size_bytes;
-        if size_bytes < min_block_bytes {
+        if size_bytes < config.min_block_bytes {
             return Some(Exclusion::TooSmall);
+        }
+        let persistent = trace.blocks[index].origin == Origin::Persistent;
+        if persistent && config.movable == Movable::Activations {
+            return Some(Exclusion::Persistent);
         }
         if gaps[index].is_empty() {
             let always = used_in_every_slot(usage, index);

@@ -7,10 +7,12 @@ use crate::simulate::{Shortfall, Simulation};
 use crate::usage::Usage;
 
 mod decide;
+mod deterministic;
 mod place;
 mod select;
 
 pub use decide::{Decision, Reason, Treatment};
+pub use deterministic::is_deterministic;
 use place::{Placement, Placer};
 use select::{by_slot, need_curve, select};
 
@@ -24,6 +26,16 @@ pub enum Preference {
     RecomputeFirst,
 }
 
+/// Which blocks may leave.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Movable {
+    /// All that are large enough.
+    #[default]
+    All,
+    /// Only those that the step makes: weights and optimizer state stay.
+    Activations,
+}
+
 /// Settings of the generator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerateConfig {
@@ -31,6 +43,10 @@ pub struct GenerateConfig {
     pub preference: Preference,
     /// Blocks below this stay where they are.
     pub min_block_bytes: u64,
+    /// Which blocks may leave.
+    pub movable: Movable,
+    /// The most bytes that swaps of one step may send away. A block counts each time it leaves.
+    pub swap_bytes_max: u64,
     /// Memory to leave unused below the limit.
     pub reserve_bytes: u64,
     /// How many placements to simulate, at most. More take longer and may find a faster plan.
@@ -42,6 +58,8 @@ impl Default for GenerateConfig {
         GenerateConfig {
             preference: Preference::default(),
             min_block_bytes: 1 << 20,
+            movable: Movable::default(),
+            swap_bytes_max: u64::MAX,
             reserve_bytes: 0,
             effort: 8,
         }

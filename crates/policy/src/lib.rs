@@ -85,8 +85,8 @@ pub use file::{
 };
 pub use filter::Exclusion;
 pub use generate::{
-    Decision, GenerateConfig, Generated, Preference, Reason, RecomputeOption, Replayable,
-    Treatment, generate, replayable_blocks,
+    Decision, GenerateConfig, Generated, Movable, Preference, Reason, RecomputeOption, Replayable,
+    Treatment, generate, is_deterministic, replayable_blocks,
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};

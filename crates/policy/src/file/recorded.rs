@@ -8,13 +8,12 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use serde::Deserialize;
-use swap_core::{
-    AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp,
-};
+use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
 
 use super::RecordedConfig;
 use crate::check::check_trace;
 use crate::error::{FileError, RecordedFault};
+use crate::generate::is_deterministic;
 
 /// No device keeps an op busy for longer; more is a broken clock.
 const OP_US_MAX: f64 = 1e10;
@@ -218,7 +217,7 @@ impl<'a> Reader<'a> {
             name: op.name.clone().into_owned(),
             depth: op.depth,
             device_us: if outermost { op.us } else { 0.0 },
-            replayable: false,
+            replayable: outermost && is_deterministic(&op.name),
         });
         for &tensor in &op.reads {
             if !op.writes.contains(&tensor) {

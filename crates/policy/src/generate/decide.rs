@@ -109,7 +109,7 @@ pub(super) fn decide(
     for decision in &decisions {
         leaves[decision.block.0 as usize] = true;
     }
-    let exclusions = exclusion(trace, usage, machine, config.min_block_bytes, need);
+    let exclusions = exclusion(trace, usage, machine, config, need);
     for (index, block) in trace.blocks.iter().enumerate().filter(|&(index, _)| !leaves[index]) {
         let reason = match exclusions[index] {
             _ if selection.choices.is_empty() && selection.excess.is_none() => Reason::Fits,

@@ -7,7 +7,7 @@
 
 use swap_core::{Origin, Trace, TraceEvent};
 
-use super::{GenerateConfig, Preference, RecomputeOption};
+use super::{GenerateConfig, Movable, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
 use crate::machine::Machine;
@@ -107,6 +107,8 @@ struct Selector<'a> {
     machine: &'a Machine,
     options: &'a [RecomputeOption],
     preference: Preference,
+    /// Bytes that swaps may still send away.
+    swap_bytes_left: u64,
     curve: Curve,
     host: Curve,
     out_free: FreeTime,
@@ -138,6 +140,9 @@ pub(crate) fn select(
     slot_us.push(0.0);
     let mut gaps = find_gaps(trace, usage);
     gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= config.min_block_bytes);
+    if config.movable == Movable::Activations {
+        gaps.retain(|gap| trace.blocks[gap.block as usize].origin != Origin::Persistent);
+    }
     let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
     let mut selector = Selector {
         trace,
@@ -145,6 +150,7 @@ pub(crate) fn select(
         machine,
         options,
         preference: config.preference,
+        swap_bytes_left: config.swap_bytes_max,
         weight: weights(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
@@ -310,7 +316,8 @@ impl Selector<'_> {
                 // The host copy is also there while the block is on its way.
                 let span = (count + 2).min(self.usage.slot_count());
                 let start = start + self.usage.slot_count() - 1;
-                self.host.max_over(start, span) + size_bytes <= room
+                self.size_bytes(gap.block) <= self.swap_bytes_left
+                    && self.host.max_over(start, span) + size_bytes <= room
             }
             Mode::Recompute => {
                 let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
@@ -372,6 +379,7 @@ impl Selector<'_> {
                 self.out_free.take(before.0, before.1, out_us, false);
                 self.in_free.take(after.0, after.1, in_us, true);
                 self.on_host[gap.version as usize] = true;
+                self.swap_bytes_left -= self.size_bytes(gap.block);
                 let slot_count = self.usage.slot_count();
                 let (start, count) = gap.cover();
                 self.host.add(start + slot_count - 1, (count + 2).min(slot_count), size_bytes);

@@ -21,6 +21,7 @@ enum Device {
     Seeded(u64),
     ByTime,
     Threads,
+    MappedAhead,
 }
 
 impl Device {
@@ -29,6 +30,11 @@ impl Device {
             Device::Seeded(seed) => HostConfig::lockstep(capacity_bytes, seed),
             Device::ByTime => HostConfig::by_time(capacity_bytes),
             Device::Threads => HostConfig::threads(capacity_bytes),
+            // Another thread of the engine maps.
+            Device::MappedAhead => HostConfig {
+                map_waits_for_copies: true,
+                ..HostConfig::threads(capacity_bytes)
+            },
         }
     }
 }
@@ -53,6 +59,7 @@ fn device() -> impl Strategy<Value = Device> {
         12 => any::<u64>().prop_map(Device::Seeded),
         2 => Just(Device::ByTime),
         1 => Just(Device::Threads),
+        1 => Just(Device::MappedAhead),
     ]
 }
 

@@ -12,7 +12,7 @@ mod place;
 mod select;
 
 pub use decide::{Decision, Reason, Treatment};
-pub use deterministic::is_deterministic;
+pub use deterministic::{is_deterministic, mark_replayable};
 use place::{Placement, Placer};
 use select::{by_slot, need_curve, select};
 

@@ -86,7 +86,7 @@ pub use file::{
 pub use filter::Exclusion;
 pub use generate::{
     Decision, GenerateConfig, Generated, Movable, Preference, Reason, RecomputeOption, Replayable,
-    Treatment, generate, is_deterministic, replayable_blocks,
+    Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, Measured, Planner, Prediction, Proposal};

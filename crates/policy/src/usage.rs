@@ -79,6 +79,8 @@ pub(crate) struct Usage {
     /// Uses by block, in order.
     uses: Vec<Use>,
     uses_start: Vec<u32>,
+    /// By use: the event of the next write from it on, or the number of events.
+    next_write: Vec<u32>,
     /// The event that frees each block, or [`NONE`].
     pub(crate) freed: Vec<u32>,
     /// Which block of the next step each block is, or [`NONE`].
@@ -108,6 +110,7 @@ impl Usage {
             op_end: vec![0; trace.ops.len()],
             uses: Vec::new(),
             uses_start: Vec::new(),
+            next_write: Vec::new(),
             freed: vec![NONE; trace.blocks.len()],
             successor: Vec::new(),
             predecessor: Vec::new(),
@@ -231,6 +234,17 @@ impl Usage {
                 *place += 1;
             }
         }
+        self.next_write = vec![trace.events.len() as u32; self.uses.len()];
+        for block in 0..trace.blocks.len() {
+            let mut next = trace.events.len() as u32;
+            for place in (self.uses_start[block]..self.uses_start[block + 1]).rev() {
+                let use_ = self.uses[place as usize];
+                if use_.mode.is_some_and(AccessMode::writes) {
+                    next = use_.event;
+                }
+                self.next_write[place as usize] = next;
+            }
+        }
     }
 
     /// The blocks alive at the step's end are the next step's persistent ones, in order. Where
@@ -280,12 +294,14 @@ impl Usage {
         let mut until = trace.events.len();
         for event in &trace.events[begin..end] {
             if let TraceEvent::Touch(block, mode) = *event {
-                // An op that changes its input cannot run twice.
-                if mode == AccessMode::ReadWrite {
+                // An op that changes its input cannot run twice; but what it made itself is none.
+                let own = self.uses(block.0 as usize)[0].event as usize > begin;
+                let own = own && trace.blocks[block.0 as usize].origin != Origin::Persistent;
+                if mode == AccessMode::ReadWrite && !own {
                     return;
                 }
                 until = until.min(self.first_change(trace, block, end));
-                touches.push((block, mode));
+                touches.push((block, if mode.writes() { AccessMode::Write } else { mode }));
             }
         }
         let recipe = Recipe {
@@ -307,11 +323,10 @@ impl Usage {
     /// The first event after `after` that changes or frees a block.
     fn first_change(&self, trace: &Trace, block: BlockIndex, after: usize) -> usize {
         let index = block.0 as usize;
-        let write = self
-            .uses(index)
-            .iter()
-            .find(|use_| use_.event as usize > after && use_.mode.is_some_and(AccessMode::writes));
-        let write = write.map_or(trace.events.len(), |use_| use_.event as usize);
+        let next = self.uses(index).partition_point(|use_| use_.event as usize <= after);
+        let place = self.uses_start[index] as usize + next;
+        let found = next < self.uses(index).len();
+        let write = if found { self.next_write[place] as usize } else { trace.events.len() };
         let freed = self.freed[index];
         // A block may be freed by the very op that touches it.
         if freed == NONE { write } else { write.min(freed as usize) }

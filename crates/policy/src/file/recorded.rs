@@ -13,7 +13,7 @@ use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, Trac
 use super::RecordedConfig;
 use crate::check::check_trace;
 use crate::error::{FileError, RecordedFault};
-use crate::generate::is_deterministic;
+use crate::generate::mark_replayable;
 
 /// No device keeps an op busy for longer; more is a broken clock.
 const OP_US_MAX: f64 = 1e10;
@@ -59,7 +59,8 @@ pub(super) fn read(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<
     let file: FileMirror<'_> = serde_json::from_slice(json).map_err(malformed)?;
     let broken = |fault| FileError::Recorded { path: path.to_owned(), fault };
     check(&file).map_err(broken)?;
-    let trace = Reader::new(&file, config).read();
+    let mut trace = Reader::new(&file, config).read();
+    mark_replayable(&mut trace);
     check_trace(&trace).map_err(|fault| FileError::Trace { path: path.to_owned(), fault })?;
     Ok(trace)
 }
@@ -217,7 +218,7 @@ impl<'a> Reader<'a> {
             name: op.name.clone().into_owned(),
             depth: op.depth,
             device_us: if outermost { op.us } else { 0.0 },
-            replayable: outermost && is_deterministic(&op.name),
+            replayable: false,
         });
         for &tensor in &op.reads {
             if !op.writes.contains(&tensor) {

@@ -180,8 +180,10 @@ impl Placer<'_> {
             let gap = gap(leave);
             let wish = match departure {
                 Departure::AtOnce => gap.from,
-                Departure::WhenFree => leave.issue.min(gap.to - 2).min(slot_count - 2),
+                Departure::WhenFree => leave.issue.min(gap.to - 2),
             };
+            // There is no op after which it could leave in the slot after the last one.
+            let wish = wish - i64::from(wish % slot_count == slot_count - 1);
             leave.issue = gap.from;
             if gap.from >= 0 && wish > gap.from {
                 let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
@@ -194,12 +196,22 @@ impl Placer<'_> {
     /// Lets a block stay behind slot `from`, up to `wish` at most, as long as there is room.
     /// Returns the last slot that it stays for.
     fn stay_after(&self, curve: &mut [i64], from: i64, wish: i64, size_bytes: u64) -> i64 {
-        let row = |slot: i64| self.usage.slot_row[slot as usize] as usize;
-        let start = row(from + 1);
+        let slot_count = self.usage.slot_count() as i64;
+        let row = |slot: i64| self.unrolled_row(&self.usage.slot_row[..slot_count as usize], slot);
         let highest = self.highest_with(size_bytes);
-        let full = curve[start..row(wish + 1)].iter().position(|&bytes| bytes > highest);
-        let last = full.map_or(wish, |index| i64::from(self.usage.row_slot[start + index]) - 1);
-        raise(&mut curve[start..row(last + 1)], size_bytes);
+        let start = row(from + 1);
+        let parts = around(curve, start, row(wish + 1));
+        let first = parts[0].len();
+        let above = |part: &[i64]| part.iter().position(|&bytes| bytes > highest);
+        let full = above(parts[0]).or_else(|| above(parts[1]).map(|index| first + index));
+        let mut last = full.map_or(wish, |index| {
+            let full_from = start + index as i64;
+            first_slot(from + 1, wish + 1, |slot| row(slot + 1) > full_from) - 1
+        });
+        last -= i64::from(last % slot_count == slot_count - 1);
+        for part in around(curve, start, row(last + 1)) {
+            raise(part, size_bytes);
+        }
         last
     }
 
@@ -207,16 +219,17 @@ impl Placer<'_> {
     /// room from then on. Returns the slot. Both may lie in the next step.
     fn stay_before(&self, curve: &mut [i64], wish: i64, to: i64, size_bytes: u64) -> i64 {
         let highest = self.highest_with(size_bytes);
-        let (start, end) = (self.unrolled_row(wish), self.unrolled_row(to));
+        let row = |slot: i64| self.unrolled_row(&self.usage.begin_row, slot);
+        let (start, end) = (row(wish), row(to));
         let parts = around(curve, start, end);
         let first = parts[0].len();
         let above = |part: &[i64]| part.iter().rposition(|&bytes| bytes > highest);
         let full = above(parts[1]).map(|index| first + index).or_else(|| above(parts[0]));
         let issue = full.map_or(wish, |index| {
             let free_from = start + index as i64 + 1;
-            first_slot(wish, to, |slot| self.unrolled_row(slot) >= free_from)
+            first_slot(wish, to, |slot| row(slot) >= free_from)
         });
-        for part in around(curve, self.unrolled_row(issue), end) {
+        for part in around(curve, row(issue), end) {
             raise(part, size_bytes);
         }
         issue
@@ -227,11 +240,10 @@ impl Placer<'_> {
         self.room_bytes.min(i64::MAX as u64) as i64 - size_bytes as i64
     }
 
-    /// The row at which a slot's op begins, counted on through the steps.
-    fn unrolled_row(&self, slot: i64) -> i64 {
-        let begin_row = &self.usage.begin_row;
-        let slot_count = begin_row.len() as i64;
-        let row = begin_row[slot.rem_euclid(slot_count) as usize];
+    /// A slot's row by a table of them, counted on through the steps.
+    fn unrolled_row(&self, rows: &[u32], slot: i64) -> i64 {
+        let slot_count = rows.len() as i64;
+        let row = rows[slot.rem_euclid(slot_count) as usize];
         i64::from(row) + slot.div_euclid(slot_count) * self.usage.row_slot.len() as i64
     }
 
@@ -301,7 +313,9 @@ impl Placer<'_> {
 
     fn order_leave(&self, item: &Leave, orders: &mut Vec<((u8, u64), Action)>) {
         let gap = &self.selection.choices[item.choice].gap;
-        let block = BlockIndex(gap.block);
+        // Behind the step's end it has its next name.
+        let next_step = item.issue >= self.usage.slot_count() as i64;
+        let block = BlockIndex(if next_step { gap.again } else { gap.block });
         // A block that no op uses leaves at the start.
         let phase = if item.issue < 0 { Phase::Begin } else { Phase::End };
         let action = Action {

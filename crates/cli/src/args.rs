@@ -8,6 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
 use crate::open::DeviceName;
 
+mod step;
+
+pub(crate) use step::{MemoryArg, PlanArgs, Prefer, SimulateArgs};
+
 /// Trains models in less device memory than they ask for, without changing a bit of the result.
 #[derive(Debug, Parser)]
 #[command(name = "smartswap", version, propagate_version = true)]
@@ -35,6 +39,14 @@ pub(crate) enum Command {
     /// Blocks are written, swapped out, swapped in, compared and rewritten by the engine, under a
     /// cap. It shows the speed of swapping, what it costs the host, and that nothing is lost.
     Stress(StressArgs),
+    /// Plan a recorded step for a memory budget, and say what that costs and why
+    ///
+    /// The step is one that `train --out` wrote or that a framework recorded. The plan says which
+    /// tensors leave the device, when, and how they come back. Exit code 1 says that no plan
+    /// reaches the budget.
+    Plan(PlanArgs),
+    /// Show time and memory of a recorded step under a plan
+    Simulate(SimulateArgs),
 }
 
 #[derive(Args, Debug)]
@@ -273,7 +285,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return "error: name a command: train, max-model, doctor or stress (see smartswap --help)"
+        return "error: name a command: train, max-model, doctor, stress, plan or simulate \
+                (see smartswap --help)"
             .to_owned();
     }
     let text = error.to_string();

@@ -6,6 +6,8 @@
 //! | `max-model` | finds the largest model that trains under a cap, without and with swapping |
 //! | `doctor` | says what this machine and its devices can do |
 //! | `stress` | moves more data than fits through a device, and compares each word |
+//! | `plan` | plans a recorded step for a memory budget |
+//! | `simulate` | shows time and memory of a recorded step under a plan |
 //!
 //! The model is written against the public crates alone, so it is also the longest example of
 //! their use. Without an accelerator everything runs on the embedded software device.
@@ -27,10 +29,12 @@ mod gpt;
 mod max_model;
 mod open;
 mod pace;
+mod plan;
 mod planner;
 mod preflight;
 mod progress;
 mod report;
+mod simulate;
 mod stress;
 mod text;
 mod train;
@@ -55,6 +59,8 @@ fn main() -> ExitCode {
         Command::MaxModel(args) => max_model::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Stress(args) => stress::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Simulate(args) => simulate::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", one_line(&error));

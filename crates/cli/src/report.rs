@@ -9,6 +9,7 @@ pub(crate) mod json;
 pub(crate) mod run;
 pub(crate) mod table;
 pub(crate) mod timeline;
+pub(crate) mod units;
 
 mod history_chart;
 mod lanes;
@@ -16,7 +17,6 @@ mod scale;
 mod step_chart;
 mod summary;
 mod svg;
-mod units;
 
 #[cfg(test)]
 mod sample;

@@ -310,7 +310,8 @@ fn record(
     }
 }
 
-fn command_line() -> String {
+/// The command as typed.
+pub(crate) fn command_line() -> String {
     let args: Vec<String> =
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     format!("smartswap {}", args.join(" "))

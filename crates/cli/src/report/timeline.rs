@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::lanes;
-use super::run::{Lane, Run, Span, SpanKind};
+use super::run::{Lane, MemoryPoint, Run, Span, SpanKind};
 use super::units;
 
 /// All events belong to one process.
@@ -60,15 +60,29 @@ enum Args {
 ///
 /// When the text cannot be made.
 pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
+    draw(&run.command_line, run.memory_limit_bytes, &run.spans, &run.memory.planned)
+}
+
+/// The same from what it shows: spans in any order, memory in order of time.
+///
+/// # Errors
+///
+/// When the text cannot be made.
+pub(crate) fn draw(
+    command_line: &str,
+    memory_limit_bytes: u64,
+    spans: &[Span],
+    memory: &[MemoryPoint],
+) -> serde_json::Result<String> {
     let mut events = vec![about("process_name", 0, name("SmartSwap: one step"))];
     for (position, lane) in (1..).zip(Lane::ALL) {
         events.push(about("thread_name", position, name(lane.name())));
         events.push(about("thread_sort_index", position, Args::Order { sort_index: position }));
     }
-    for (position, spans) in (1..).zip(lanes::in_order(&run.spans)) {
+    for (position, spans) in (1..).zip(lanes::in_order(spans)) {
         events.extend(spans.iter().map(|span| complete(span, position)));
     }
-    let points = run.memory.planned.iter().filter(|point| point.at_us.is_finite());
+    let points = memory.iter().filter(|point| point.at_us.is_finite());
     events.extend(points.map(|point| Event {
         name: "resident bytes".to_owned(),
         phase: "C",
@@ -81,10 +95,7 @@ pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
     }));
     serde_json::to_string(&Timeline {
         display_time_unit: "ms",
-        other_data: OtherData {
-            command: run.command_line.clone(),
-            memory_limit_bytes: run.memory_limit_bytes,
-        },
+        other_data: OtherData { command: command_line.to_owned(), memory_limit_bytes },
         trace_events: events,
     })
 }

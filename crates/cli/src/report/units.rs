@@ -66,12 +66,12 @@ pub(super) fn trimmed(value: f64, decimals: usize) -> String {
 }
 
 /// Bytes, such as `412 MiB`.
-pub(super) fn bytes(size_bytes: u64) -> String {
+pub(crate) fn bytes(size_bytes: u64) -> String {
     Unit::of_bytes(size_bytes as f64).show(size_bytes as f64)
 }
 
 /// A time given in microseconds, such as `84.2 ms`.
-pub(super) fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     Unit::of_us(us).show(us)
 }
 
@@ -87,13 +87,13 @@ pub(super) fn gb_per_s(size_bytes: u64, us: f64) -> Option<f64> {
 }
 
 /// A share as a whole percentage, such as `48 %`.
-pub(super) fn percent(part: f64, whole: f64) -> String {
+pub(crate) fn percent(part: f64, whole: f64) -> String {
     let share = 100.0 * part / whole;
     if share.is_finite() { format!("{share:.0} %") } else { UNKNOWN.to_owned() }
 }
 
 /// A count with its noun, such as `1 op` or `12,000 ops`.
-pub(super) fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {noun}{plural}", thousands(number))
 }

@@ -1,0 +1,132 @@
+//! The command `plan`: makes a plan for a recorded step and says what it does and why.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use adaptive::{
+    Bytes, GenerateConfig, Generated, JointConfig, Machine, Movable, OpIndex, Shortfall, Treatment,
+    plan_jointly,
+};
+use anyhow::Context as _;
+
+use crate::args::{PlanArgs, Prefer};
+use crate::train::say;
+
+mod holders;
+mod report;
+pub(crate) mod step;
+
+use holders::holders;
+use report::Report;
+use step::Step;
+
+/// Blocks that the line about a budget out of reach names.
+const NAMED_HOLDERS: usize = 4;
+
+/// Runs the command. Exit code 1 says that no plan reaches the budget.
+///
+/// # Errors
+/// One line that says what is wrong and how to mend it.
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let step = Step::open(&args.trace)?;
+    let budget_bytes = args.memory.of_peak(step.peak_bytes);
+    let machine = args.machine.machine(budget_bytes);
+    let started = now();
+    let (made, prefer) = make(args, &step, &machine);
+    let plan_ms = started.elapsed().as_secs_f64() * 1e3;
+    let missing = made.infeasible.or(made.simulation.shortfall);
+    let report = Report { args, step: &step, budget_bytes, made: &made, prefer, plan_ms, missing };
+    if missing.is_none()
+        && let Some(path) = &args.out
+    {
+        adaptive::save(path, &made.plan)?;
+    }
+    if args.json {
+        say(&(report.json().context("cannot write the report")? + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(shortfall) = missing {
+        eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
+        return Ok(ExitCode::from(1));
+    }
+    say(&report.text())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The plan, and what may leave in it.
+fn make(args: &PlanArgs, step: &Step, machine: &Machine) -> (Generated, Prefer) {
+    let plan = |movable: Movable| {
+        let generate = GenerateConfig {
+            min_block_bytes: args.min_size,
+            movable,
+            swap_bytes_max: if args.bucket == 0 { u64::MAX } else { args.bucket },
+            reserve_bytes: args.reserve,
+            effort: args.effort,
+            ..GenerateConfig::default()
+        };
+        let strategy = args.strategy.strategy();
+        plan_jointly(
+            &step.trace,
+            machine,
+            &JointConfig { strategy, generate, ..JointConfig::default() },
+        )
+    };
+    let made = plan(args.prefer.movable());
+    let short = made.infeasible.is_some() || made.simulation.shortfall.is_some();
+    if short && args.prefer == Prefer::Performance {
+        return (plan(Prefer::Memory.movable()), Prefer::Memory);
+    }
+    (made, args.prefer)
+}
+
+/// Why no plan reaches the budget, in one line.
+fn out_of_reach(
+    path: &Path,
+    step: &Step,
+    made: &Generated,
+    budget_bytes: u64,
+    shortfall: Shortfall,
+) -> String {
+    let holders = holders(&step.trace, made, shortfall.op);
+    let used_bytes: u64 =
+        holders.iter().filter(|holder| holder.in_use).map(|holder| holder.size_bytes).sum();
+    let largest: Vec<String> = holders
+        .iter()
+        .take(NAMED_HOLDERS)
+        .map(|holder| {
+            let use_ = if holder.in_use { "in use" } else { "waiting" };
+            format!("{} ({}, {use_})", holder.name, Bytes(holder.size_bytes))
+        })
+        .collect();
+    format!(
+        "no plan runs '{}' in {}: {} more are needed at {}, which uses {} itself; the largest \
+         blocks there are {}; raise --memory to at least {}",
+        path.display(),
+        Bytes(budget_bytes),
+        Bytes(shortfall.missing_bytes),
+        step.op_label(shortfall.op),
+        Bytes(used_bytes),
+        if largest.is_empty() { "small ones".to_owned() } else { largest.join(", ") },
+        budget_bytes + shortfall.missing_bytes,
+    )
+}
+
+/// Whether a decision has its block away while an op runs.
+fn is_away(decision: &adaptive::Decision, op: OpIndex) -> bool {
+    if decision.treatment == Treatment::Keep {
+        return false;
+    }
+    let left = decision.leaves_after.is_none_or(|from| from < op);
+    let not_back = decision.returns_before.is_none_or(|to| op < to);
+    match (decision.leaves_after, decision.returns_before) {
+        // Round the end of the step.
+        (Some(from), Some(to)) if to <= from => left || not_back,
+        _ => left && not_back,
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // How long planning takes is part of what is shown.
+fn now() -> Instant {
+    Instant::now()
+}

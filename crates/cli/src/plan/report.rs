@@ -1,0 +1,305 @@
+//! What a plan does and why, as text and as the JSON object.
+
+use std::fmt::Write as _;
+
+use adaptive::{Decision, Generated, Shortfall, Treatment};
+use serde::Serialize;
+
+use super::holders::holders;
+use super::step::Step;
+use crate::args::{MemoryArg, PlanArgs, Prefer};
+use crate::report::units;
+
+/// Rows of the table in the terminal.
+const ROWS_MAX: usize = 40;
+/// Blocks listed where memory is short.
+const HOLDERS_MAX: usize = 16;
+
+/// Everything that is shown of a plan.
+pub(super) struct Report<'a> {
+    pub(super) args: &'a PlanArgs,
+    pub(super) step: &'a Step,
+    pub(super) budget_bytes: u64,
+    pub(super) made: &'a Generated,
+    /// What may leave in the plan.
+    pub(super) prefer: Prefer,
+    pub(super) plan_ms: f64,
+    /// Set if no plan reaches the budget.
+    pub(super) missing: Option<Shortfall>,
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    trace: String,
+    op_count: usize,
+    strategy: &'static str,
+    prefer: &'static str,
+    budget_bytes: u64,
+    peak_before_bytes: u64,
+    peak_bytes: u64,
+    held_bytes_peak: u64,
+    host_bytes_peak: u64,
+    recorded_us: f64,
+    baseline_us: f64,
+    step_us: f64,
+    bound_us: f64,
+    gap_fraction: f64,
+    swapped_out_bytes: u64,
+    swapped_in_bytes: u64,
+    recomputed_ops: u64,
+    recomputed_us: f64,
+    stall_us: f64,
+    misses: u64,
+    rescues: u64,
+    plan_ms: f64,
+    infeasible: Option<u64>,
+    short_at: Option<ShortAt<'a>>,
+    decisions: Vec<DecisionObject<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShortAt<'a> {
+    op: u32,
+    op_name: Option<&'a str>,
+    largest_blocks: Vec<HolderObject>,
+}
+
+#[derive(Serialize)]
+struct HolderObject {
+    block: u32,
+    name: String,
+    size_bytes: u64,
+    in_use: bool,
+}
+
+#[derive(Serialize)]
+struct DecisionObject<'a> {
+    block: u32,
+    name: &'a str,
+    size_bytes: u64,
+    treatment: &'static str,
+    leaves_after: Option<u32>,
+    returns_before: Option<u32>,
+    reason: String,
+    added_us: f64,
+}
+
+impl Report<'_> {
+    /// The part of the step by which the plan misses the bound.
+    fn gap_fraction(&self) -> f64 {
+        let gap_us = (self.made.added_us() - self.made.bound_us).max(0.0);
+        let step_us = self.made.simulation.step_us;
+        if step_us > 0.0 { gap_us / step_us } else { 0.0 }
+    }
+
+    /// The JSON object, on one line.
+    pub(super) fn json(&self) -> serde_json::Result<String> {
+        let Report { args, step, made, .. } = self;
+        let simulation = &made.simulation;
+        serde_json::to_string(&Object {
+            trace: args.trace.display().to_string(),
+            op_count: step.trace.ops.len(),
+            strategy: args.strategy.name(),
+            prefer: self.prefer.name(),
+            budget_bytes: self.budget_bytes,
+            peak_before_bytes: step.peak_bytes,
+            peak_bytes: simulation.resident_bytes_peak,
+            held_bytes_peak: simulation.held_bytes_peak,
+            host_bytes_peak: simulation.host_bytes_peak,
+            recorded_us: step.trace.step_us,
+            baseline_us: made.unlimited_us,
+            step_us: simulation.step_us,
+            bound_us: made.bound_us,
+            gap_fraction: self.gap_fraction(),
+            swapped_out_bytes: simulation.swapped_out_bytes,
+            swapped_in_bytes: simulation.swapped_in_bytes,
+            recomputed_ops: simulation.recomputed_ops,
+            recomputed_us: simulation.recomputed_us,
+            stall_us: simulation.stall_us,
+            misses: simulation.misses,
+            rescues: simulation.rescues,
+            plan_ms: self.plan_ms,
+            infeasible: self.missing.map(|shortfall| shortfall.missing_bytes),
+            short_at: self.missing.map(|shortfall| self.short_at(shortfall)),
+            decisions: made.decisions.iter().map(decision_object).collect(),
+        })
+    }
+
+    fn short_at(&self, shortfall: Shortfall) -> ShortAt<'_> {
+        let op = self.step.trace.ops.get(shortfall.op.0 as usize);
+        let holder = |holder: super::holders::Holder| HolderObject {
+            block: holder.block.0,
+            name: holder.name,
+            size_bytes: holder.size_bytes,
+            in_use: holder.in_use,
+        };
+        let holders = holders(&self.step.trace, self.made, shortfall.op);
+        ShortAt {
+            op: shortfall.op.0,
+            op_name: op.map(|op| op.name.as_str()),
+            largest_blocks: holders.into_iter().take(HOLDERS_MAX).map(holder).collect(),
+        }
+    }
+
+    /// The text for the terminal.
+    pub(super) fn text(&self) -> String {
+        let mut text = self.figures();
+        text.push('\n');
+        text.push_str(&self.table());
+        text
+    }
+
+    fn figures(&self) -> String {
+        let Report { args, step, made, budget_bytes, .. } = self;
+        let simulation = &made.simulation;
+        let (baseline_us, step_us) = (made.unlimited_us, simulation.step_us);
+        let share = match args.memory {
+            MemoryArg::Percent(percent) => format!("{percent} % of the step's own peak"),
+            MemoryArg::Bytes(_) => {
+                let share = units::percent(*budget_bytes as f64, step.peak_bytes as f64);
+                format!("{share} of the step's own peak")
+            }
+        };
+        let fell_back = self.prefer != args.prefer;
+        let moves = match self.prefer {
+            Prefer::Performance => "activations",
+            Prefer::Memory if fell_back => {
+                "weights and optimizer state too: activations alone cannot reach the budget"
+            }
+            Prefer::Memory => "activations, weights and optimizer state",
+        };
+        let more = 100.0 * (step_us - baseline_us) / baseline_us.max(f64::MIN_POSITIVE);
+        let mut text = String::new();
+        let mut line = |name: &str, words: String| {
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "{name:<12}{words}");
+        };
+        line(
+            "step",
+            format!(
+                "{}: {}, recorded in {}",
+                args.trace.display(),
+                units::count(step.trace.ops.len() as u64, "op"),
+                units::time(step.trace.step_us)
+            ),
+        );
+        line("budget", format!("{}, {share}", units::bytes(*budget_bytes)));
+        line("strategy", format!("{}; may leave: {moves}", args.strategy.name()));
+        line(
+            "peak",
+            format!(
+                "{} before, {} after; {} with the cache",
+                units::bytes(step.peak_bytes),
+                units::bytes(simulation.resident_bytes_peak),
+                units::bytes(simulation.held_bytes_peak)
+            ),
+        );
+        line(
+            "step time",
+            format!(
+                "{} before, {} after: {more:.2} % more",
+                units::time(baseline_us),
+                units::time(step_us)
+            ),
+        );
+        line(
+            "swapped",
+            format!(
+                "{} out, {} in; at most {} on the host",
+                units::bytes(simulation.swapped_out_bytes),
+                units::bytes(simulation.swapped_in_bytes),
+                units::bytes(simulation.host_bytes_peak)
+            ),
+        );
+        line(
+            "recomputed",
+            format!(
+                "{}, {}",
+                units::count(simulation.recomputed_ops, "op"),
+                units::time(simulation.recomputed_us)
+            ),
+        );
+        line("stalls", units::time(simulation.stall_us));
+        if !simulation.went_to_plan() {
+            let (misses, rescues) = (simulation.misses, simulation.rescues);
+            line("on demand", format!("{misses} touches of blocks away, {rescues} evictions"));
+        }
+        line(
+            "bound",
+            format!(
+                "no plan adds less than {}; this one adds {}: a gap of {:.2} % of the step",
+                units::time(made.bound_us),
+                units::time(made.added_us().max(0.0)),
+                100.0 * self.gap_fraction()
+            ),
+        );
+        line("planned in", units::time(self.plan_ms * 1e3));
+        text
+    }
+
+    /// What becomes of the largest blocks, and why.
+    fn table(&self) -> String {
+        let mut decisions: Vec<&Decision> = self.made.decisions.iter().collect();
+        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
+        let hidden = decisions.len().saturating_sub(ROWS_MAX);
+        decisions.truncate(ROWS_MAX);
+        let mut rows = vec![
+            ["tensor", "size", "choice", "away after", "until", "adds", "why"].map(str::to_owned),
+        ];
+        rows.extend(decisions.into_iter().map(|decision| self.row(decision)));
+        let width =
+            |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; 7] = std::array::from_fn(width);
+        let mut text = String::new();
+        for row in &rows {
+            let cells: Vec<String> =
+                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+        if hidden > 0 {
+            // Writing to a text cannot fail.
+            let _ = writeln!(text, "and {hidden} more of the same size or smaller: see --json");
+        }
+        text
+    }
+
+    fn row(&self, decision: &Decision) -> [String; 7] {
+        let stays = decision.treatment == Treatment::Keep;
+        let op = |op: Option<adaptive::OpIndex>, none: &str| match op {
+            _ if stays => String::new(),
+            Some(op) => self.step.op_label(op),
+            None => none.to_owned(),
+        };
+        [
+            decision.name.clone(),
+            units::bytes(decision.size_bytes),
+            treatment(decision.treatment).to_owned(),
+            op(decision.leaves_after, "the step's start"),
+            op(decision.returns_before, "the step's end"),
+            if stays { String::new() } else { units::time(decision.added_us) },
+            decision.reason.to_string(),
+        ]
+    }
+}
+
+fn treatment(treatment: Treatment) -> &'static str {
+    match treatment {
+        Treatment::Keep => "keep",
+        Treatment::Swap => "swap",
+        Treatment::Recompute => "recompute",
+    }
+}
+
+fn decision_object(decision: &Decision) -> DecisionObject<'_> {
+    DecisionObject {
+        block: decision.block.0,
+        name: &decision.name,
+        size_bytes: decision.size_bytes,
+        treatment: treatment(decision.treatment),
+        leaves_after: decision.leaves_after.map(|op| op.0),
+        returns_before: decision.returns_before.map(|op| op.0),
+        reason: decision.reason.to_string(),
+        added_us: decision.added_us,
+    }
+}

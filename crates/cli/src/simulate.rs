@@ -1,0 +1,193 @@
+//! The command `simulate`: time and memory of a recorded step under a plan.
+
+use std::process::ExitCode;
+
+use adaptive::{Bytes, CopySpan, Direction, Plan, Simulation, simulate};
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::args::SimulateArgs;
+use crate::collect;
+use crate::plan::step::{MEMORY_ENDLESS, Step};
+use crate::report::run::{Span, SpanKind};
+use crate::report::{timeline, units};
+use crate::train::{command_line, say};
+
+#[derive(Serialize)]
+struct Object {
+    trace: String,
+    op_count: usize,
+    budget_bytes: Option<u64>,
+    peak_before_bytes: u64,
+    peak_bytes: u64,
+    held_bytes_peak: u64,
+    host_bytes_peak: u64,
+    baseline_us: f64,
+    step_us: f64,
+    swapped_out_bytes: u64,
+    swapped_in_bytes: u64,
+    clean_swap_outs: u64,
+    recomputed_ops: u64,
+    recomputed_us: f64,
+    stall_us: f64,
+    misses: u64,
+    rescues: u64,
+    infeasible: Option<u64>,
+}
+
+/// Runs the command. Exit code 1 says that memory runs out.
+///
+/// # Errors
+/// One line that says what is wrong and how to mend it.
+pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
+    let step = Step::open(&args.trace)?;
+    let plan = match &args.plan {
+        Some(path) => {
+            let plan = adaptive::load(path)?;
+            step.check_plan(&plan, path, &args.trace)?;
+            plan
+        }
+        None => Plan::default(),
+    };
+    let budget_bytes = args.memory.map(|memory| memory.of_peak(step.peak_bytes));
+    let machine = args.machine.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
+    let simulation = simulate(&step.trace, &plan, &machine);
+    if let Some(path) = &args.timeline {
+        let memory = collect::memory(&step.trace, Some(&plan), &machine, &[]);
+        let spans = spans(&step, &simulation);
+        let limit_bytes = budget_bytes.unwrap_or(simulation.held_bytes_peak);
+        let text = timeline::draw(&command_line(), limit_bytes, &spans, &memory.planned)?;
+        adaptive::save_bytes(path, text.as_bytes())?;
+    }
+    if args.json {
+        let object = object(args, &step, budget_bytes, &simulation);
+        let text = serde_json::to_string(&object).context("cannot write the report")?;
+        say(&(text + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(shortfall) = simulation.shortfall {
+        eprintln!(
+            "error: '{}' runs out of memory at {}: {} are missing of {}; raise --memory, or make \
+             a plan for it with smartswap plan",
+            args.trace.display(),
+            step.op_label(shortfall.op),
+            Bytes(shortfall.missing_bytes),
+            Bytes(machine.limit_bytes),
+        );
+        return Ok(ExitCode::from(1));
+    }
+    say(&text(&step, budget_bytes, &simulation))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn object(
+    args: &SimulateArgs,
+    step: &Step,
+    budget_bytes: Option<u64>,
+    simulation: &Simulation,
+) -> Object {
+    Object {
+        trace: args.trace.display().to_string(),
+        op_count: step.trace.ops.len(),
+        budget_bytes,
+        peak_before_bytes: step.peak_bytes,
+        peak_bytes: simulation.resident_bytes_peak,
+        held_bytes_peak: simulation.held_bytes_peak,
+        host_bytes_peak: simulation.host_bytes_peak,
+        baseline_us: step.baseline_us,
+        step_us: simulation.step_us,
+        swapped_out_bytes: simulation.swapped_out_bytes,
+        swapped_in_bytes: simulation.swapped_in_bytes,
+        clean_swap_outs: simulation.clean_swap_outs,
+        recomputed_ops: simulation.recomputed_ops,
+        recomputed_us: simulation.recomputed_us,
+        stall_us: simulation.stall_us,
+        misses: simulation.misses,
+        rescues: simulation.rescues,
+        infeasible: simulation.shortfall.map(|shortfall| shortfall.missing_bytes),
+    }
+}
+
+fn text(step: &Step, budget_bytes: Option<u64>, simulation: &Simulation) -> String {
+    let more =
+        100.0 * (simulation.step_us - step.baseline_us) / step.baseline_us.max(f64::MIN_POSITIVE);
+    let budget = budget_bytes.map_or_else(|| "no limit".to_owned(), units::bytes);
+    let lines = [
+        ("budget", budget),
+        (
+            "peak",
+            format!(
+                "{} without a plan, {} with it; {} with the cache",
+                units::bytes(step.peak_bytes),
+                units::bytes(simulation.resident_bytes_peak),
+                units::bytes(simulation.held_bytes_peak)
+            ),
+        ),
+        (
+            "step time",
+            format!(
+                "{} without a plan, {} with it: {more:.2} % more",
+                units::time(step.baseline_us),
+                units::time(simulation.step_us)
+            ),
+        ),
+        (
+            "swapped",
+            format!(
+                "{} out, {} in; {} left without a copy; at most {} on the host",
+                units::bytes(simulation.swapped_out_bytes),
+                units::bytes(simulation.swapped_in_bytes),
+                units::count(simulation.clean_swap_outs, "block"),
+                units::bytes(simulation.host_bytes_peak)
+            ),
+        ),
+        (
+            "recomputed",
+            format!(
+                "{}, {}",
+                units::count(simulation.recomputed_ops, "op"),
+                units::time(simulation.recomputed_us)
+            ),
+        ),
+        ("stalls", units::time(simulation.stall_us)),
+        (
+            "on demand",
+            format!(
+                "{} touches of blocks away, {} evictions",
+                simulation.misses, simulation.rescues
+            ),
+        ),
+    ];
+    lines.map(|(name, words)| format!("{name:<12}{words}\n")).concat()
+}
+
+/// What the three engines do in the step.
+fn spans(step: &Step, simulation: &Simulation) -> Vec<Span> {
+    let trace = &step.trace;
+    let outermost = trace.ops.iter().zip(&simulation.ops).filter(|(op, _)| op.depth == 0);
+    let ops = outermost.map(|(op, span)| Span {
+        kind: SpanKind::Op,
+        name: op.name.clone(),
+        start_us: span.start_us,
+        end_us: span.end_us,
+        size_bytes: 0,
+    });
+    let replays = simulation.replays.iter().map(|replay| Span {
+        kind: SpanKind::Replay,
+        name: step.op_label(replay.op),
+        start_us: replay.span.start_us,
+        end_us: replay.span.end_us,
+        size_bytes: 0,
+    });
+    let copies = simulation.copies.iter().map(|copy: &CopySpan| Span {
+        kind: match copy.direction {
+            Direction::Out => SpanKind::SwapOut,
+            Direction::In => SpanKind::SwapIn,
+        },
+        name: trace.blocks[copy.block.0 as usize].name.clone(),
+        start_us: copy.span.start_us,
+        end_us: copy.span.end_us,
+        size_bytes: copy.size_bytes,
+    });
+    ops.chain(replays).chain(copies).collect()
+}

@@ -61,6 +61,7 @@
 
 #![forbid(unsafe_code)]
 
+mod baseline;
 mod bound;
 mod candidate;
 mod check;
@@ -77,6 +78,7 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
+pub use baseline::{Baseline, BaselineRun, run_baseline};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use error::{FileError, PlanFault, RecordedFault};

@@ -14,6 +14,7 @@ use crate::error::PlanFault;
 
 mod crash;
 mod model;
+mod recorded;
 
 fn block(index: u32, origin: Origin) -> PlanBlock {
     PlanBlock { index: BlockIndex(index), size_bytes: 8 << 20, origin }
@@ -263,7 +264,8 @@ proptest! {
         let from = at.index(file.len() + 1);
         file.splice(from..(from + bytes.len()).min(file.len()), bytes);
         let is_plan = read(&file).is_ok();
-        let is_trace = read_trace(&file, Path::new("trace.json"), &RecordedConfig::default()).is_ok();
+        let config = RecordedConfig::default();
+        let is_trace = read_trace(&file, Path::new("trace.json"), &config).is_ok();
         prop_assert!(!(is_plan && is_trace));
     }
 }

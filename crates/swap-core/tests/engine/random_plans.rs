@@ -31,10 +31,9 @@ impl Device {
             Device::ByTime => HostConfig::by_time(capacity_bytes),
             Device::Threads => HostConfig::threads(capacity_bytes),
             // Another thread of the engine maps.
-            Device::MappedAhead => HostConfig {
-                map_waits_for_copies: true,
-                ..HostConfig::threads(capacity_bytes)
-            },
+            Device::MappedAhead => {
+                HostConfig { map_waits_for_copies: true, ..HostConfig::threads(capacity_bytes) }
+            }
         }
     }
 }

@@ -7,6 +7,10 @@
 
 use swap_core::{Origin, Trace, TraceEvent};
 
+mod replays;
+
+use replays::{Replays, Way};
+
 use crate::candidate::{Gap, find_gaps};
 use crate::generate::RecomputeOption;
 use crate::machine::{Link, Machine};
@@ -28,14 +32,10 @@ pub(crate) fn bound_us(
     let gaps = find_gaps(trace, usage);
     let first = first_leaves(&gaps, slot_count);
     let over: Vec<Gap> = gaps.into_iter().filter(|gap| gap.covers(peak, slot_count)).collect();
-    let cheapest = options
-        .iter()
-        .map(|option| option.replay_us / trace.blocks[option.block.0 as usize].size_bytes as f64)
-        .fold(f64::INFINITY, f64::min);
     let window = Window {
         trace,
         link: machine.link,
-        replay_us_per_byte: cheapest,
+        replays: Replays::new(trace, usage, options, &over),
         excess_bytes,
         peak,
         times_us: slot_starts(trace, usage),
@@ -175,7 +175,7 @@ impl Forced<'_> {
 struct Window<'a> {
     trace: &'a Trace,
     link: Link,
-    replay_us_per_byte: f64,
+    replays: Replays,
     excess_bytes: u64,
     peak: usize,
     /// When each slot of this step and the next starts.
@@ -193,35 +193,13 @@ struct Part {
 
 impl Window<'_> {
     /// What must be added so that the bytes of both ways are moved or made again.
-    ///
-    /// A replay saves both ways its bytes, and its time is time for copies back.
     fn added_us(&self, out: Option<&Part>, back: Option<&Part>) -> f64 {
-        let replays = self.replay_us_per_byte;
-        let missing_us = |part: Option<&Part>, rate: f64, replay_us: f64| {
+        let way = |part: Option<&Part>, bytes_per_us: f64| {
             let part = part.filter(|part| part.bytes > 0.0)?;
-            let saved = if replay_us > 0.0 { replay_us / replays } else { 0.0 };
-            Some(((part.bytes - saved) / rate - part.window_us).max(0.0))
+            Some(Way { bytes: part.bytes, bytes_per_us, window_us: part.window_us })
         };
-        let (out_rate, in_rate) = (self.link.out_bytes_per_us, self.link.in_bytes_per_us);
-        let total_us = |replay_us: f64| {
-            let out_us = missing_us(out, out_rate, replay_us).unwrap_or(0.0);
-            let back_us = missing_us(back, in_rate, replay_us).unwrap_or(0.0);
-            replay_us + out_us + (back_us - replay_us).max(0.0)
-        };
-        let mut least_us = total_us(0.0);
-        if replays.is_finite() {
-            // The sum has its least value where one of its parts becomes 0.
-            let out_done = out.map(|part| (part.bytes - out_rate * part.window_us) * replays);
-            let late = |part: &Part| part.bytes - in_rate * part.window_us;
-            let back_done = back.map(|part| late(part) * replays / (in_rate * replays + 1.0));
-            for replay_us in out_done.into_iter().chain(back_done) {
-                least_us = least_us.min(total_us(replay_us.max(0.0)));
-            }
-            if replays == 0.0 {
-                return 0.0;
-            }
-        }
-        least_us
+        let link = &self.link;
+        self.replays.added_us(way(out, link.out_bytes_per_us), way(back, link.in_bytes_per_us))
     }
 
     /// The most that must be added on the way out and on the way back, in parts of the step that
@@ -231,12 +209,13 @@ impl Window<'_> {
         let mut bound_us: f64 = 0.0;
         // The worst part of the way out among the first so many.
         let mut worst: Vec<usize> = Vec::with_capacity(out.len());
+        let mut worst_us = f64::NEG_INFINITY;
         for (index, part) in out.iter().enumerate() {
             let added_us = self.added_us(Some(part), None);
             bound_us = bound_us.max(added_us);
-            let last = worst.last().copied();
-            let above = |&other: &usize| self.added_us(Some(&out[other]), None) >= added_us;
-            worst.push(last.filter(above).unwrap_or(index));
+            let last = worst.last().copied().filter(|_| worst_us >= added_us);
+            worst_us = worst_us.max(added_us);
+            worst.push(last.unwrap_or(index));
         }
         for part in back {
             let apart = out.partition_point(|other| other.distance + part.distance <= slot_count);

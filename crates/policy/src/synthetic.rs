@@ -2,9 +2,11 @@
 
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
 
+mod large;
 mod random;
 mod transformer;
 
+pub use large::{LargeShape, large_trace};
 pub use random::{RandomShape, random_trace};
 pub use transformer::{TransformerShape, transformer_trace};
 

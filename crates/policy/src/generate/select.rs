@@ -13,9 +13,10 @@ use crate::curve::{Curve, FreeTime};
 use crate::machine::Machine;
 use crate::usage::{Recipe, Usage};
 
-/// What hidden link time counts for, beside time added to the step. It only decides between
-/// moves that add nothing.
-const HIDDEN_SHARE: f64 = 0.01;
+/// What hidden link time counts for, beside time added to the step. The first share only decides
+/// between moves that add nothing; higher ones keep the link free for others, which helps where
+/// blocks can be made again.
+pub(super) const HIDDEN_SHARES: [f64; 6] = [0.01, 0.1, 0.03, 0.3, 0.6, 1.0];
 
 /// How a block is got rid of and back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +108,7 @@ struct Selector<'a> {
     machine: &'a Machine,
     options: &'a [RecomputeOption],
     preference: Preference,
+    hidden_share: f64,
     /// Bytes that swaps may still send away.
     swap_bytes_left: u64,
     curve: Curve,
@@ -133,6 +135,7 @@ pub(crate) fn select(
     machine: &Machine,
     options: &[RecomputeOption],
     config: &GenerateConfig,
+    hidden_share: f64,
 ) -> Selection {
     let need = need_curve(trace, usage);
     let mut slot_us: Vec<f64> =
@@ -150,6 +153,7 @@ pub(crate) fn select(
         machine,
         options,
         preference: config.preference,
+        hidden_share,
         swap_bytes_left: config.swap_bytes_max,
         weight: weights(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
@@ -258,7 +262,7 @@ impl Selector<'_> {
                 Mode::Swap => (self.stall_us(&gap, slot), self.link_us(&gap).into_iter().sum()),
                 Mode::Recompute => (item.replay_us, 0.0),
             };
-            let score = (added_us + HIDDEN_SHARE * hidden_us) / item.value;
+            let score = (added_us + self.hidden_share * hidden_us) / item.value;
             self.items[position].score = score;
             if score < least {
                 least = score;
@@ -290,7 +294,7 @@ impl Selector<'_> {
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
-        let rate = HIDDEN_SHARE * back_us / value;
+        let rate = self.hidden_share * back_us / value;
         let swap =
             Item { gap: place, rows, mode: Mode::Swap, replay_us: 0.0, value, rate, score: rate };
         std::iter::once(swap).chain(replay)

@@ -7,8 +7,8 @@ mod wrap {
     mod fake;
     mod fault;
     mod host;
-    mod programs;
     mod meter;
+    mod programs;
     mod record;
     mod stack;
 }

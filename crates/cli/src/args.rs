@@ -8,8 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
 use crate::open::DeviceName;
 
+mod contest;
 mod step;
 
+pub(crate) use contest::CompareArgs;
 pub(crate) use step::{MemoryArg, PlanArgs, Prefer, SimulateArgs};
 
 /// Trains models in less device memory than they ask for, without changing a bit of the result.
@@ -47,6 +49,11 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Show time and memory of a recorded step under a plan
     Simulate(SimulateArgs),
+    /// Hold our plans against those of others, on the same recorded steps and budgets
+    ///
+    /// vDNN, Capuchin, SmartSwap for Ascend and activation checkpointing plan the same step, and one
+    /// simulator judges them all. What a strategy did not plan for is moved on demand and counted.
+    Compare(CompareArgs),
 }
 
 #[derive(Args, Debug)]
@@ -285,7 +292,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return "error: name a command: train, max-model, doctor, stress, plan or simulate \
+        return "error: name a command: train, max-model, doctor, stress, plan, simulate or compare \
                 (see smartswap --help)"
             .to_owned();
     }

@@ -8,6 +8,7 @@
 //! | `stress` | moves more data than fits through a device, and compares each word |
 //! | `plan` | plans a recorded step for a memory budget |
 //! | `simulate` | shows time and memory of a recorded step under a plan |
+//! | `compare` | holds our plans against those of others |
 //!
 //! The model is written against the public crates alone, so it is also the longest example of
 //! their use. Without an accelerator everything runs on the embedded software device.
@@ -23,6 +24,7 @@ use clap::Parser as _;
 mod args;
 mod collect;
 mod compare;
+mod contest;
 mod device;
 mod doctor;
 mod gpt;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Stress(args) => stress::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Simulate(args) => simulate::run(args),
+        Command::Compare(args) => contest::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", one_line(&error));

@@ -13,10 +13,10 @@ pub(crate) mod units;
 
 mod history_chart;
 mod lanes;
-mod scale;
+pub(crate) mod scale;
 mod step_chart;
 mod summary;
-mod svg;
+pub(crate) mod svg;
 
 #[cfg(test)]
 mod sample;

@@ -2,14 +2,14 @@
 
 /// A closed range of figures that is never empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Scale {
+pub(crate) struct Scale {
     low: f64,
     high: f64,
 }
 
 impl Scale {
     /// From `low` to `high`; a range of no length is widened upwards.
-    pub(super) fn new(low: f64, high: f64) -> Scale {
+    pub(crate) fn new(low: f64, high: f64) -> Scale {
         let low = if low.is_finite() { low } else { 0.0 };
         let high = if high.is_finite() { high } else { low };
         let high = if high > low { high } else { low + low.abs().max(1.0) };
@@ -32,7 +32,7 @@ impl Scale {
     }
 
     /// Where `value` lies, from 0 at the low end to 1 at the high end, held inside.
-    pub(super) fn share(self, value: f64) -> f64 {
+    pub(crate) fn share(self, value: f64) -> f64 {
         if value.is_finite() {
             ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
         } else {
@@ -41,17 +41,17 @@ impl Scale {
     }
 
     /// The pixel row of `value` in a plot whose low end is at `bottom` and high end at `top`.
-    pub(super) fn row(self, value: f64, (top, bottom): (f64, f64)) -> f64 {
+    pub(crate) fn row(self, value: f64, (top, bottom): (f64, f64)) -> f64 {
         bottom - (bottom - top) * self.share(value)
     }
 
     /// The high end.
-    pub(super) fn high(self) -> f64 {
+    pub(crate) fn high(self) -> f64 {
         self.high
     }
 
     /// At most about `count` round decimal marks (1, 2, 5 times a power of ten) inside.
-    pub(super) fn decimal_ticks(self, count: f64) -> Vec<f64> {
+    pub(crate) fn decimal_ticks(self, count: f64) -> Vec<f64> {
         let rough = (self.high - self.low) / count;
         let power = 10_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);

@@ -217,7 +217,7 @@ fn push_point(path: &mut String, verb: char, (x, y): CurvePoint) {
 }
 
 /// Text that is safe between tags and in quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

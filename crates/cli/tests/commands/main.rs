@@ -1,6 +1,7 @@
 //! The binary as its users see it: exit codes, stdout, stderr and files.
 
 mod bad_input;
+mod compare;
 mod device;
 mod doctor;
 mod max_model;

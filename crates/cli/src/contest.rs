@@ -1,0 +1,198 @@
+//! The command `compare`: our plans beside those of others, on the same recorded steps and
+//! budgets, judged by one simulator.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use adaptive::{
+    Baseline, GenerateConfig, JointConfig, Machine, Movable, Simulation, Strategy, plan_jointly,
+    run_baseline,
+};
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::args::CompareArgs;
+use crate::plan::step::Step;
+use crate::train::say;
+
+mod plot;
+mod table;
+
+/// The lowest budget that is drawn, and the distance between two, in percent of the peak.
+const PLOT_STEP_PERCENT: u64 = 5;
+
+/// Who plans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Contestant {
+    /// A published strategy.
+    Other(Baseline),
+    /// Our own.
+    Ours(Strategy),
+}
+
+impl Contestant {
+    fn all() -> Vec<Contestant> {
+        let others = Baseline::ALL.map(Contestant::Other);
+        let ours = [Strategy::Swap, Strategy::Joint].map(Contestant::Ours);
+        others.into_iter().chain(ours).collect()
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Contestant::Other(baseline) => baseline.name(),
+            Contestant::Ours(Strategy::Swap) => "swap",
+            Contestant::Ours(_) => "joint",
+        }
+    }
+
+    /// The step as this strategy would run it.
+    fn simulate(self, step: &Step, machine: &Machine, effort: u32) -> Simulation {
+        let strategy = match self {
+            Contestant::Other(baseline) => {
+                return run_baseline(&step.trace, machine, baseline).simulation;
+            }
+            Contestant::Ours(strategy) => strategy,
+        };
+        // Activations alone, and everything: what is faster stands.
+        let plan = |movable: Movable| {
+            let generate = GenerateConfig { movable, effort, ..GenerateConfig::default() };
+            let config = JointConfig { strategy, generate, ..JointConfig::default() };
+            plan_jointly(&step.trace, machine, &config).simulation
+        };
+        let [activations, all] = [plan(Movable::Activations), plan(Movable::All)];
+        let rank = |run: &Simulation| {
+            (run.shortfall.map_or(0, |shortfall| shortfall.missing_bytes), run.step_us)
+        };
+        if rank(&all) < rank(&activations) { all } else { activations }
+    }
+}
+
+/// One strategy on one step under one budget.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    strategy: &'static str,
+    /// Whether the step runs at all. What is not planned for is moved on demand, and counted.
+    fits: bool,
+    /// Bytes that are missing where it does not run.
+    infeasible: Option<u64>,
+    step_us: f64,
+    /// Time over that of the step with memory for everything, as a share of it.
+    overhead_fraction: f64,
+    peak_bytes: u64,
+    swapped_out_bytes: u64,
+    swapped_in_bytes: u64,
+    recomputed_us: f64,
+    stall_us: f64,
+    misses: u64,
+    rescues: u64,
+}
+
+impl Row {
+    fn new(contestant: Contestant, step: &Step, run: &Simulation) -> Row {
+        Row {
+            strategy: contestant.name(),
+            fits: run.shortfall.is_none(),
+            infeasible: run.shortfall.map(|shortfall| shortfall.missing_bytes),
+            step_us: run.step_us,
+            overhead_fraction: run.step_us / step.baseline_us - 1.0,
+            peak_bytes: run.held_bytes_peak,
+            swapped_out_bytes: run.swapped_out_bytes,
+            swapped_in_bytes: run.swapped_in_bytes,
+            recomputed_us: run.recomputed_us,
+            stall_us: run.stall_us,
+            misses: run.misses,
+            rescues: run.rescues,
+        }
+    }
+}
+
+/// All strategies on one step under one budget.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Contest {
+    trace: String,
+    budget_bytes: u64,
+    peak_before_bytes: u64,
+    baseline_us: f64,
+    strategies: Vec<Row>,
+}
+
+/// The object that `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Answer {
+    contests: Vec<Contest>,
+    /// The file of the drawing.
+    plot: Option<PathBuf>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// One line that says what is wrong and how to mend it.
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
+    let open = |path: &PathBuf| Step::open(path).map(|step| (label(path), step));
+    let steps = args.traces.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut contests = Vec::new();
+    for (name, step) in &steps {
+        for memory in &args.memory {
+            contests.push(hold(name, step, memory.of_peak(step.peak_bytes), args));
+        }
+    }
+    if let Some(path) = &args.plot {
+        let charts: Vec<plot::Chart> =
+            steps.iter().map(|(name, step)| sweep(name, step, args)).collect();
+        let drawing = plot::draw(&charts);
+        adaptive::save_bytes(path, drawing.as_bytes())?;
+    }
+    if args.json {
+        let answer = Answer { contests, plot: args.plot.clone() };
+        let json = serde_json::to_string_pretty(&answer).context("cannot write the answer")?;
+        say(&(json + "\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tables: Vec<String> = contests.iter().map(table::text).collect();
+    say(&tables.join("\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a trace is called: its file without folder and endings.
+fn label(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    name.strip_suffix(".json").unwrap_or(name).to_owned()
+}
+
+fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareArgs) -> Contest {
+    let machine = args.machine.machine(budget_bytes);
+    let row = |contestant: Contestant| {
+        Row::new(contestant, step, &contestant.simulate(step, &machine, args.effort))
+    };
+    Contest {
+        trace: name.to_owned(),
+        budget_bytes,
+        peak_before_bytes: step.peak_bytes,
+        baseline_us: step.baseline_us,
+        strategies: Contestant::all().into_iter().map(row).collect(),
+    }
+}
+
+/// Each strategy from all of the peak down to the least that fits.
+fn sweep(name: &str, step: &Step, args: &CompareArgs) -> plot::Chart {
+    let lines = Contestant::all().into_iter().map(|contestant| {
+        let mut points = Vec::new();
+        for percent in (1..=100 / PLOT_STEP_PERCENT).rev().map(|part| part * PLOT_STEP_PERCENT) {
+            let machine = args.machine.machine(step.peak_bytes / 100 * percent);
+            let run = contestant.simulate(step, &machine, args.effort);
+            if run.shortfall.is_some() {
+                break;
+            }
+            points.push((percent as f64, run.step_us / 1e3));
+        }
+        plot::Line { name: contestant.name(), points }
+    });
+    plot::Chart {
+        title: name.to_owned(),
+        peak_bytes: step.peak_bytes,
+        baseline_ms: step.baseline_us / 1e3,
+        lines: lines.collect(),
+    }
+}

@@ -1,0 +1,110 @@
+//! The table of `compare`: a row for each strategy.
+
+use super::{Contest, Row};
+use crate::report::units;
+
+const COLUMNS: [&str; 10] = [
+    "strategy",
+    "fits",
+    "step",
+    "overhead",
+    "peak",
+    "out",
+    "in",
+    "recomputed",
+    "stalls",
+    "misses+rescues",
+];
+
+/// One contest as text, ending with a line break.
+pub(super) fn text(contest: &Contest) -> String {
+    let share = units::percent(contest.budget_bytes as f64, contest.peak_before_bytes as f64);
+    let mut text = format!(
+        "{}: a budget of {} ({share} of its peak); with memory for everything the step takes {} ms\n",
+        contest.trace,
+        units::bytes(contest.budget_bytes),
+        milliseconds(contest.baseline_us)
+    );
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    rows.extend(contest.strategies.iter().map(cells));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(|column| width(column).unwrap_or(0)).collect();
+    for row in &rows {
+        let mut line = format!("{:<1$}", row[0], widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            line.push_str(&format!("  {cell:>width$}"));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(row: &Row) -> [String; 10] {
+    let none = || "-".to_owned();
+    if let Some(missing_bytes) = row.infeasible {
+        let short = format!("no, {} short", units::bytes(missing_bytes));
+        let mut cells = std::array::from_fn(|_| none());
+        cells[0] = row.strategy.to_owned();
+        cells[1] = short;
+        return cells;
+    }
+    let bytes = |bytes: u64| if bytes == 0 { none() } else { units::bytes(bytes) };
+    let time = |us: f64| if us < 0.5 { none() } else { format!("{} ms", milliseconds(us)) };
+    let unplanned = row.misses + row.rescues;
+    [
+        row.strategy.to_owned(),
+        "yes".to_owned(),
+        format!("{} ms", milliseconds(row.step_us)),
+        format!("{:.1} %", 100.0 * row.overhead_fraction.max(0.0)),
+        units::bytes(row.peak_bytes),
+        bytes(row.swapped_out_bytes),
+        bytes(row.swapped_in_bytes),
+        time(row.recomputed_us),
+        time(row.stall_us),
+        if unplanned == 0 { none() } else { format!("{}+{}", row.misses, row.rescues) },
+    ]
+}
+
+fn milliseconds(us: f64) -> String {
+    format!("{:.1}", us / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_a_shortfall_is_said() {
+        let row = |strategy, infeasible: Option<u64>| Row {
+            strategy,
+            fits: infeasible.is_none(),
+            infeasible,
+            step_us: 2_500.0,
+            overhead_fraction: 0.25,
+            peak_bytes: 3 << 20,
+            swapped_out_bytes: 1 << 20,
+            swapped_in_bytes: 0,
+            recomputed_us: 0.0,
+            stall_us: 500.0,
+            misses: 2,
+            rescues: 1,
+        };
+        let contest = Contest {
+            trace: "small".to_owned(),
+            budget_bytes: 4 << 20,
+            peak_before_bytes: 8 << 20,
+            baseline_us: 2_000.0,
+            strategies: vec![row("keep", None), row("swap", Some(5 << 20))],
+        };
+        let text = text(&contest);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines[0].contains("4 MiB (50 % of its peak)"), "{text}");
+        for expect in ["yes", "2.5 ms", "25.0 %", "0.5 ms", "2+1"] {
+            assert!(lines[2].contains(expect), "{text}");
+        }
+        assert!(lines[3].contains("no, 5 MiB short") && !lines[3].contains("2.5"), "{text}");
+        assert_eq!(lines[1].len(), lines[2].len());
+    }
+}

@@ -152,7 +152,7 @@ pub fn write_trace(trace: &Trace) -> String {
 /// [`Malformed`](FileError::Malformed), [`Trace`](FileError::Trace),
 /// [`Recorded`](FileError::Recorded).
 pub fn read_trace(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
-    if json::is_recorded(json) {
+    if json::is_recorded(json) || json::was_recorded(json) {
         return recorded::read(json, path, config);
     }
     trace::read(json, path)

@@ -39,6 +39,12 @@ pub(super) fn is_recorded(bytes: &[u8]) -> bool {
     serde_json::from_slice::<RecordedHead>(bytes).is_ok_and(|head| head.format.is_none())
 }
 
+/// Whether this could have been such a step before it was cut short or damaged.
+pub(super) fn was_recorded(bytes: &[u8]) -> bool {
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    has(b"\"ops\"") && !has(b"smartswap-") && serde_json::from_slice::<IgnoredAny>(bytes).is_err()
+}
+
 /// Tells our files, of versions that we know, from others.
 pub(super) fn check_head(bytes: &[u8], path: &Path, expected: &Expected) -> Result<(), FileError> {
     let foreign = || FileError::Foreign { path: path.to_owned(), expected: expected.what };

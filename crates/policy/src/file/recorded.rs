@@ -5,6 +5,7 @@
 //! the engine would have received.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -220,8 +221,9 @@ impl<'a> Reader<'a> {
             device_us: if outermost { op.us } else { 0.0 },
             replayable: false,
         });
+        let written = written(op);
         for &tensor in &op.reads {
-            if !op.writes.contains(&tensor) {
+            if !written.contains(&tensor) {
                 self.touch(tensor, AccessMode::Read);
             }
         }
@@ -234,10 +236,11 @@ impl<'a> Reader<'a> {
     fn end(&mut self) {
         let op = self.open.pop().expect("the caller saw one");
         let record = &self.file.ops[op.0 as usize];
+        let written = written(record);
         for &tensor in &record.outputs {
             let born = self.file.tensors[tensor as usize].alloc;
             let own = born > i64::from(op.0);
-            if own && !record.writes.contains(&tensor) {
+            if own && !written.contains(&tensor) {
                 self.touch(tensor, AccessMode::Write);
             }
         }
@@ -276,6 +279,11 @@ impl<'a> Reader<'a> {
         }
         most_bytes.next_multiple_of(self.config.granularity_bytes)
     }
+}
+
+/// The tensors that an op mutates: to be looked up, as files may list any number.
+fn written(op: &OpMirror<'_>) -> BTreeSet<u32> {
+    op.writes.iter().copied().collect()
 }
 
 /// FNV-1a, as op names are hashed everywhere.

@@ -125,6 +125,10 @@ impl Curve {
 pub(crate) struct FreeTime {
     sums: Vec<f64>,
     free_us: Vec<f64>,
+    /// By slot: a later or equal one before which no slot from this one on has free time.
+    next: Vec<u32>,
+    /// By slot, counted from 1: the same, backward.
+    last: Vec<u32>,
 }
 
 impl FreeTime {
@@ -137,7 +141,9 @@ impl FreeTime {
                 node += node & node.wrapping_neg();
             }
         }
-        FreeTime { sums, free_us }
+        let next = (0..=free_us.len() as u32).collect();
+        let last = (0..=free_us.len() as u32).collect();
+        FreeTime { sums, free_us, next, last }
     }
 
     /// Free time of `count` slots from `start` on, going round at the end.
@@ -157,22 +163,56 @@ impl FreeTime {
     pub(crate) fn take(&mut self, start: usize, count: usize, mut us: f64, last_first: bool) {
         let slots = self.free_us.len();
         let start = start % slots;
-        for step in 0..count {
-            if us <= 0.0 {
+        let end = start + count;
+        let mut parts = [(start, end.min(slots)), (0, end.saturating_sub(slots))];
+        if last_first {
+            parts.reverse();
+        }
+        for (start, end) in parts {
+            if last_first {
+                self.take_last(start, end, &mut us);
+            } else {
+                self.take_first(start, end, &mut us);
+            }
+        }
+    }
+
+    fn take_first(&mut self, start: usize, end: usize, us: &mut f64) {
+        let mut slot = start;
+        while *us > 0.0 {
+            slot = skip(&mut self.next, slot);
+            if slot >= end {
                 return;
             }
-            let place = start + if last_first { count - 1 - step } else { step };
-            let slot = if place < slots { place } else { place - slots };
-            let part = us.min(self.free_us[slot]);
-            if part > 0.0 {
-                us -= part;
-                self.free_us[slot] -= part;
-                let mut node = slot + 1;
-                while node < self.sums.len() {
-                    self.sums[node] -= part;
-                    node += node & node.wrapping_neg();
-                }
+            self.take_from(slot, us);
+            slot += 1;
+        }
+    }
+
+    fn take_last(&mut self, start: usize, end: usize, us: &mut f64) {
+        let mut behind = end;
+        while *us > 0.0 {
+            behind = skip(&mut self.last, behind);
+            if behind <= start {
+                return;
             }
+            self.take_from(behind - 1, us);
+            behind -= 1;
+        }
+    }
+
+    fn take_from(&mut self, slot: usize, us: &mut f64) {
+        let part = us.min(self.free_us[slot]);
+        *us -= part;
+        self.free_us[slot] -= part;
+        if self.free_us[slot] <= 0.0 {
+            self.next[slot] = slot as u32 + 1;
+            self.last[slot + 1] = slot as u32;
+        }
+        let mut node = slot + 1;
+        while node < self.sums.len() {
+            self.sums[node] -= part;
+            node += node & node.wrapping_neg();
         }
     }
 
@@ -184,4 +224,15 @@ impl FreeTime {
         }
         sum
     }
+}
+
+/// Follows links to the place that links to itself, and shortens the way for the next time.
+fn skip(links: &mut [u32], start: usize) -> usize {
+    let mut place = start;
+    while links[place] as usize != place {
+        let further = links[links[place] as usize];
+        links[place] = further;
+        place = further as usize;
+    }
+    place
 }

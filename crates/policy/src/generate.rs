@@ -8,6 +8,7 @@ use crate::usage::Usage;
 
 mod decide;
 mod deterministic;
+mod offers;
 mod place;
 mod select;
 

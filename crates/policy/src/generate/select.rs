@@ -7,6 +7,7 @@
 
 use swap_core::{Origin, Trace, TraceEvent};
 
+use super::offers::{Offers, Priced};
 use super::{GenerateConfig, Movable, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
@@ -89,17 +90,11 @@ pub(crate) fn by_slot(usage: &Usage, rows: &[u64]) -> Vec<u64> {
 struct Item {
     /// Place of its gap.
     gap: u32,
-    /// The rows that it lowers, as first row and count.
-    rows: (u32, u32),
     mode: Mode,
     /// The replay's time; 0 for a swap.
     replay_us: f64,
     /// Bytes times the covered part of the step.
     value: f64,
-    /// The least that its cost for each unit of value can be.
-    rate: f64,
-    /// What that cost was when last looked at. The link only fills up, so it hardly falls.
-    score: f64,
 }
 
 struct Selector<'a> {
@@ -121,8 +116,9 @@ struct Selector<'a> {
     /// Gaps that are chosen already or were split.
     spent: Vec<bool>,
     gaps_of: Vec<Vec<u32>>,
-    /// By rate.
     items: Vec<Item>,
+    /// Items by mode and row.
+    offers: [Offers; 2],
     choices: Vec<Choice>,
     choices_of: Vec<Vec<u32>>,
     /// Whether a version of some bytes is on the host already.
@@ -164,15 +160,15 @@ pub(crate) fn select(
         spent: Vec::new(),
         gaps_of: vec![Vec::new(); trace.blocks.len()],
         items: Vec::new(),
+        offers: [(); 2]
+            .map(|()| Offers::new(need.iter().map(|&bytes| bytes > machine.limit_bytes))),
         choices: Vec::new(),
         choices_of: vec![Vec::new(); trace.blocks.len()],
         on_host: vec![false; versions],
     };
     for gap in gaps {
-        let items = selector.items_of(gap);
-        selector.items.extend(items);
+        selector.offer(gap);
     }
-    selector.items.sort_by(|one, other| one.rate.total_cmp(&other.rate));
     let excess = selector.shave();
     Selection { choices: selector.choices, curve: selector.curve.values(), excess }
 }
@@ -183,12 +179,6 @@ pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> 
     let end = usage.op_end[op.0 as usize] as usize;
     let (_, recipe) = usage.recipe_at(gap.block as usize, end)?;
     recipe.is_pure(gap.block).then_some(recipe)
-}
-
-/// Whether a range that may go round has a row in it.
-fn within((start, count): (u32, u32), row: u32, row_count: u32) -> bool {
-    let offset = if row >= start { row - start } else { row + row_count - start };
-    offset < count
 }
 
 /// Sums of slot weights: slots count by their time and by how far they are above what can be
@@ -232,30 +222,35 @@ impl Selector<'_> {
                 return Some((row, excess_bytes as u64));
             };
             self.choose(position, self.usage.row_slot[row] as usize, added_us);
-            if self.choices.len().is_multiple_of(32) {
-                self.tidy();
-            }
         }
     }
 
     /// The unused item that lowers a row at the least added time, and that time.
-    fn best_for(&mut self, row: usize, modes: &[Mode]) -> Option<(usize, f64)> {
-        let row_count = self.usage.row_slot.len() as u32;
+    ///
+    /// Items are looked at in the order of what they cost when last looked at. The link only
+    /// fills up, so that hardly falls.
+    fn best_for(&mut self, row: usize, modes: &[Mode]) -> Option<(u32, f64)> {
         let slot = self.usage.row_slot[row] as usize;
-        let mut best: Option<(usize, f64)> = None;
-        let mut least = f64::INFINITY;
-        for position in 0..self.items.len() {
-            let item = &self.items[position];
-            if item.rate >= least {
-                break;
-            }
-            if item.score >= least || !within(item.rows, row as u32, row_count) {
+        loop {
+            let tops = modes.iter().filter_map(|&mode| {
+                let (offer, node) = self.offers[mode as usize].first(row)?;
+                Some((offer, mode as usize, node))
+            });
+            let (offer, kind, node) = tops.min_by_key(|&(offer, ..)| offer)?;
+            self.offers[kind].drop_first(node);
+            let item = self.items[offer.item as usize];
+            if self.spent[item.gap as usize] {
                 continue;
             }
-            let item = *item;
             let gap = self.gaps[item.gap as usize];
-            let open = modes.contains(&item.mode) && !self.spent[item.gap as usize];
-            if !open || !self.fits(&gap, item.mode) {
+            if !self.fits(&gap, item.mode) {
+                // The host only fills up; inputs may yet come back, but not soon.
+                if item.mode == Mode::Recompute {
+                    let score = 2.0 * offer.score + f64::MIN_POSITIVE;
+                    if score.is_finite() {
+                        self.offers[kind].put_back(node, Priced { score, ..offer });
+                    }
+                }
                 continue;
             }
             let (added_us, hidden_us) = match item.mode {
@@ -263,41 +258,35 @@ impl Selector<'_> {
                 Mode::Recompute => (item.replay_us, 0.0),
             };
             let score = (added_us + self.hidden_share * hidden_us) / item.value;
-            self.items[position].score = score;
-            if score < least {
-                least = score;
-                best = Some((position, added_us));
+            self.offers[kind].put_back(node, Priced { score, ..offer });
+            if score <= offer.score {
+                return Some((offer.item, added_us));
             }
         }
-        best
     }
 
-    /// Forgets spent items, so that nobody passes over them again.
-    fn tidy(&mut self) {
-        let spent = &self.spent;
-        self.items.retain(|item| !spent[item.gap as usize]);
-    }
-
-    /// The ways to use a gap.
-    fn items_of(&mut self, gap: Gap) -> impl Iterator<Item = Item> + use<> {
+    /// Offers the ways to use a gap, at the least that they can cost for each unit of value.
+    fn offer(&mut self, gap: Gap) {
         let (start, count) = gap.cover();
-        let (first_row, row_count) = gap.rows(self.usage);
-        let rows = ((first_row % self.usage.row_slot.len()) as u32, row_count as u32);
         let size_bytes = self.size_bytes(gap.block);
         let value = size_bytes as f64 * self.weight_of(start, count);
         let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
         let place = self.gaps.len() as u32;
-        let replay = self.replay_us(&gap).map(|replay_us| {
-            let rate = replay_us / value;
-            Item { gap: place, rows, mode: Mode::Recompute, replay_us, value, rate, score: rate }
-        });
+        let replay_us = self.replay_us(&gap);
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
-        let rate = self.hidden_share * back_us / value;
-        let swap =
-            Item { gap: place, rows, mode: Mode::Swap, replay_us: 0.0, value, rate, score: rate };
-        std::iter::once(swap).chain(replay)
+        let (first_row, row_count) = gap.rows(self.usage);
+        let first_row = first_row % self.usage.row_slot.len();
+        let mut add = |mode: Mode, replay_us: f64, score: f64| {
+            let item = self.items.len() as u32;
+            self.items.push(Item { gap: place, mode, replay_us, value });
+            self.offers[mode as usize].add(first_row, row_count, Priced { score, item });
+        };
+        add(Mode::Swap, 0.0, self.hidden_share * back_us / value);
+        if let Some(replay_us) = replay_us {
+            add(Mode::Recompute, replay_us, replay_us / value);
+        }
     }
 
     /// Time of bringing the gap's block back by replay; nothing if that cannot be done.
@@ -367,8 +356,8 @@ impl Selector<'_> {
         [(start, before), (slot + 1, count.saturating_sub(before + 1))]
     }
 
-    fn choose(&mut self, position: usize, slot: usize, added_us: f64) {
-        let Item { gap, mode, .. } = self.items[position];
+    fn choose(&mut self, item: u32, slot: usize, added_us: f64) {
+        let Item { gap, mode, .. } = self.items[item as usize];
         self.spent[gap as usize] = true;
         let gap = self.gaps[gap as usize];
         self.choices_of[gap.block as usize].push(self.choices.len() as u32);
@@ -404,8 +393,8 @@ impl Selector<'_> {
                 let gap = self.gaps[place as usize];
                 if !self.spent[place as usize] && around(&gap) {
                     self.spent[place as usize] = true;
-                    self.offer(Gap { to: slot, again: gap.block, returns: true, ..gap });
-                    self.offer(Gap { from: slot, ..gap });
+                    self.offer_part(Gap { to: slot, again: gap.block, returns: true, ..gap });
+                    self.offer_part(Gap { from: slot, ..gap });
                 }
             }
             for choice in self.choices_of[index].clone() {
@@ -419,14 +408,11 @@ impl Selector<'_> {
     }
 
     /// Adds a gap that came of splitting another, if it has a whole slot.
-    fn offer(&mut self, gap: Gap) {
+    fn offer_part(&mut self, gap: Gap) {
         if gap.to - gap.from < 2 {
             return;
         }
-        for item in self.items_of(gap) {
-            let position = self.items.partition_point(|other| other.rate <= item.rate);
-            self.items.insert(position, item);
-        }
+        self.offer(gap);
     }
 
     /// Brings a chosen block back earlier, in `slot`.
@@ -437,7 +423,7 @@ impl Selector<'_> {
         self.curve.add(first_row, row_count, size_bytes);
         let short = Gap { to: slot, again: gap.block, ..gap };
         self.choices[index].gap = short;
-        self.offer(Gap { from: slot, ..gap });
+        self.offer_part(Gap { from: slot, ..gap });
         if slot - gap.from < 2 {
             self.choices[index].stands = false;
             return;

@@ -31,7 +31,7 @@ const NAMED_HOLDERS: usize = 4;
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let step = Step::open(&args.trace)?;
     let budget_bytes = args.memory.of_peak(step.peak_bytes);
-    let machine = args.machine.machine(budget_bytes);
+    let machine = args.machine.machine(budget_bytes.saturating_sub(args.reserve));
     let started = now();
     let (made, prefer) = make(args, &step, &machine);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
@@ -61,7 +61,6 @@ fn make(args: &PlanArgs, step: &Step, machine: &Machine) -> (Generated, Prefer) 
             min_block_bytes: args.min_size,
             movable,
             swap_bytes_max: if args.bucket == 0 { u64::MAX } else { args.bucket },
-            reserve_bytes: args.reserve,
             effort: args.effort,
             ..GenerateConfig::default()
         };

@@ -34,7 +34,8 @@ impl Step {
             Machine { limit_bytes: MEMORY_ENDLESS, host_limit_bytes: 0, link, copy_submit_us: 0.0 };
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
-        Ok(Step { trace, peak_bytes: free.resident_bytes_peak, baseline_us: free.step_us })
+        let baseline_us = trace.ops.iter().map(|op| op.device_us).sum();
+        Ok(Step { trace, peak_bytes: free.resident_bytes_peak, baseline_us })
     }
 
     /// An op by name and number.

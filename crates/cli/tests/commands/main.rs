@@ -5,6 +5,8 @@ mod compare;
 mod device;
 mod doctor;
 mod max_model;
+mod plan;
 mod rig;
+mod simulate;
 mod stress;
 mod train;

@@ -1,0 +1,286 @@
+//! `plan` and `simulate`: plans for recorded steps hold their budget, and say what they cost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::rig::{Ran, names_in, number, smartswap};
+
+/// A step recorded on a GPU.
+pub(crate) fn recorded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/tests/data/gpt12k.json.gz")
+}
+
+/// Runs a command on a trace.
+pub(crate) fn on(command: &str, trace: &Path, args: &[&str]) -> Ran {
+    let trace = trace.to_str().expect("paths of tests are text");
+    smartswap(&[&[command, trace], args].concat())
+}
+
+/// `layers` layers with one activation of 64 MiB each, forward and backward, and an optimizer
+/// whose state is larger than the activations but used by one small op each.
+pub(crate) fn stacked(layers: usize) -> Value {
+    let op = |name: String, us: f64, reads: Vec<usize>, writes: Vec<usize>, outputs: Vec<usize>| {
+        json!({"name": name, "depth": 0, "us": us, "reads": reads, "writes": writes,
+            "outputs": outputs})
+    };
+    let (mut ops, mut tensors) = (Vec::new(), Vec::new());
+    for layer in 0..layers {
+        let reads = if layer == 0 { vec![] } else { vec![layer - 1] };
+        ops.push(op(format!("forward{layer}"), 2000.0, reads, vec![], vec![layer]));
+        let free = 2 * layers - layer;
+        tensors.push(json!({"bytes": 64 << 20, "alloc": layer + 1, "free": free}));
+    }
+    for layer in (0..layers).rev() {
+        ops.push(op(format!("backward{layer}"), 4000.0, vec![layer], vec![], vec![]));
+    }
+    for layer in 0..layers {
+        let state = layers + layer;
+        ops.push(op(format!("adam{layer}"), 500.0, vec![state], vec![state], vec![]));
+        tensors.push(json!({"bytes": 128 << 20, "alloc": -1, "free": -1}));
+    }
+    json!({"meta": {"step_ms": 70.0}, "ops": ops, "tensors": tensors})
+}
+
+fn write_stacked(folder: &Path) -> PathBuf {
+    let path = folder.join("step.json");
+    fs::write(&path, stacked(10).to_string()).expect("the folder can be written");
+    path
+}
+
+fn float(object: &Value, field: &str) -> f64 {
+    object[field].as_f64().unwrap_or_else(|| panic!("{field} is no number: {object}"))
+}
+
+#[test]
+fn a_plan_holds_its_budget_and_the_simulation_agrees() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.json");
+    let file = file.to_str().unwrap();
+    for trace in [write_stacked(folder.path()), recorded()] {
+        for strategy in ["swap", "joint", "recompute"] {
+            let args = ["--memory", "85%", "--strategy", strategy, "--out", file, "--json"];
+            let plan = on("plan", &trace, &args).json();
+            assert_eq!(plan["infeasible"], Value::Null, "{strategy}");
+            let (budget, before) =
+                (number(&plan, "budget_bytes"), number(&plan, "peak_before_bytes"));
+            assert!(budget.abs_diff(before * 85 / 100) <= 1, "{budget} of {before}");
+            assert!(
+                number(&plan, "peak_bytes") <= budget && number(&plan, "held_bytes_peak") <= budget
+            );
+            let moved = number(&plan, "swapped_out_bytes") + number(&plan, "recomputed_ops");
+            assert!(moved > 0, "{strategy}: {plan}");
+            assert!(float(&plan, "step_us") >= float(&plan, "baseline_us") - 1e-6);
+            let added_us = float(&plan, "step_us") - float(&plan, "baseline_us");
+            assert!(added_us + 1e-6 >= float(&plan, "bound_us"), "{strategy}: {plan}");
+            assert!(float(&plan, "plan_ms") > 0.0);
+            let args = ["--memory", &budget.to_string(), "--plan", file, "--json"];
+            let simulated = on("simulate", &trace, &args).json();
+            for field in [
+                "op_count",
+                "budget_bytes",
+                "peak_before_bytes",
+                "peak_bytes",
+                "held_bytes_peak",
+                "baseline_us",
+                "step_us",
+                "stall_us",
+                "swapped_out_bytes",
+                "swapped_in_bytes",
+                "recomputed_us",
+                "misses",
+                "rescues",
+            ] {
+                assert_eq!(simulated[field], plan[field], "{strategy}: {field}");
+            }
+            assert_eq!(simulated["infeasible"], Value::Null);
+        }
+    }
+}
+
+#[test]
+fn the_object_has_exactly_the_documented_fields() {
+    let plan = on("plan", &recorded(), &["--memory", "90%", "--json"]).json();
+    let fields: Vec<&str> = plan.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut expected = [
+        "trace",
+        "op_count",
+        "strategy",
+        "prefer",
+        "budget_bytes",
+        "peak_before_bytes",
+        "peak_bytes",
+        "held_bytes_peak",
+        "host_bytes_peak",
+        "recorded_us",
+        "baseline_us",
+        "step_us",
+        "bound_us",
+        "gap_fraction",
+        "swapped_out_bytes",
+        "swapped_in_bytes",
+        "recomputed_ops",
+        "recomputed_us",
+        "stall_us",
+        "misses",
+        "rescues",
+        "plan_ms",
+        "infeasible",
+        "short_at",
+        "decisions",
+    ];
+    expected.sort_unstable();
+    let mut fields = fields;
+    fields.sort_unstable();
+    assert_eq!(fields, expected);
+    let decision = &plan["decisions"][0];
+    assert!(decision["name"].as_str().unwrap().starts_with("tensor "), "{decision}");
+}
+
+#[test]
+fn activations_move_first_and_optimizer_state_where_those_cannot_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = write_stacked(folder.path());
+    let plan = |args: &[&str]| on("plan", &trace, &[args, &["--json"]].concat()).json();
+    let moves_state = |plan: &Value| {
+        let decisions = plan["decisions"].as_array().unwrap().iter();
+        decisions.filter(|row| row["treatment"] != "keep").any(|row| row["size_bytes"] == 128 << 20)
+    };
+    // All activations are a third of the peak.
+    let some = plan(&["--memory", "80%"]);
+    assert_eq!((some["prefer"].as_str(), moves_state(&some)), (Some("performance"), false));
+    let all = plan(&["--memory", "40%"]);
+    assert_eq!((all["prefer"].as_str(), moves_state(&all)), (Some("memory"), true));
+    assert_eq!(all["infeasible"], Value::Null);
+    let asked = plan(&["--memory", "80%", "--prefer", "memory"]);
+    assert_eq!(asked["prefer"], "memory");
+    let words = on("plan", &trace, &["--memory", "40%"]);
+    assert!(words.stdout.contains("activations alone cannot reach the budget"), "{}", words.stdout);
+}
+
+#[test]
+fn limits_on_what_moves_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = write_stacked(folder.path());
+    let plan = |args: &[&str]| {
+        let fixed = ["--memory", "80%", "--strategy", "swap", "--json"];
+        on("plan", &trace, &[&fixed[..], args].concat()).json()
+    };
+    let free = plan(&[]);
+    let moved = number(&free, "swapped_out_bytes");
+    assert!(moved >= 5 * (64 << 20), "{free}");
+    let capped = plan(&["--bucket", "128MiB"]);
+    assert!(number(&capped, "infeasible") > 0, "two blocks are not enough: {capped}");
+    let planned: u64 = capped["decisions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["treatment"] == "swap")
+        .map(|row| number(row, "size_bytes"))
+        .sum();
+    assert_eq!(planned, 128 << 20);
+    // Activations are too small to move, so the state has to.
+    let large = plan(&["--min-size", "100MiB"]);
+    assert_eq!((large["prefer"].as_str(), &large["infeasible"]), (Some("memory"), &Value::Null));
+    let small = |row: &Value| row["size_bytes"] == 64 << 20 && row["treatment"] != "keep";
+    assert!(!large["decisions"].as_array().unwrap().iter().any(small));
+    let host = plan(&["--host-memory", "128MiB"]);
+    assert!(host["infeasible"] != Value::Null || number(&host, "host_bytes_peak") <= 128 << 20);
+    let reserve = plan(&["--reserve", "200MiB"]);
+    assert!(number(&reserve, "peak_bytes") + (200 << 20) <= number(&reserve, "budget_bytes"));
+    let slow = plan(&["--link-out", "2GB/s", "--link-in", "2GB/s", "--link-both", "1GB/s"]);
+    assert!(float(&slow, "step_us") > float(&free, "step_us"));
+}
+
+#[test]
+fn a_budget_out_of_reach_names_what_holds_the_memory() {
+    let trace = recorded();
+    let args = ["--memory", "40%", "--strategy", "swap"];
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.json");
+    let out = [&args[..], &["--out", file.to_str().unwrap()]].concat();
+    let ran = on("plan", &trace, &out);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+    let line = ran.stderr.strip_suffix('\n').expect("a whole line");
+    assert!(!line.contains('\n') && line.contains("more are needed at aten::"), "{line}");
+    assert!(line.contains("tensor ") && line.contains("in use"), "{line}");
+    assert!(names_in(folder.path()).is_empty(), "there is no plan to keep");
+    let object = on("plan", &trace, &[&args[..], &["--json"]].concat()).json();
+    let missing = number(&object, "infeasible");
+    let largest = object["short_at"]["largest_blocks"].as_array().unwrap();
+    assert!(!largest.is_empty() && largest[0]["size_bytes"].as_u64() > Some(8 << 20), "{object}");
+    // With what it says is missing, there is a plan.
+    let enough = (number(&object, "budget_bytes") + missing).to_string();
+    assert!(line.ends_with(&enough), "{line}");
+    let ran = on("plan", &trace, &["--memory", &enough, "--strategy", "swap", "--json"]);
+    assert_eq!(ran.json()["infeasible"], Value::Null);
+}
+
+#[test]
+fn people_get_figures_and_reasons() {
+    let ran = on("plan", &recorded(), &["--memory", "85%"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    for expect in ["budget", "85 %", "step time", "no plan adds less than", "tensor 157", "swap"] {
+        assert!(ran.stdout.contains(expect), "no '{expect}' in {}", ran.stdout);
+    }
+}
+
+#[test]
+fn the_same_request_gives_the_same_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |name: &str| {
+        let path = folder.path().join(name);
+        let args = ["--memory", "80%", "--out", path.to_str().unwrap(), "--json"];
+        on("plan", &recorded(), &args).json();
+        fs::read(path).unwrap()
+    };
+    assert_eq!(plan("one"), plan("two"));
+}
+
+#[test]
+fn whatever_is_wrong_with_a_trace_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.json");
+    let check = |content: &[u8], expect: &str| {
+        fs::write(&path, content).unwrap();
+        for args in [&["plan", "--memory", "50%"][..], &["simulate"]] {
+            let ran = on(args[0], &path, &args[1..]);
+            let line = ran.refusal();
+            assert!(line.contains("step.json") && line.contains(expect), "{line}");
+        }
+    };
+    check(b"no trace", "not a trace file");
+    check(b"{}", "not a trace file");
+    let packed = fs::read(recorded()).unwrap();
+    check(&packed[..packed.len() / 2], "in the middle");
+    let mut file = stacked(2);
+    file["tensors"][1]["free"] = json!(1);
+    check(file.to_string().as_bytes(), "tensors[1].free");
+    let mut file = stacked(2);
+    file["ops"][3]["reads"] = json!([99]);
+    check(file.to_string().as_bytes(), "ops[3].reads");
+    let mut file = stacked(2);
+    file["ops"][3]["us"] = json!(-4);
+    check(file.to_string().as_bytes(), "ops[3].us");
+    let text = stacked(2).to_string();
+    check(&text.as_bytes()[..text.len() / 2], "line 1 column");
+    let gone = folder.path().join("gone.json");
+    assert!(on("simulate", &gone, &[]).refusal().contains("gone.json"));
+}
+
+#[test]
+fn wrong_flags_are_one_line() {
+    let trace = recorded();
+    let check = |args: &[&str], expect: &str| {
+        let ran = on("plan", &trace, args);
+        assert!(ran.refusal().contains(expect), "{args:?}: {ran:?}");
+    };
+    check(&[], "--memory");
+    check(&["--memory", "0%"], "60%");
+    check(&["--memory", "lots"], "24GiB");
+    check(&["--memory", "50%", "--prefer", "luck"], "performance");
+    check(&["--memory", "50%", "--link-out", "0/s"], "1MiB/s");
+    check(&["--memory", "50%", "--effort", "0"], "--effort");
+    check(&["--memory", "90%", "--out", "/proc/no-such-folder/plan.json"], "/proc/no-such-folder");
+}

@@ -1,0 +1,91 @@
+//! `simulate`: figures and timelines of recorded steps, and plans of other steps refused.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::plan::{on, recorded, stacked};
+use crate::rig::number;
+
+#[test]
+fn without_a_plan_a_step_runs_as_it_was_recorded() {
+    let object = on("simulate", &recorded(), &["--json"]).json();
+    let time_us = |field: &str| object[field].as_f64().expect("a number");
+    // Sums in another order differ in their last digits.
+    assert!((time_us("step_us") - time_us("baseline_us")).abs() < 1e-6, "{object}");
+    assert!(time_us("step_us") > 900_000.0);
+    assert_eq!(number(&object, "peak_bytes"), number(&object, "peak_before_bytes"));
+    assert_eq!(number(&object, "swapped_out_bytes"), 0);
+    assert_eq!(object["budget_bytes"], Value::Null);
+    let words = on("simulate", &recorded(), &[]);
+    assert_eq!(words.code, 0);
+    assert!(words.stdout.contains("no limit") && words.stdout.contains("step time"));
+}
+
+#[test]
+fn a_budget_without_a_plan_moves_on_demand_or_runs_out() {
+    let object = on("simulate", &recorded(), &["--memory", "80%", "--json"]).json();
+    assert!(number(&object, "rescues") > 0, "{object}");
+    assert!(object["step_us"].as_f64() > object["baseline_us"].as_f64());
+    let short = on("simulate", &recorded(), &["--memory", "20%"]);
+    assert_eq!((short.code, short.stdout.as_str()), (1, ""), "{short:?}");
+    assert!(short.stderr.contains("runs out of memory at"), "{short:?}");
+    let object = on("simulate", &recorded(), &["--memory", "20%", "--json"]).json();
+    assert!(number(&object, "infeasible") > 0, "{object}");
+}
+
+#[test]
+fn the_timeline_shows_ops_and_copies() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let timeline = folder.path().join("timeline.json");
+    let (plan, timeline) = (plan.to_str().unwrap(), timeline.to_str().unwrap());
+    let args = ["--memory", "80%", "--strategy", "swap"];
+    let planned = on("plan", &recorded(), &[&args[..], &["--out", plan, "--json"]].concat()).json();
+    let args = ["--memory", "80%", "--plan", plan, "--timeline", timeline];
+    assert_eq!(on("simulate", &recorded(), &args).code, 0);
+    let file: Value = serde_json::from_str(&fs::read_to_string(timeline).unwrap()).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let of = |kind: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event["cat"] == kind).collect()
+    };
+    let bytes =
+        |kind: &str| -> u64 { of(kind).iter().map(|event| number(&event["args"], "bytes")).sum() };
+    assert!(!of("op").is_empty());
+    assert_eq!(bytes("swap-out"), number(&planned, "swapped_out_bytes"));
+    assert_eq!(bytes("swap-in"), number(&planned, "swapped_in_bytes"));
+    let end_us = of("op")
+        .into_iter()
+        .map(|event| event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap());
+    let last_us = end_us.fold(0.0, f64::max);
+    assert!(last_us <= planned["step_us"].as_f64().unwrap() + 1e-3);
+    let counted = events.iter().filter(|event| event["ph"] == "C");
+    let most = counted.map(|event| number(&event["args"], "resident_bytes")).max();
+    assert_eq!(most, Some(number(&planned, "peak_bytes")));
+}
+
+#[test]
+fn plans_of_other_steps_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (folder.path().join("one.json"), folder.path().join("other.json"));
+    fs::write(&one, stacked(10).to_string()).unwrap();
+    let plan = folder.path().join("plan.json");
+    let plan = plan.to_str().unwrap();
+    on("plan", &one, &["--memory", "80%", "--out", plan, "--json"]).json();
+    assert_eq!(on("simulate", &one, &["--plan", plan]).code, 0);
+    let refused = |expect: &str| {
+        let ran = on("simulate", &other, &["--plan", plan]);
+        let line = ran.refusal().to_owned();
+        for expect in [expect, "plan.json", "other.json", "another step"] {
+            assert!(line.contains(expect), "'{line}' does not say '{expect}'");
+        }
+    };
+    fs::write(&other, stacked(9).to_string()).unwrap();
+    refused("op_count is 30");
+    let mut file = stacked(10);
+    file["ops"][3]["name"] = "another".into();
+    fs::write(&other, file.to_string()).unwrap();
+    refused("signature");
+    let ran = on("simulate", &one, &["--plan", other.to_str().unwrap()]);
+    assert!(ran.refusal().contains("not a plan file"), "{ran:?}");
+}

@@ -1,9 +1,9 @@
 //! Capuchin: gaps ranked by their measured free time, which is what is left of a gap after both
-//! copies. Gaps with time left are swapped, the longest first, until the peak fits. What is still
-//! missing then comes from what frees the most bytes for each second it costs, by a copy that
-//! shows or by running the producer again. A copy back is triggered its own time before the
-//! access; where the access still had to wait, the trigger moves forward by a twentieth of that
-//! time and the step is tried again.
+//! copies. Gaps are swapped, the longest free time first, as long as one copy after the other each
+//! way hides them all, until the peak fits. What is still missing then comes from what frees the
+//! most bytes for each second it costs, by a copy that shows or by running the producer again. A
+//! copy back is triggered when its turn on the link comes; where the access still had to wait, the
+//! trigger moves forward by a twentieth of the copy's time and the step is tried again.
 
 use std::borrow::Cow;
 
@@ -96,36 +96,87 @@ fn choose(scene: &Scene<'_>) -> Vec<Pick> {
         picks: Vec::new(),
         picked: vec![false; scene.trace.blocks.len()],
     };
-    let hidden = ranked.partition_point(|&(free_us, _)| free_us >= 0.0);
-    for &(_, gap) in &ranked[..hidden] {
-        choice.take(gap, How::Swap);
+    let mut costly: Vec<(f64, Gap, How)> = Vec::new();
+    for (free_us, gap) in ranked {
+        if !choice.helps(&gap) {
+            continue;
+        }
+        let shown_us = choice.shown_us(&gap).max(-free_us);
+        if shown_us <= 0.0 {
+            choice.take(gap, How::Swap);
+            continue;
+        }
+        let (cost_us, how) = match recompute_us(scene, &gap) {
+            Some(again_us) if again_us < shown_us => (again_us, How::Recompute),
+            _ => (shown_us, How::Swap),
+        };
+        costly.push((scene.size_bytes(&gap) as f64 / cost_us.max(1e-3), gap, how));
     }
-    let mut costly: Vec<(f64, Gap, How)> = ranked[hidden..]
-        .iter()
-        .map(|&(free_us, gap)| {
-            let shown_us = -free_us;
-            let (cost_us, how) = match recompute_us(scene, &gap) {
-                Some(again_us) if again_us < shown_us => (again_us, How::Recompute),
-                _ => (shown_us, How::Swap),
-            };
-            (scene.size_bytes(&gap) as f64 / cost_us.max(1e-3), gap, how)
-        })
-        .collect();
     costly.sort_by(|one, other| other.0.total_cmp(&one.0));
     for (_, gap, how) in costly {
-        choice.take(gap, how);
+        if choice.helps(&gap) {
+            choice.take(gap, how);
+        }
+    }
+    let turns = choice.turns(None);
+    for pick in &mut choice.picks {
+        let start_us = turns.back_us[pick.gap.block as usize];
+        let deadline_us = scene.slot_us[pick.gap.to as usize];
+        pick.ahead_us = pick.ahead_us.max(deadline_us - start_us);
     }
     choice.picks
 }
 
+/// When copies run if each waits for the one before, by block.
+struct Turns {
+    /// When the copy to the host has ended.
+    out_us: Vec<f64>,
+    /// When the copy back must start.
+    back_us: Vec<f64>,
+}
+
 impl Choice<'_, '_> {
-    /// Takes a gap if it lowers a slot that is still above the limit.
-    fn take(&mut self, gap: Gap, how: How) {
+    /// Whether a gap lowers a slot that is still above the limit. A block goes once.
+    fn helps(&self, gap: &Gap) -> bool {
         let limit_bytes = self.scene.machine.limit_bytes;
         let inside = (gap.from + 1) as usize..gap.to as usize;
-        if !self.need[inside.clone()].iter().any(|&bytes| bytes > limit_bytes) {
-            return;
+        let over = self.need[inside].iter().any(|&bytes| bytes > limit_bytes);
+        over && !self.picked[gap.block as usize]
+    }
+
+    /// The turns of all copies on the link, those of another gap included.
+    fn turns(&self, other: Option<&Gap>) -> Turns {
+        let scene = self.scene;
+        let swaps = self.picks.iter().filter(|pick| pick.how == How::Swap).map(|pick| &pick.gap);
+        let mut gaps: Vec<&Gap> = swaps.chain(other).collect();
+        let unused = vec![0.0; scene.trace.blocks.len()];
+        let mut turns = Turns { out_us: unused.clone(), back_us: unused };
+        gaps.sort_by_key(|gap| gap.from);
+        let mut free_us: f64 = 0.0;
+        for gap in &gaps {
+            let ready_us = scene.slot_us[(gap.from + 1) as usize];
+            free_us = free_us.max(ready_us) + scene.machine.out_us(scene.size_bytes(gap));
+            turns.out_us[gap.block as usize] = free_us;
         }
+        gaps.sort_by_key(|gap| std::cmp::Reverse(gap.to));
+        let mut free_us = f64::INFINITY;
+        for gap in &gaps {
+            let deadline_us = scene.slot_us[gap.to as usize];
+            free_us = free_us.min(deadline_us) - scene.machine.in_us(scene.size_bytes(gap));
+            turns.back_us[gap.block as usize] = free_us;
+        }
+        turns
+    }
+
+    /// How long compute would wait for copies if this gap were swapped too.
+    fn shown_us(&self, gap: &Gap) -> f64 {
+        let turns = self.turns(Some(gap));
+        let times = turns.out_us.iter().zip(&turns.back_us);
+        times.map(|(out_us, back_us)| out_us - back_us).fold(0.0, f64::max)
+    }
+
+    fn take(&mut self, gap: Gap, how: How) {
+        let inside = (gap.from + 1) as usize..gap.to as usize;
         // What another block is made from must be there.
         let how = if how == How::Recompute && !self.inputs_stay(&gap) { How::Swap } else { how };
         let size_bytes = self.scene.size_bytes(&gap);

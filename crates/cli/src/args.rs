@@ -51,8 +51,9 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Hold our plans against those of others, on the same recorded steps and budgets
     ///
-    /// vDNN, Capuchin, SmartSwap for Ascend and activation checkpointing plan the same step, and one
-    /// simulator judges them all. What a strategy did not plan for is moved on demand and counted.
+    /// vDNN, Capuchin, SmartSwap for Ascend and activation checkpointing plan the same step, and
+    /// one simulator judges them all. What a strategy did not plan for is moved on demand and
+    /// counted.
     Compare(CompareArgs),
 }
 

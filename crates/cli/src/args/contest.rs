@@ -24,7 +24,12 @@ pub(crate) struct CompareArgs {
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
     /// Placements that our own planner tries; more take longer and may find a faster plan
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long,
+        default_value_t = 8,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub(crate) effort: u32,
     /// File for a drawing of step time against memory, for each strategy, from 100% down to the
     /// least that fits

@@ -20,7 +20,7 @@ const COLUMNS: [&str; 10] = [
 pub(super) fn text(contest: &Contest) -> String {
     let share = units::percent(contest.budget_bytes as f64, contest.peak_before_bytes as f64);
     let mut text = format!(
-        "{}: a budget of {} ({share} of its peak); with memory for everything the step takes {} ms\n",
+        "{}: a budget of {} ({share} of its peak); with memory for everything a step takes {} ms\n",
         contest.trace,
         units::bytes(contest.budget_bytes),
         milliseconds(contest.baseline_us)

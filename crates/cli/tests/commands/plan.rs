@@ -208,6 +208,7 @@ fn a_budget_out_of_reach_names_what_holds_the_memory() {
     assert!(names_in(folder.path()).is_empty(), "there is no plan to keep");
     let object = on("plan", &trace, &[&args[..], &["--json"]].concat()).json();
     let missing = number(&object, "infeasible");
+    assert!(object["step_us"].is_null() && object["peak_bytes"].is_null(), "{object}");
     let largest = object["short_at"]["largest_blocks"].as_array().unwrap();
     assert!(!largest.is_empty() && largest[0]["size_bytes"].as_u64() > Some(8 << 20), "{object}");
     // With what it says is missing, there is a plan.

@@ -35,7 +35,8 @@ pub struct JointConfig {
 /// Makes the best plan that the strategy allows.
 ///
 /// Under [`Joint`](Strategy::Joint) the choices for each block are also held against those of the
-/// two pure strategies, and the plan with the fastest simulated step wins.
+/// two pure strategies, and the plan with the fastest simulated step wins; not so with an effort
+/// of 1, which is for the largest steps.
 ///
 /// # Panics
 /// If the trace is not well formed ([`check_trace`](policy::check_trace)), or if a rate of the link
@@ -56,7 +57,8 @@ pub fn plan_jointly(trace: &Trace, machine: &Machine, config: &JointConfig) -> G
         Strategy::Recompute => run(Preference::RecomputeFirst, &options),
         Strategy::Joint => {
             let joint = run(Preference::Cheapest, &options);
-            if joint.plan.actions.is_empty() || hardly_adds(&joint) {
+            let quick = config.generate.effort <= 1;
+            if joint.plan.actions.is_empty() || hardly_adds(&joint) || quick {
                 return joint;
             }
             let swap = run(Preference::Cheapest, &[]);

@@ -14,10 +14,15 @@ pub(crate) struct Curve {
 
 impl Curve {
     pub(crate) fn new(bytes: &[u64]) -> Curve {
+        let bytes: Vec<i64> = bytes.iter().map(|&bytes| bytes as i64).collect();
+        Curve::of(&bytes)
+    }
+
+    pub(crate) fn of(bytes: &[i64]) -> Curve {
         let leaves = bytes.len().next_power_of_two().max(1);
         let mut max = vec![i64::MIN / 2; 2 * leaves];
         for (index, &value) in bytes.iter().enumerate() {
-            max[leaves + index] = value as i64;
+            max[leaves + index] = value;
         }
         for node in (1..leaves).rev() {
             max[node] = max[2 * node].max(max[2 * node + 1]);
@@ -57,6 +62,54 @@ impl Curve {
         let end = start + count;
         let max = self.max_range(1, 0, self.leaves, start, end.min(self.count));
         max.max(self.max_range(1, 0, self.leaves, 0, end.saturating_sub(self.count)))
+    }
+
+    /// How many slots of `count` from `start` on come before the first with more than `bytes`,
+    /// going round at the end; nothing if none has more.
+    pub(crate) fn first_above(&self, start: usize, count: usize, bytes: i64) -> Option<usize> {
+        let [one, other] = self.parts(start, count);
+        let first = self.find(1, 0, self.leaves, one, bytes, false).map(|slot| slot - one.0);
+        let then = || self.find(1, 0, self.leaves, other, bytes, false);
+        first.or_else(|| then().map(|slot| one.1 - one.0 + slot))
+    }
+
+    /// The like of the last slot with more than `bytes`.
+    pub(crate) fn last_above(&self, start: usize, count: usize, bytes: i64) -> Option<usize> {
+        let [one, other] = self.parts(start, count);
+        let last = self.find(1, 0, self.leaves, other, bytes, true);
+        let last = last.map(|slot| one.1 - one.0 + slot);
+        last.or_else(|| Some(self.find(1, 0, self.leaves, one, bytes, true)? - one.0))
+    }
+
+    /// A range that may go round, as two that do not.
+    fn parts(&self, start: usize, count: usize) -> [(usize, usize); 2] {
+        let start = start % self.count.max(1);
+        let end = start + count;
+        [(start, end.min(self.count)), (0, end.saturating_sub(self.count))]
+    }
+
+    /// The first or the last slot of a range with more than `bytes`.
+    fn find(
+        &self,
+        node: usize,
+        node_start: usize,
+        node_end: usize,
+        range: (usize, usize),
+        bytes: i64,
+        last: bool,
+    ) -> Option<usize> {
+        if range.1 <= node_start || node_end <= range.0 || self.max[node] <= bytes {
+            return None;
+        }
+        if node >= self.leaves {
+            return Some(node_start);
+        }
+        let middle = node_start.midpoint(node_end);
+        let below = bytes - self.added[node];
+        let halves = [(2 * node, node_start, middle), (2 * node + 1, middle, node_end)];
+        let find = |(node, start, end)| self.find(node, start, end, range, below, last);
+        let [one, other] = if last { [halves[1], halves[0]] } else { halves };
+        find(one).or_else(|| find(other))
     }
 
     fn max_range(

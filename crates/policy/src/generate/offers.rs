@@ -7,6 +7,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use crate::usage::NONE;
+
 /// What an offer cost when last looked at, and its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Priced {
@@ -36,58 +38,70 @@ impl Ord for Priced {
 
 #[derive(Debug)]
 pub(super) struct Offers {
-    /// By row: how many rows before it can be the highest.
-    rank: Vec<u32>,
-    leaves: usize,
+    rows: usize,
+    /// By node: whether a row below it can be the highest. Others get no offers.
+    tall: Vec<bool>,
+    /// By node: its heap's number, or [`NONE`].
+    numbers: Vec<u32>,
     heaps: Vec<BinaryHeap<Reverse<Priced>>>,
 }
 
 impl Offers {
-    /// For rows of which those that are `tall` can be the highest.
-    pub(super) fn new(tall: impl Iterator<Item = bool>) -> Offers {
-        let mut rank = vec![0];
-        let mut count = 0;
-        for tall in tall {
-            count += u32::from(tall);
-            rank.push(count);
+    /// For rows of which those that are `tall` can be the highest. Which ones these are does not
+    /// change the order of offers, so that it does not depend on the limit.
+    pub(super) fn new(rows: impl ExactSizeIterator<Item = bool>) -> Offers {
+        let count = rows.len();
+        let mut tall = vec![false; count];
+        tall.extend(rows);
+        for node in (1..count).rev() {
+            tall[node] = tall[2 * node] || tall[2 * node + 1];
         }
-        let leaves = (count as usize).next_power_of_two().max(1);
-        Offers { rank, leaves, heaps: vec![BinaryHeap::new(); 2 * leaves] }
+        Offers { rows: count, tall, numbers: vec![NONE; 2 * count], heaps: Vec::new() }
     }
 
     /// Adds an offer for `count` rows from `first` on, going round at the end.
     pub(super) fn add(&mut self, first: usize, count: usize, offer: Priced) {
-        let rows = self.rank.len() - 1;
         let end = first + count;
-        self.add_range(first, end.min(rows), offer);
-        if end > rows {
-            self.add_range(0, end - rows, offer);
+        self.add_range(first, end.min(self.rows), offer);
+        if end > self.rows {
+            self.add_range(0, end - self.rows, offer);
         }
     }
 
     fn add_range(&mut self, first: usize, end: usize, offer: Priced) {
-        let mut low = self.rank[first] as usize + self.leaves;
-        let mut high = self.rank[end] as usize + self.leaves;
+        let (mut low, mut high) = (first + self.rows, end + self.rows);
         while low < high {
             if low % 2 == 1 {
-                self.heaps[low].push(Reverse(offer));
+                self.put(low, offer);
                 low += 1;
             }
             if high % 2 == 1 {
                 high -= 1;
-                self.heaps[high].push(Reverse(offer));
+                self.put(high, offer);
             }
             low /= 2;
             high /= 2;
         }
     }
 
+    fn put(&mut self, node: usize, offer: Priced) {
+        if !self.tall[node] {
+            return;
+        }
+        if self.numbers[node] == NONE {
+            self.numbers[node] = self.heaps.len() as u32;
+            self.heaps.push(BinaryHeap::new());
+        }
+        self.heaps[self.numbers[node] as usize].push(Reverse(offer));
+    }
+
     /// The cheapest offer for a row, and the node that it lies at.
     pub(super) fn first(&self, row: usize) -> Option<(Priced, usize)> {
-        let mut node = self.rank[row] as usize + self.leaves;
+        let mut node = row + self.rows;
         let mut first: Option<(Priced, usize)> = None;
         while node > 0 {
-            if let Some(&Reverse(top)) = self.heaps[node].peek()
+            if let Some(heap) = self.heaps.get(self.numbers[node] as usize)
+                && let Some(&Reverse(top)) = heap.peek()
                 && first.is_none_or(|(best, _)| top < best)
             {
                 first = Some((top, node));
@@ -99,11 +113,11 @@ impl Offers {
 
     /// Takes the cheapest offer off a node.
     pub(super) fn drop_first(&mut self, node: usize) {
-        self.heaps[node].pop();
+        self.heaps[self.numbers[node] as usize].pop();
     }
 
     /// Puts an offer back with what it costs now.
     pub(super) fn put_back(&mut self, node: usize, offer: Priced) {
-        self.heaps[node].push(Reverse(offer));
+        self.put(node, offer);
     }
 }

@@ -4,6 +4,7 @@
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
+use crate::curve::Curve;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
 use crate::usage::Usage;
@@ -117,7 +118,7 @@ impl Placer<'_> {
     }
 
     fn plan(&self, timeline: &Timeline, departure: Departure, lead: f64) -> Plan {
-        let mut curve = self.selection.curve.clone();
+        let mut curve = Curve::of(&self.selection.curve);
         let leaves = self.leaves(timeline, departure, &mut curve);
         let mut returns = self.returns();
         schedule(&mut returns, timeline, lead);
@@ -152,7 +153,7 @@ impl Placer<'_> {
     }
 
     /// Settles when each block leaves: in the order in which they can, one copy after the other.
-    fn leaves(&self, timeline: &Timeline, departure: Departure, curve: &mut [i64]) -> Vec<Leave> {
+    fn leaves(&self, timeline: &Timeline, departure: Departure, curve: &mut Curve) -> Vec<Leave> {
         let slot_count = self.usage.slot_count() as i64;
         let mut leaves: Vec<Leave> = self
             .choices()
@@ -195,44 +196,45 @@ impl Placer<'_> {
 
     /// Lets a block stay behind slot `from`, up to `wish` at most, as long as there is room.
     /// Returns the last slot that it stays for.
-    fn stay_after(&self, curve: &mut [i64], from: i64, wish: i64, size_bytes: u64) -> i64 {
+    fn stay_after(&self, curve: &mut Curve, from: i64, wish: i64, size_bytes: u64) -> i64 {
         let slot_count = self.usage.slot_count() as i64;
         let row = |slot: i64| self.unrolled_row(&self.usage.slot_row[..slot_count as usize], slot);
         let highest = self.highest_with(size_bytes);
         let start = row(from + 1);
-        let parts = around(curve, start, row(wish + 1));
-        let first = parts[0].len();
-        let above = |part: &[i64]| part.iter().position(|&bytes| bytes > highest);
-        let full = above(parts[0]).or_else(|| above(parts[1]).map(|index| first + index));
+        let (place, count) = self.range(start, row(wish + 1));
+        let full = curve.first_above(place, count, highest);
         let mut last = full.map_or(wish, |index| {
             let full_from = start + index as i64;
             first_slot(from + 1, wish + 1, |slot| row(slot + 1) > full_from) - 1
         });
         last -= i64::from(last % slot_count == slot_count - 1);
-        for part in around(curve, start, row(last + 1)) {
-            raise(part, size_bytes);
-        }
+        let (place, count) = self.range(start, row(last + 1));
+        curve.add(place, count, size_bytes as i64);
         last
     }
 
     /// Lets a block come back before slot `to`, in `wish` at the earliest, as early as there is
     /// room from then on. Returns the slot. Both may lie in the next step.
-    fn stay_before(&self, curve: &mut [i64], wish: i64, to: i64, size_bytes: u64) -> i64 {
+    fn stay_before(&self, curve: &mut Curve, wish: i64, to: i64, size_bytes: u64) -> i64 {
         let highest = self.highest_with(size_bytes);
         let row = |slot: i64| self.unrolled_row(&self.usage.begin_row, slot);
         let (start, end) = (row(wish), row(to));
-        let parts = around(curve, start, end);
-        let first = parts[0].len();
-        let above = |part: &[i64]| part.iter().rposition(|&bytes| bytes > highest);
-        let full = above(parts[1]).map(|index| first + index).or_else(|| above(parts[0]));
+        let (place, count) = self.range(start, end);
+        let full = curve.last_above(place, count, highest);
         let issue = full.map_or(wish, |index| {
             let free_from = start + index as i64 + 1;
             first_slot(wish, to, |slot| row(slot) >= free_from)
         });
-        for part in around(curve, row(issue), end) {
-            raise(part, size_bytes);
-        }
+        let (place, count) = self.range(row(issue), end);
+        curve.add(place, count, size_bytes as i64);
         issue
+    }
+
+    /// The rows from `start` to `end`, which may go round the step's end, as the first one in the
+    /// step and their number. At most one whole step.
+    fn range(&self, start: i64, end: i64) -> (usize, usize) {
+        let row_count = self.usage.row_slot.len();
+        (start.rem_euclid(row_count as i64) as usize, ((end - start) as usize).min(row_count))
     }
 
     /// The most that a row may hold for a block to fit beside it.
@@ -275,7 +277,7 @@ impl Placer<'_> {
         &self,
         returns: &mut [Return],
         timeline: &Timeline,
-        curve: &mut [i64],
+        curve: &mut Curve,
         leaves: &[Leave],
     ) {
         let slot_count = self.usage.slot_count() as i64;
@@ -348,24 +350,6 @@ impl Placer<'_> {
     fn op(&self, slot: i64) -> OpIndex {
         let slot = (slot % self.usage.slot_count() as i64) as usize;
         self.usage.slots[slot.min(self.usage.slots.len() - 1)]
-    }
-}
-
-/// The rows from `start` to `end`, which may go round the step's end: those up to there, then the
-/// rest. At most one whole step.
-fn around(curve: &mut [i64], start: i64, end: i64) -> [&mut [i64]; 2] {
-    let length = ((end - start) as usize).min(curve.len());
-    let start = start.rem_euclid(curve.len() as i64) as usize;
-    let (wrapped, rest) = curve.split_at_mut(start);
-    let tail = length.min(rest.len());
-    [&mut rest[..tail], &mut wrapped[..length - tail]]
-}
-
-/// Adds a block to rows that have room for it.
-fn raise(rows: &mut [i64], size_bytes: u64) {
-    for bytes in rows {
-        // They have room, so this never wraps; without the check it runs on whole vectors.
-        *bytes = bytes.wrapping_add(size_bytes as i64);
     }
 }
 

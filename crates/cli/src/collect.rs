@@ -188,7 +188,7 @@ fn label(name: &str) -> String {
 }
 
 /// The decisions of a plan from a file, of which only the actions are known.
-fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
+pub(crate) fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
     let mut decisions = Vec::new();
     for (index, block) in (0..).zip(&trace.blocks) {
         let block_index = BlockIndex(index);

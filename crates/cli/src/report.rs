@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod run;
+pub(crate) mod step_page;
 pub(crate) mod table;
 pub(crate) mod timeline;
 pub(crate) mod units;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use adaptive::{Bytes, CopySpan, Direction, Plan, Simulation, simulate};
+use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, Simulation, simulate};
 use anyhow::Context as _;
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use crate::args::SimulateArgs;
 use crate::collect;
 use crate::plan::step::{MEMORY_ENDLESS, Step};
 use crate::report::run::{Span, SpanKind};
+use crate::report::step_page::{self, StepPage};
 use crate::report::{timeline, units};
 use crate::train::{command_line, say};
 
@@ -52,13 +53,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let budget_bytes = args.memory.map(|memory| memory.of_peak(step.peak_bytes));
     let machine = args.machine.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
     let simulation = simulate(&step.trace, &plan, &machine);
-    if let Some(path) = &args.timeline {
-        let memory = collect::memory(&step.trace, Some(&plan), &machine, &[]);
-        let spans = spans(&step, &simulation);
-        let limit_bytes = budget_bytes.unwrap_or(simulation.held_bytes_peak);
-        let text = timeline::draw(&command_line(), limit_bytes, &spans, &memory.planned)?;
-        adaptive::save_bytes(path, text.as_bytes())?;
-    }
+    write_files(args, &step, &plan, &machine, &simulation)?;
     if args.json {
         let object = object(args, &step, budget_bytes, &simulation);
         let text = serde_json::to_string(&object).context("cannot write the report")?;
@@ -78,6 +73,62 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     }
     say(&text(&step, budget_bytes, &simulation))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The timeline and the page, if they were asked for.
+fn write_files(
+    args: &SimulateArgs,
+    step: &Step,
+    plan: &Plan,
+    machine: &Machine,
+    simulation: &Simulation,
+) -> anyhow::Result<()> {
+    if args.timeline.is_none() && args.report.is_none() {
+        return Ok(());
+    }
+    let memory = collect::memory(&step.trace, Some(plan), machine, &[]);
+    let spans = spans(step, simulation);
+    // Without a limit the drawing's line is at what the step takes.
+    let memory_limit_bytes = match args.memory {
+        Some(_) => machine.limit_bytes,
+        None => simulation.held_bytes_peak,
+    };
+    if let Some(path) = &args.timeline {
+        let text = timeline::draw(&command_line(), memory_limit_bytes, &spans, &memory.planned)?;
+        adaptive::save_bytes(path, text.as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        let budget_bytes = args.memory.map(|_| machine.limit_bytes);
+        let lines = lines(step, budget_bytes, simulation);
+        let mut decisions = collect::adopted(plan, &step.trace);
+        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
+        let page = StepPage {
+            headline: format!(
+                "{} instead of {}, at {:.2} % more time",
+                units::bytes(simulation.resident_bytes_peak),
+                units::bytes(step.peak_bytes),
+                added_percent(step, simulation)
+            ),
+            lead: format!(
+                "{}: one step of {}, simulated.",
+                args.trace.display(),
+                units::count(step.trace.ops.len() as u64, "op")
+            ),
+            command_line: command_line(),
+            facts: lines.into(),
+            memory_limit_bytes,
+            memory,
+            spans,
+            decisions,
+        };
+        adaptive::save_bytes(path, step_page::text(&page)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// How much longer the step takes, in percent.
+fn added_percent(step: &Step, simulation: &Simulation) -> f64 {
+    100.0 * (simulation.step_us - step.baseline_us) / step.baseline_us.max(f64::MIN_POSITIVE)
 }
 
 fn object(
@@ -109,10 +160,19 @@ fn object(
 }
 
 fn text(step: &Step, budget_bytes: Option<u64>, simulation: &Simulation) -> String {
-    let more =
-        100.0 * (simulation.step_us - step.baseline_us) / step.baseline_us.max(f64::MIN_POSITIVE);
+    let lines = lines(step, budget_bytes, simulation);
+    lines.map(|(name, words)| format!("{name:<12}{words}\n")).concat()
+}
+
+/// The figures by name.
+fn lines(
+    step: &Step,
+    budget_bytes: Option<u64>,
+    simulation: &Simulation,
+) -> [(&'static str, String); 7] {
+    let more = added_percent(step, simulation);
     let budget = budget_bytes.map_or_else(|| "no limit".to_owned(), units::bytes);
-    let lines = [
+    [
         ("budget", budget),
         (
             "peak",
@@ -157,8 +217,7 @@ fn text(step: &Step, budget_bytes: Option<u64>, simulation: &Simulation) -> Stri
                 simulation.misses, simulation.rescues
             ),
         ),
-    ];
-    lines.map(|(name, words)| format!("{name:<12}{words}\n")).concat()
+    ]
 }
 
 /// What the three engines do in the step.

@@ -64,6 +64,9 @@ pub(crate) struct SimulateArgs {
     /// File for the step's timeline, which Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub(crate) timeline: Option<PathBuf>,
+    /// File for a page with the step's drawing and what becomes of each tensor
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,

@@ -47,21 +47,21 @@ struct Meter {
 }
 
 /// What part of all blocks' bytes got one choice.
-struct ChoiceShare {
-    name: &'static str,
-    percent: String,
-    words: String,
+pub(super) struct ChoiceShare {
+    pub(super) name: &'static str,
+    pub(super) percent: String,
+    pub(super) words: String,
 }
 
 /// A row of the decision table: texts, and numbers to sort by.
-struct DecisionRow<'a> {
-    decision: &'a Decision,
-    size: String,
-    added: String,
-    added_us: f64,
+pub(super) struct DecisionRow<'a> {
+    pub(super) decision: &'a Decision,
+    pub(super) size: String,
+    pub(super) added: String,
+    pub(super) added_us: f64,
     /// The first op of the time away, or nothing.
-    from_op: &'a str,
-    until_op: &'a str,
+    pub(super) from_op: &'a str,
+    pub(super) until_op: &'a str,
 }
 
 /// The page's text.
@@ -174,7 +174,7 @@ fn meter(run: &Run) -> Option<Meter> {
     })
 }
 
-fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
+pub(super) fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
     let bytes_of = |choice: Option<Choice>| -> u64 {
         let wanted = decisions.iter().filter(|row| choice.is_none_or(|it| row.choice == it));
         wanted.map(|row| row.size_bytes).sum()
@@ -192,7 +192,7 @@ fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
     Choice::ALL.map(share).into()
 }
 
-fn row_of(decision: &Decision) -> DecisionRow<'_> {
+pub(super) fn row_of(decision: &Decision) -> DecisionRow<'_> {
     let added_us = if decision.added_us.is_finite() { decision.added_us } else { 0.0 };
     let (from_op, until_op) = decision
         .away

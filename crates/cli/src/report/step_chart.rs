@@ -1,7 +1,7 @@
 //! The picture of one step: memory above, the three lanes below, all on one time axis.
 
 use super::lanes::{self, LaneBox};
-use super::run::{Lane, MemoryPoint, Run, SpanKind};
+use super::run::{Lane, MemoryCurves, MemoryPoint, Run, Span, SpanKind};
 use super::scale::{self, Scale};
 use super::svg::{CurvePoint, Share, Svg};
 use super::units::{self, Unit};
@@ -32,10 +32,27 @@ pub(super) struct StepChart {
     pub(super) note: String,
 }
 
+/// What the drawing shows of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown<'a> {
+    /// What the streams did, in any order.
+    pub(super) spans: &'a [Span],
+    /// Memory over the step.
+    pub(super) memory: &'a MemoryCurves,
+    /// The cap.
+    pub(super) memory_limit_bytes: u64,
+}
+
 /// Draws one step of `run`.
 pub(super) fn draw(run: &Run) -> StepChart {
-    let spans = lanes::in_order(&run.spans);
-    let points = || run.memory.uncapped.iter().chain(&run.memory.planned);
+    let (spans, memory) = (&run.spans[..], &run.memory);
+    draw_step(&Shown { spans, memory, memory_limit_bytes: run.memory_limit_bytes })
+}
+
+/// Draws one step.
+pub(super) fn draw_step(step: &Shown<'_>) -> StepChart {
+    let spans = lanes::in_order(step.spans);
+    let points = || step.memory.uncapped.iter().chain(&step.memory.planned);
     let span_ends = spans.iter().flatten().map(|span| span.end_us);
     let end_us = points()
         .map(|point| point.at_us)
@@ -52,9 +69,9 @@ pub(super) fn draw(run: &Run) -> StepChart {
     let pixel_us = end_us / PIXELS as f64;
     let boxes = spans.map(|spans| lanes::boxes(&spans, pixel_us));
     let note = joined_note(&boxes, pixel_us);
-    let mut svg = Svg::plot(HEIGHT, &description(run, end_us));
+    let mut svg = Svg::plot(HEIGHT, &description(step, end_us));
     draw_time_axis(&mut svg, axis, end_us);
-    draw_memory(&mut svg, run, axis);
+    draw_memory(&mut svg, step, axis);
     for (position, (lane, boxes)) in Lane::ALL.iter().zip(&boxes).enumerate() {
         let top = LANES_TOP + LANE_PITCH * position as f64;
         draw_lane(&mut svg, *lane, boxes, axis, top);
@@ -62,7 +79,7 @@ pub(super) fn draw(run: &Run) -> StepChart {
     StepChart { svg: Some(svg.finish()), lanes, note }
 }
 
-fn description(run: &Run, end_us: f64) -> String {
+fn description(step: &Shown<'_>, end_us: f64) -> String {
     let peak = |points: &[MemoryPoint]| {
         points.iter().map(|point| point.bytes).max().map_or(units::UNKNOWN.to_owned(), units::bytes)
     };
@@ -70,9 +87,9 @@ fn description(run: &Run, end_us: f64) -> String {
         "Resident memory over one step of {}: at most {} with the plan, {} without it, under a cap \
          of {}. Below it what the compute, swap-out and swap-in streams did at the same time.",
         units::time(end_us),
-        peak(&run.memory.planned),
-        peak(&run.memory.uncapped),
-        units::bytes(run.memory_limit_bytes)
+        peak(&step.memory.planned),
+        peak(&step.memory.uncapped),
+        units::bytes(step.memory_limit_bytes)
     )
 }
 
@@ -104,9 +121,9 @@ fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64) {
     }
 }
 
-fn draw_memory(svg: &mut Svg, run: &Run, axis: Scale) {
-    let limit = run.memory_limit_bytes as f64;
-    let curves = [&run.memory.uncapped, &run.memory.planned];
+fn draw_memory(svg: &mut Svg, step: &Shown<'_>, axis: Scale) {
+    let limit = step.memory_limit_bytes as f64;
+    let curves = [&step.memory.uncapped, &step.memory.planned];
     let highest = curves.iter().flat_map(|points| points.iter()).map(|point| point.bytes).max();
     let high = limit.max(highest.unwrap_or(0) as f64);
     let scale = Scale::new(0.0, high * 1.08);
@@ -131,9 +148,9 @@ fn draw_memory(svg: &mut Svg, run: &Run, axis: Scale) {
         "cap-label",
         &"100%",
         cap_row - 6.0,
-        &format!("cap {}", units::bytes(run.memory_limit_bytes)),
+        &format!("cap {}", units::bytes(step.memory_limit_bytes)),
     );
-    draw_memory_tips(svg, run, axis.high());
+    draw_memory_tips(svg, step, axis.high());
 }
 
 /// The corners of a curve that keeps each value until the next point.
@@ -157,9 +174,9 @@ fn corners(points: &[MemoryPoint], axis: Scale, scale: Scale) -> Vec<CurvePoint>
 }
 
 /// Invisible columns that say both values at their time.
-fn draw_memory_tips(svg: &mut Svg, run: &Run, end_us: f64) {
+fn draw_memory_tips(svg: &mut Svg, step: &Shown<'_>, end_us: f64) {
     let (mut uncapped, mut planned) =
-        (Cursor::new(&run.memory.uncapped), Cursor::new(&run.memory.planned));
+        (Cursor::new(&step.memory.uncapped), Cursor::new(&step.memory.planned));
     for column in 0..TIP_COLUMNS {
         let (from, until) =
             (column as f64 / TIP_COLUMNS as f64, (column + 1) as f64 / TIP_COLUMNS as f64);

@@ -39,10 +39,12 @@ fn the_timeline_shows_ops_and_copies() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.json");
     let timeline = folder.path().join("timeline.json");
+    let page = folder.path().join("page.html");
     let (plan, timeline) = (plan.to_str().unwrap(), timeline.to_str().unwrap());
+    let page = page.to_str().unwrap();
     let args = ["--memory", "80%", "--strategy", "swap"];
     let planned = on("plan", &recorded(), &[&args[..], &["--out", plan, "--json"]].concat()).json();
-    let args = ["--memory", "80%", "--plan", plan, "--timeline", timeline];
+    let args = ["--memory", "80%", "--plan", plan, "--timeline", timeline, "--report", page];
     assert_eq!(on("simulate", &recorded(), &args).code, 0);
     let file: Value = serde_json::from_str(&fs::read_to_string(timeline).unwrap()).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
@@ -62,6 +64,17 @@ fn the_timeline_shows_ops_and_copies() {
     let counted = events.iter().filter(|event| event["ph"] == "C");
     let most = counted.map(|event| number(&event["args"], "resident_bytes")).max();
     assert_eq!(most, Some(number(&planned, "peak_bytes")));
+    // The page has a row for each block of the plan, and nothing from elsewhere.
+    let page = fs::read_to_string(page).unwrap();
+    let file: Value = serde_json::from_str(&fs::read_to_string(plan).unwrap()).unwrap();
+    let away = file["body"]["actions"].as_array().unwrap().iter();
+    let away = away.filter(|action| action["kind"] == "swap_out").count();
+    assert!(away > 0);
+    assert_eq!(page.matches("<span class=\"badge swap\">").count(), away);
+    assert!(
+        page.contains("<svg") && page.contains("aten::") && !page.contains("http-equiv=\"refresh")
+    );
+    assert!(!page.contains("src=\"http") && !page.contains("href=\"http"));
 }
 
 #[test]

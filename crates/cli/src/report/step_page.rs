@@ -1,0 +1,56 @@
+//! The page about one simulated step: its drawing, and what became of each block.
+
+use askama::Template;
+
+use super::html::{ChoiceShare, DecisionRow, row_of, shares};
+use super::run::{Decision, MemoryCurves, Span};
+use super::step_chart::{Shown, StepChart, draw_step};
+
+/// What the page shows.
+#[derive(Clone, Debug)]
+pub(crate) struct StepPage {
+    /// The outcome in one sentence.
+    pub(crate) headline: String,
+    /// What was simulated.
+    pub(crate) lead: String,
+    /// The command as typed.
+    pub(crate) command_line: String,
+    /// Figures by name.
+    pub(crate) facts: Vec<(&'static str, String)>,
+    /// The budget.
+    pub(crate) memory_limit_bytes: u64,
+    /// Memory over the step.
+    pub(crate) memory: MemoryCurves,
+    /// What the engines do, in any order.
+    pub(crate) spans: Vec<Span>,
+    /// What becomes of each block, largest first.
+    pub(crate) decisions: Vec<Decision>,
+}
+
+#[derive(Template)]
+#[template(path = "step.html")]
+struct Page<'a> {
+    page: &'a StepPage,
+    step: StepChart,
+    shares: Vec<ChoiceShare>,
+    decisions: Vec<DecisionRow<'a>>,
+    version: &'static str,
+}
+
+/// The page's text.
+///
+/// # Errors
+///
+/// When the template cannot be filled in.
+pub(crate) fn text(page: &StepPage) -> askama::Result<String> {
+    let (spans, memory) = (&page.spans[..], &page.memory);
+    let shown = Shown { spans, memory, memory_limit_bytes: page.memory_limit_bytes };
+    Page {
+        page,
+        step: draw_step(&shown),
+        shares: shares(&page.decisions),
+        decisions: page.decisions.iter().map(row_of).collect(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+    .render()
+}

@@ -4,6 +4,7 @@
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
+use crate::candidate::Gap;
 use crate::curve::Curve;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
@@ -50,6 +51,9 @@ struct Leave {
     choice: usize,
     /// The slot after which it is issued; that before the first for the step's start.
     issue: i64,
+    /// The slot before whose op it is issued instead, if there is room until then. What is freed
+    /// in between is then cached before it, and serves before it.
+    before: Option<i64>,
     /// The slot by whose begin it should be done.
     due: i64,
 }
@@ -158,7 +162,12 @@ impl Placer<'_> {
         let mut leaves: Vec<Leave> = self
             .choices()
             .filter(|(_, choice)| choice.mode == Mode::Swap)
-            .map(|(index, choice)| Leave { choice: index, issue: choice.gap.from, due: 0 })
+            .map(|(index, choice)| Leave {
+                choice: index,
+                issue: choice.gap.from,
+                before: None,
+                due: 0,
+            })
             .collect();
         let gap = |leave: &Leave| self.selection.choices[leave.choice].gap;
         leaves.sort_by_key(|leave| (gap(leave).from, gap(leave).to, leave.choice));
@@ -190,6 +199,9 @@ impl Placer<'_> {
                 let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
                 leave.issue = self.stay_after(curve, gap.from, wish, size_bytes);
             }
+            if gap.from >= 0 {
+                leave.before = self.stay_until_begin(curve, leave.issue, &gap);
+            }
         }
         leaves
     }
@@ -211,6 +223,26 @@ impl Placer<'_> {
         let (place, count) = self.range(start, row(last + 1));
         curve.add(place, count, size_bytes as i64);
         last
+    }
+
+    /// Lets a block stay until the op after slot `issue` begins, if there is room. Returns the slot
+    /// of that op.
+    fn stay_until_begin(&self, curve: &mut Curve, issue: i64, gap: &Gap) -> Option<i64> {
+        let slot_count = self.usage.slot_count() as i64;
+        let next = issue + 1;
+        let before = next + i64::from(next % slot_count == slot_count - 1);
+        if before >= gap.to {
+            return None;
+        }
+        let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;
+        let start = self.unrolled_row(&self.usage.slot_row[..slot_count as usize], next);
+        let end = self.unrolled_row(&self.usage.begin_row, before);
+        let (place, count) = self.range(start, end);
+        if curve.first_above(place, count, self.highest_with(size_bytes)).is_some() {
+            return None;
+        }
+        curve.add(place, count, size_bytes as i64);
+        Some(before)
     }
 
     /// Lets a block come back before slot `to`, in `wish` at the earliest, as early as there is
@@ -283,7 +315,7 @@ impl Placer<'_> {
         let slot_count = self.usage.slot_count() as i64;
         let mut left = vec![0; self.selection.choices.len()];
         for leave in leaves {
-            left[leave.choice] = leave.issue;
+            left[leave.choice] = leave.before.unwrap_or(leave.issue);
         }
         for item in returns {
             let wish = timeline.slot_before(item.to, item.ahead_us);
@@ -316,12 +348,14 @@ impl Placer<'_> {
     fn order_leave(&self, item: &Leave, orders: &mut Vec<((u8, u64), Action)>) {
         let gap = &self.selection.choices[item.choice].gap;
         // Behind the step's end it has its next name.
-        let next_step = item.issue >= self.usage.slot_count() as i64;
+        let slot = item.before.unwrap_or(item.issue);
+        let next_step = slot >= self.usage.slot_count() as i64;
         let block = BlockIndex(if next_step { gap.again } else { gap.block });
         // A block that no op uses leaves at the start.
-        let phase = if item.issue < 0 { Phase::Begin } else { Phase::End };
+        let at_begin = item.before.is_some() || item.issue < 0;
+        let phase = if at_begin { Phase::Begin } else { Phase::End };
         let action = Action {
-            op: self.op(item.issue.max(0)),
+            op: self.op(slot.max(0)),
             phase,
             kind: ActionKind::SwapOut,
             block,

@@ -11,15 +11,17 @@ use adaptive::{
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, MemoryArg};
 use crate::plan::step::Step;
 use crate::train::say;
 
 mod plot;
 mod table;
 
-/// The lowest budget that is drawn, and the distance between two, in percent of the peak.
-const PLOT_STEP_PERCENT: u64 = 5;
+/// The distance between two budgets that are drawn, in percent of the peak.
+const PLOT_STEP_PERCENT: f64 = 5.0;
+/// How closely the least budget that fits is found, in percent of the peak.
+const PLOT_LEAST_PERCENT: f64 = 0.5;
 
 /// Who plans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -178,21 +180,67 @@ fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareArgs) -> Conte
 /// Each strategy from all of the peak down to the least that fits.
 fn sweep(name: &str, step: &Step, args: &CompareArgs) -> plot::Chart {
     let lines = Contestant::all().into_iter().map(|contestant| {
-        let mut points = Vec::new();
-        for percent in (1..=100 / PLOT_STEP_PERCENT).rev().map(|part| part * PLOT_STEP_PERCENT) {
-            let machine = args.machine.machine(step.peak_bytes / 100 * percent);
+        let step_ms = |percent: f64| {
+            let machine =
+                args.machine.machine(MemoryArg::Percent(percent).of_peak(step.peak_bytes));
             let run = contestant.simulate(step, &machine, args.effort);
-            if run.shortfall.is_some() {
-                break;
-            }
-            points.push((percent as f64, run.step_us / 1e3));
-        }
-        plot::Line { name: contestant.name(), points }
+            run.shortfall.is_none().then_some(run.step_us / 1e3)
+        };
+        plot::Line { name: contestant.name(), points: points(step_ms) }
     });
     plot::Chart {
         title: name.to_owned(),
         peak_bytes: step.peak_bytes,
         baseline_ms: step.baseline_us / 1e3,
         lines: lines.collect(),
+    }
+}
+
+/// The points of a line: percent of the peak and what `step_ms` says, while it says something, and
+/// the least at which it does.
+fn points(step_ms: impl Fn(f64) -> Option<f64>) -> Vec<(f64, f64)> {
+    let mut points = Vec::new();
+    let mut percent = 100.0;
+    while percent > 0.0
+        && let Some(ms) = step_ms(percent)
+    {
+        points.push((percent, ms));
+        percent -= PLOT_STEP_PERCENT;
+    }
+    let Some(&(mut fits, _)) = points.last() else { return points };
+    let mut fails = percent;
+    while fits - fails > PLOT_LEAST_PERCENT {
+        let middle = f64::midpoint(fits, fails);
+        match step_ms(middle) {
+            Some(ms) => {
+                fits = middle;
+                points.push((middle, ms));
+            }
+            None => fails = middle,
+        }
+    }
+    points
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_ends_at_the_least_that_fits() {
+        let line = points(|percent| (percent >= 62.0).then_some(200.0 - percent));
+        assert_eq!(line[..3], [(100.0, 100.0), (95.0, 105.0), (90.0, 110.0)]);
+        assert!(line.is_sorted_by(|one, other| one.0 > other.0), "{line:?}");
+        let least = line.last().unwrap().0;
+        assert!((62.0..62.0 + PLOT_LEAST_PERCENT).contains(&least), "{least}");
+        assert!(points(|_| None).is_empty());
+        assert!(points(|_| Some(1.0)).last().unwrap().0 < PLOT_STEP_PERCENT);
+    }
+
+    #[test]
+    fn a_trace_is_called_by_its_file() {
+        assert_eq!(label(Path::new("/a/b.c.json.gz")), "b.c");
+        assert_eq!(label(Path::new("step.json")), "step");
+        assert_eq!(label(Path::new("step")), "step");
     }
 }

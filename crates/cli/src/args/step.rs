@@ -35,7 +35,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size_or_none)]
     pub(crate) reserve: u64,
     /// Placements to try; more take longer and may find a faster plan
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = effort())]
     pub(crate) effort: u32,
     /// How blocks may leave the device
     #[arg(long, default_value = "joint", value_name = "HOW")]
@@ -162,6 +162,10 @@ pub(crate) fn memory(text: &str) -> Result<MemoryArg, String> {
         Ok(percent) if percent > 0.0 && percent <= PERCENT_MAX => Ok(MemoryArg::Percent(percent)),
         _ => Err(format!("'{text}' is no share: write 60%, at most {PERCENT_MAX}%")),
     }
+}
+
+fn effort() -> impl clap::builder::TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=100_000)
 }
 
 fn size_or_none(text: &str) -> Result<u64, String> {

@@ -154,91 +154,79 @@ impl Report<'_> {
     }
 
     fn figures(&self) -> String {
-        let Report { args, step, made, budget_bytes, .. } = self;
-        let simulation = &made.simulation;
-        let (baseline_us, step_us) = (made.unlimited_us, simulation.step_us);
+        let lines = self.request().into_iter().chain(self.outcome());
+        lines.map(|(name, words)| format!("{name:<12}{words}\n")).collect()
+    }
+
+    /// What was asked for, by name.
+    fn request(&self) -> [(&'static str, String); 3] {
+        let Report { args, step, budget_bytes, .. } = self;
         let share = match args.memory {
-            MemoryArg::Percent(percent) => format!("{percent} % of the step's own peak"),
-            MemoryArg::Bytes(_) => {
-                let share = units::percent(*budget_bytes as f64, step.peak_bytes as f64);
-                format!("{share} of the step's own peak")
-            }
+            MemoryArg::Percent(percent) => format!("{percent} %"),
+            MemoryArg::Bytes(_) => units::percent(*budget_bytes as f64, step.peak_bytes as f64),
         };
-        let fell_back = self.prefer != args.prefer;
         let moves = match self.prefer {
             Prefer::Performance => "activations",
-            Prefer::Memory if fell_back => {
+            Prefer::Memory if self.prefer != args.prefer => {
                 "weights and optimizer state too: activations alone cannot reach the budget"
             }
             Prefer::Memory => "activations, weights and optimizer state",
         };
+        let step_words = format!(
+            "{}: {}, recorded in {}",
+            args.trace.display(),
+            units::count(step.trace.ops.len() as u64, "op"),
+            units::time(step.trace.step_us)
+        );
+        let budget = units::bytes(*budget_bytes);
+        [
+            ("step", step_words),
+            ("budget", format!("{budget}, {share} of the step's own peak")),
+            ("strategy", format!("{}; may leave: {moves}", args.strategy.name())),
+        ]
+    }
+
+    /// What the plan does, by name.
+    fn outcome(&self) -> Vec<(&'static str, String)> {
+        let Report { step, made, .. } = self;
+        let simulation = &made.simulation;
+        let (baseline_us, step_us) = (made.unlimited_us, simulation.step_us);
         let more = 100.0 * (step_us - baseline_us) / baseline_us.max(f64::MIN_POSITIVE);
-        let mut text = String::new();
-        let mut line = |name: &str, words: String| {
-            // Writing to a text cannot fail.
-            let _ = writeln!(text, "{name:<12}{words}");
-        };
-        line(
-            "step",
-            format!(
-                "{}: {}, recorded in {}",
-                args.trace.display(),
-                units::count(step.trace.ops.len() as u64, "op"),
-                units::time(step.trace.step_us)
-            ),
+        let peak = format!(
+            "{} before, {} after; {} with the cache",
+            units::bytes(step.peak_bytes),
+            units::bytes(simulation.resident_bytes_peak),
+            units::bytes(simulation.held_bytes_peak)
         );
-        line("budget", format!("{}, {share}", units::bytes(*budget_bytes)));
-        line("strategy", format!("{}; may leave: {moves}", args.strategy.name()));
-        line(
-            "peak",
-            format!(
-                "{} before, {} after; {} with the cache",
-                units::bytes(step.peak_bytes),
-                units::bytes(simulation.resident_bytes_peak),
-                units::bytes(simulation.held_bytes_peak)
-            ),
+        let (before, after) = (units::time(baseline_us), units::time(step_us));
+        let swapped = format!(
+            "{} out, {} in; at most {} on the host",
+            units::bytes(simulation.swapped_out_bytes),
+            units::bytes(simulation.swapped_in_bytes),
+            units::bytes(simulation.host_bytes_peak)
         );
-        line(
-            "step time",
-            format!(
-                "{} before, {} after: {more:.2} % more",
-                units::time(baseline_us),
-                units::time(step_us)
-            ),
+        let recomputed = units::count(simulation.recomputed_ops, "op");
+        let bound = format!(
+            "no plan adds less than {}; this one adds {}: a gap of {:.2} % of the step",
+            units::time(made.bound_us),
+            units::time(made.added_us().max(0.0)),
+            100.0 * self.gap_fraction()
         );
-        line(
-            "swapped",
-            format!(
-                "{} out, {} in; at most {} on the host",
-                units::bytes(simulation.swapped_out_bytes),
-                units::bytes(simulation.swapped_in_bytes),
-                units::bytes(simulation.host_bytes_peak)
-            ),
-        );
-        line(
-            "recomputed",
-            format!(
-                "{}, {}",
-                units::count(simulation.recomputed_ops, "op"),
-                units::time(simulation.recomputed_us)
-            ),
-        );
-        line("stalls", units::time(simulation.stall_us));
+        let mut lines = vec![
+            ("peak", peak),
+            ("step time", format!("{before} before, {after} after: {more:.2} % more")),
+            ("swapped", swapped),
+            ("recomputed", format!("{recomputed}, {}", units::time(simulation.recomputed_us))),
+            ("stalls", units::time(simulation.stall_us)),
+            ("bound", bound),
+            ("planned in", units::time(self.plan_ms * 1e3)),
+        ];
         if !simulation.went_to_plan() {
             let (misses, rescues) = (simulation.misses, simulation.rescues);
-            line("on demand", format!("{misses} touches of blocks away, {rescues} evictions"));
+            let words = format!("{misses} touches of blocks away, {rescues} evictions");
+            lines.push(("on demand", words));
         }
-        line(
-            "bound",
-            format!(
-                "no plan adds less than {}; this one adds {}: a gap of {:.2} % of the step",
-                units::time(made.bound_us),
-                units::time(made.added_us().max(0.0)),
-                100.0 * self.gap_fraction()
-            ),
-        );
-        line("planned in", units::time(self.plan_ms * 1e3));
-        text
+        lines
     }
 
     /// What becomes of the largest blocks, and why.

@@ -198,8 +198,14 @@ impl Window<'_> {
             let part = part.filter(|part| part.bytes > 0.0)?;
             Some(Way { bytes: part.bytes, bytes_per_us, window_us: part.window_us })
         };
-        let link = &self.link;
-        self.replays.added_us(way(out, link.out_bytes_per_us), way(back, link.in_bytes_per_us))
+        let out_way = way(out, self.link.out_bytes_per_us);
+        let back_way = way(back, self.link.in_bytes_per_us);
+        // Replays come between the peak and the step's end. A way out that starts there has their
+        // time, too.
+        if out_way.is_some() && out.is_some_and(|part| part.distance > self.peak) {
+            return self.replays.added_around_us(out_way, back_way);
+        }
+        self.replays.added_us(out_way, back_way)
     }
 
     /// The most that must be added on the way out and on the way back, in parts of the step that

@@ -59,6 +59,20 @@ impl Replays {
         Replays { corners }
     }
 
+    /// Like [`added_us`](Replays::added_us) if the time of replays is also time for copies out.
+    /// Takes the better end of each straight piece for either part, so it may be a little low.
+    pub(super) fn added_around_us(&self, out: Option<Way>, back: Option<Way>) -> f64 {
+        let link_us = |(bytes, _): (f64, f64)| late_us(out, bytes) + late_us(back, bytes);
+        let corners = &self.corners;
+        // More bytes saved take more replay time and less link time: look where they meet.
+        let meet = corners.partition_point(|&corner| corner.1 < link_us(corner));
+        let Some(&end) = corners.get(meet) else {
+            return link_us(corners[corners.len() - 1]);
+        };
+        let start_us = meet.checked_sub(1).map_or(0.0, |before| corners[before].1);
+        start_us.max(link_us(end))
+    }
+
     /// The least that must be added so that the bytes of both ways are moved or made again.
     ///
     /// A replay saves both ways its bytes, and its time is time for copies back. The sum is
@@ -86,6 +100,11 @@ impl Replays {
         }
         least_us
     }
+}
+
+/// Time beyond the window; 0 if there is no such way or time is left.
+fn late_us(way: Option<Way>, saved_bytes: f64) -> f64 {
+    way.map_or(0.0, |way| way.late_us(saved_bytes).max(0.0))
 }
 
 /// A point of a straight piece.

@@ -180,3 +180,32 @@ impl Writer {
         next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{GenerateConfig, Link, Machine, check_trace, generate, simulate};
+
+    #[test]
+    fn a_large_step_has_its_ops_and_ragged_sizes_and_can_be_planned() {
+        let trace = large_trace(&LargeShape::with_ops(10_000));
+        assert_eq!(check_trace(&trace), Ok(()));
+        assert!(trace.ops.len() >= 10_000 && trace.ops.len() < 12_000, "{}", trace.ops.len());
+        let sizes: BTreeSet<u64> = trace.blocks.iter().map(|block| block.size_bytes).collect();
+        assert!(sizes.len() > 40, "only {} sizes", sizes.len());
+
+        let rate = 50_000.0;
+        let link =
+            Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: 0.8 * rate };
+        let roomy =
+            Machine { limit_bytes: 1 << 50, host_limit_bytes: 1 << 50, link, copy_submit_us: 8.0 };
+        let need_bytes = simulate(&trace, &swap_core::Plan::default(), &roomy).resident_bytes_peak;
+        let machine = roomy.with_limit(need_bytes / 2);
+        let config = GenerateConfig { effort: 1, ..GenerateConfig::default() };
+        let made = generate(&trace, &machine, &config, &[]);
+        assert!(made.infeasible.is_none() && made.simulation.went_to_plan());
+        assert!(made.plan.actions.len() > 1_000 && made.added_us() >= made.bound_us);
+    }
+}

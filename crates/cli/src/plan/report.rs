@@ -10,8 +10,8 @@ use super::step::Step;
 use crate::args::{MemoryArg, PlanArgs, Prefer};
 use crate::report::units;
 
-/// Rows of the table in the terminal.
-const ROWS_MAX: usize = 40;
+/// Rows of the table in the terminal: of blocks that leave, and of those that stay.
+const ROWS_MAX: [usize; 2] = [24, 16];
 /// Blocks listed where memory is short.
 const HOLDERS_MAX: usize = 16;
 
@@ -229,12 +229,17 @@ impl Report<'_> {
         lines
     }
 
-    /// What becomes of the largest blocks, and why.
+    /// What becomes of the largest blocks, those that leave first, and why.
     fn table(&self) -> String {
         let mut decisions: Vec<&Decision> = self.made.decisions.iter().collect();
         decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
-        let hidden = decisions.len().saturating_sub(ROWS_MAX);
-        decisions.truncate(ROWS_MAX);
+        let all = decisions.len();
+        let (mut decisions, mut stay): (Vec<&Decision>, Vec<&Decision>) =
+            decisions.into_iter().partition(|decision| decision.treatment != Treatment::Keep);
+        decisions.truncate(ROWS_MAX[0]);
+        stay.truncate(ROWS_MAX[1]);
+        decisions.extend(stay);
+        let hidden = all - decisions.len();
         let mut rows = vec![
             ["tensor", "size", "choice", "away after", "until", "adds", "why"].map(str::to_owned),
         ];
@@ -251,7 +256,7 @@ impl Report<'_> {
         }
         if hidden > 0 {
             // Writing to a text cannot fail.
-            let _ = writeln!(text, "and {hidden} more of the same size or smaller: see --json");
+            let _ = writeln!(text, "and {hidden} more: see --json");
         }
         text
     }

@@ -7,8 +7,9 @@
 //! - inputs that are on the device cost nothing. That they are there is the planner's part: a
 //!   replay counts as one more use of each input, so that an input is not away over it, comes back
 //!   for it, or is itself made again just before. So chains of replays need no model of their own;
-//! - only ops that their owner registered, that overwrite one block and change nothing else, give
-//!   back the very bytes. A block whose producer's inputs have changed or gone by the time it is
+//! - only ops that their owner registered, or that a recorded step names and that are known to be
+//!   deterministic, give back the very bytes, if they write one block and change nothing else. A
+//!   block whose producer's inputs have changed or gone by the time it is
 //!   needed is kept or swapped.
 
 use policy::{RecomputeOption, Trace, replayable_blocks};

@@ -231,7 +231,8 @@ impl Placer<'_> {
         let slot_count = self.usage.slot_count() as i64;
         let next = issue + 1;
         let before = next + i64::from(next % slot_count == slot_count - 1);
-        if before >= gap.to {
+        // Where it is freed, it may be so before the op begins.
+        if before >= gap.to - i64::from(!gap.returns) {
             return None;
         }
         let size_bytes = self.trace.blocks[gap.block as usize].size_bytes;

@@ -36,12 +36,13 @@ impl Bench {
         pool.allocate(streams, BLOCK, self.stream)
     }
 
-    /// Waits until a driver call was made so often; nobody but the other thread makes it.
-    fn wait_for_calls(&self, name: &str, count: u64) {
+    /// Polls until a driver call was made so often; nobody but the other thread makes it.
+    fn wait_for_calls(&mut self, name: &str, count: u64) {
         for _ in 0..5_000_000_u64 {
             if self.calls(name) == count {
                 return;
             }
+            self.poll();
             thread::yield_now();
         }
         panic!("the other thread made {} calls of {name}, not {count}", self.calls(name));
@@ -88,14 +89,12 @@ fn a_block_on_its_way_back_is_mapped_before_it_is_touched() {
     let departure = bench.memory.pool.detach(block, Uses::default());
     let other = bench.allocate().expect("the chunk");
     assert!(!bench.memory.pool.retake(block, departure), "it has another owner");
-    bench.poll();
     bench.wait_for_calls("unmap", 1);
     bench.memory.pool.free(other);
     let DeviceMemory { pool, streams, .. } = &mut bench.memory;
     pool.attach(streams, block).expect("room");
     pool.poll_block(streams, block).expect("asks for it");
     assert!(pool.mapped_address(block).is_none(), "not yet");
-    bench.poll();
     bench.wait_for_calls("set_access", 4);
     let DeviceMemory { pool, streams, .. } = &mut bench.memory;
     pool.map_block(streams, block).expect("is mapped");

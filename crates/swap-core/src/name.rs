@@ -8,8 +8,13 @@ pub struct OpName {
 }
 
 impl OpName {
-    /// Hashes a name (FNV-1a, so that it is the same in every run and on every machine).
+    /// Hashes a name.
     pub const fn new(text: &'static str) -> OpName {
+        OpName { text, hash: OpName::hash_of(text) }
+    }
+
+    /// The hash of a name (FNV-1a, so that it is the same in every run and on every machine).
+    pub const fn hash_of(text: &str) -> u64 {
         let bytes = text.as_bytes();
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut index = 0;
@@ -17,7 +22,7 @@ impl OpName {
             hash = (hash ^ bytes[index] as u64).wrapping_mul(0x0000_0100_0000_01b3);
             index += 1;
         }
-        OpName { text, hash }
+        hash
     }
 
     /// The name itself.

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
-use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
+use swap_core::{
+    AccessMode, BlockIndex, OpIndex, OpName, Origin, Trace, TraceBlock, TraceEvent, TraceOp,
+};
 
 use super::RecordedConfig;
 use crate::check::check_trace;
@@ -214,7 +216,7 @@ impl<'a> Reader<'a> {
         self.trace.events.push(TraceEvent::Begin(number));
         self.open.push(number);
         let outermost = op.depth == 0;
-        self.trace.signature = self.trace.signature.mix(hash(&op.name));
+        self.trace.signature = self.trace.signature.mix(OpName::hash_of(&op.name));
         self.trace.ops.push(TraceOp {
             name: op.name.clone().into_owned(),
             depth: op.depth,
@@ -284,11 +286,4 @@ impl<'a> Reader<'a> {
 /// The tensors that an op mutates: to be looked up, as files may list any number.
 fn written(op: &OpMirror<'_>) -> BTreeSet<u32> {
     op.writes.iter().copied().collect()
-}
-
-/// FNV-1a, as op names are hashed everywhere.
-fn hash(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }

@@ -1,33 +1,19 @@
 //! `--device`: the same training on an Ascend device, behind the stand-in of its library.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use crate::rig::{Ran, TINY, number, smartswap_in, train};
 
+#[path = "../../../acl-standin/built.rs"]
+mod built;
+
 /// The stand-in library, built beside these tests by the cargo that runs them.
 pub(crate) fn library() -> &'static str {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").expect("cargo runs the tests");
-        let test = std::env::current_exe().expect("the test is a file");
-        // This file is <target>/<profile>/deps/<name>.
-        let folder = test.ancestors().nth(2).expect("it lies in a target folder");
-        let target = folder.parent().expect("it lies in a target folder");
-        let profile = folder.file_name().and_then(|name| name.to_str()).expect("it has a name");
-        let profile = if profile == "debug" { "dev" } else { profile };
-        let built = Command::new(cargo)
-            .args(["build", "--quiet", "--offline", "--package", "acl-standin"])
-            .args(["--profile", profile, "--target-dir"])
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(built.expect("cargo runs").success(), "the stand-in is built");
-        folder.join("libascendcl.so")
-    });
+    let found = FOUND.get_or_init(|| built::standin().expect("the stand-in is built"));
     found.to_str().expect("target folders are text")
 }
 

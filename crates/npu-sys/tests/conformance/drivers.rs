@@ -9,13 +9,15 @@
 //! `SMARTSWAP_REQUIRE=cuda,acl` makes it a failure that one of them is absent.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use npu_sys::{AclDriver, CudaDriver, Driver, HostConfig, OpenError, RecordDriver};
 
 use crate::host::{CAPACITY, configs, in_mode};
 use crate::rig::{Rig, Time};
+
+#[path = "../../../acl-standin/built.rs"]
+mod built;
 
 /// Runs a test on every driver that is present. In the end nothing may be held.
 pub(crate) fn on_all_drivers(test: impl Fn(&Rig<'_>)) {
@@ -107,35 +109,9 @@ fn acl_library() -> Result<&'static Path, String> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| match std::env::var_os("SMARTSWAP_ACL_LIBRARY") {
         Some(path) => Ok(PathBuf::from(path)),
-        None => build_standin(),
+        None => built::standin(),
     });
     found.as_deref().map_err(String::clone)
-}
-
-/// Builds the stand-in beside this test, with the cargo that runs it.
-fn build_standin() -> Result<PathBuf, String> {
-    let Some(cargo) = std::env::var_os("CARGO") else {
-        return Err("set SMARTSWAP_ACL_LIBRARY, or run it by cargo to build the stand-in".into());
-    };
-    let test = std::env::current_exe().map_err(|error| error.to_string())?;
-    // This file is <target>/<profile>/deps/<name>.
-    let folder = test.ancestors().nth(2).ok_or("this test is not in a target folder")?;
-    let target = folder.parent().ok_or("this test is not in a target folder")?;
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--offline", "--package", "acl-standin", "--profile", profile])
-        .arg("--target-dir")
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .map_err(|error| error.to_string())?;
-    if !built.status.success() {
-        return Err(format!("no stand-in: {}", String::from_utf8_lossy(&built.stderr)));
-    }
-    Ok(folder.join("libascendcl.so"))
 }
 
 #[test]

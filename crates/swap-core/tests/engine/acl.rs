@@ -15,6 +15,9 @@ use swap_core::{AclDriver, CheckConfig, CheckDriver, Driver, FaultDriver, Record
 use super::random_plans::{run_all, run_on};
 use super::world::{Setup, World};
 
+#[path = "../../../acl-standin/built.rs"]
+mod built;
+
 const LIBRARY: &str = "SMARTSWAP_ACL_LIBRARY";
 const CASES: &str = "ENGINE_ACL_CASES";
 
@@ -88,28 +91,7 @@ fn library() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(LIBRARY) {
         return Ok(PathBuf::from(path));
     }
-    let Some(cargo) = std::env::var_os("CARGO") else {
-        return Err(format!("set {LIBRARY}, or run it by cargo to build the stand-in"));
-    };
-    let test = std::env::current_exe().map_err(|error| error.to_string())?;
-    // This file is <target>/<profile>/deps/<name>.
-    let folder = test.ancestors().nth(2).ok_or("this test is not in a target folder")?;
-    let target = folder.parent().ok_or("this test is not in a target folder")?;
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
-        Some(name) => name,
-    };
-    let built = Command::new(cargo)
-        .args(["build", "--quiet", "--offline", "--package", "acl-standin", "--profile", profile])
-        .arg("--target-dir")
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .map_err(|error| error.to_string())?;
-    if !built.status.success() {
-        return Err(format!("no stand-in: {}", String::from_utf8_lossy(&built.stderr)));
-    }
-    Ok(folder.join("libascendcl.so"))
+    built::standin()
 }
 
 #[test]

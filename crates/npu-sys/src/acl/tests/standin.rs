@@ -6,30 +6,13 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+#[path = "../../../../acl-standin/built.rs"]
+mod built;
+
 /// The stand-in, built beside this test.
 pub(super) fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(build)
-}
-
-fn build() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    // This file is <target>/<profile>/deps/<name>.
-    let folder = test.ancestors().nth(2).unwrap();
-    let profile = match folder.file_name().unwrap().to_str().unwrap() {
-        "debug" => "dev",
-        name => name,
-    };
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--offline", "--package", "acl-standin", "--profile", profile])
-        .arg("--target-dir")
-        .arg(folder.parent().unwrap())
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .unwrap();
-    assert!(status.success(), "the stand-in does not build");
-    folder.join("libascendcl.so")
+    BUILT.get_or_init(|| built::standin().unwrap())
 }
 
 /// A copy of the stand-in: devices of its own, and perhaps without some functions.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use adaptive::{
-    AccessMode, ArenaConfig, BlockId, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig,
+    AccessMode, ArenaConfig, BlockId, Compute, Config, Engine, HostConfig, HostDriver, OpName,
+    PoolConfig,
 };
 use benches::time_in_batches;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -23,7 +24,7 @@ fn engine() -> Engine {
             segment_bytes: MIB,
         },
         arena: ArenaConfig { region_bytes: MIB, ..ArenaConfig::new(64 * MIB) },
-        compute_stream: None,
+        compute: Compute::Own,
         record: false,
     };
     let device: Arc<HostDriver> = device;

@@ -1,7 +1,7 @@
 //! The loop on a device without virtual memory: there is nothing to plan, and steps go on.
 
 use adaptive::{
-    AccessMode, ArenaConfig, Config, Engine, Error, HostConfig, HostDriver, JointConfig,
+    AccessMode, ArenaConfig, Compute, Config, Engine, Error, HostConfig, HostDriver, JointConfig,
     JointPlanner, Link, LoopConfig, Machine, OpName, PoolConfig, Session, Stage,
 };
 
@@ -37,7 +37,7 @@ fn the_loop_comes_to_rest_without_a_plan() {
     let config = Config {
         pool: PoolConfig { limit_bytes: LIMIT, swap_threshold_bytes: BLOCK, segment_bytes: BLOCK },
         arena: ArenaConfig::new(LIMIT),
-        compute_stream: None,
+        compute: Compute::Own,
         record: false,
     };
     let engine = Engine::new(device.clone(), config).expect("opens");

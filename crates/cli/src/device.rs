@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use adaptive::{
-    ArenaConfig, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
+    ArenaConfig, Compute, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
     HostDriver, HostLink, HostMemory, JointConfig, Link, Machine, PoolConfig, Strategy,
     measure_link,
 };
@@ -154,7 +154,7 @@ impl Setup {
                 region_bytes: REGION_BYTES,
                 ..ArenaConfig::new(self.host_limit_bytes)
             },
-            compute_stream: None,
+            compute: Compute::Own,
             record: false,
         }
     }

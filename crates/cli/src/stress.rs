@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adaptive::{
-    ArenaConfig, BlockId, Bytes, Config, Driver, Engine, HostConfig, HostDriver, MeterDriver,
-    OpStack, Orders, Plan, PoolConfig, StepReport,
+    ArenaConfig, BlockId, Bytes, Compute, Config, Driver, Engine, HostConfig, HostDriver,
+    MeterDriver, OpStack, Orders, Plan, PoolConfig, StepReport,
 };
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -145,7 +145,7 @@ impl Rig {
             },
             // Blocks that came back keep their host copy, so all of them may be there at once.
             arena: ArenaConfig::new(sizes.data_bytes()),
-            compute_stream: None,
+            compute: Compute::Own,
             record: false,
         };
         let free_before_bytes = driver.memory_info()?.free_bytes;

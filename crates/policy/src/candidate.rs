@@ -102,6 +102,8 @@ pub(crate) fn find_gaps(trace: &Trace, usage: &Usage) -> Vec<Gap> {
     for index in 0..trace.blocks.len() {
         finder.gaps_of(index);
     }
+    let held = |block: u32| trace.blocks[block as usize].held;
+    finder.gaps.retain(|gap| !held(gap.block) && !held(gap.again));
     finder.gaps
 }
 

@@ -3,6 +3,9 @@
 use swap_core::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 use thiserror::Error;
 
+/// No device keeps an op busy for longer, in microseconds; more is a broken clock.
+pub(crate) const OP_US_MAX: f64 = 1e10;
+
 /// Why a trace cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -29,6 +32,9 @@ pub enum TraceFault {
     /// A block is empty, or its place or origin does not fit the events.
     #[error("block {} is empty, out of order or of another origin than the events say", .0.0)]
     Block(BlockIndex),
+    /// The time of the whole step is negative or no number.
+    #[error("the time of the whole step is no time")]
+    StepTime,
     /// The blocks are together larger than an address space.
     #[error("the sizes of all blocks together overflow")]
     TooLarge,
@@ -39,6 +45,9 @@ pub enum TraceFault {
 /// # Errors
 /// The first fault found.
 pub fn check_trace(trace: &Trace) -> Result<(), TraceFault> {
+    if !(trace.step_us.is_finite() && trace.step_us >= 0.0) {
+        return Err(TraceFault::StepTime);
+    }
     check_blocks(trace)?;
     let persistent = trace.blocks.iter().take_while(|b| b.origin == Origin::Persistent).count();
     let mut walk = Walk {
@@ -126,7 +135,7 @@ impl Walk<'_> {
         if op.0 as usize != self.begun {
             return Err(TraceFault::Nesting { event: position, op });
         }
-        let timed = record.device_us.is_finite() && record.device_us >= 0.0;
+        let timed = (0.0..=OP_US_MAX).contains(&record.device_us);
         if record.depth as usize != self.open.len() || !timed {
             return Err(TraceFault::Op(op));
         }

@@ -32,7 +32,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use swap_core::{Plan, Trace};
 
 use crate::error::FileError;
@@ -102,25 +102,11 @@ impl Default for RecordedConfig {
 /// compressed.
 ///
 /// # Errors
-/// Any [`FileError`] but `Plan` and `Checksum`.
+/// Any [`FileError`] but `Plan` and `Checksum`. A file that unpacks to more than 512 MiB is refused
+/// before more than that is unpacked.
 pub fn load_trace(path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
     let bytes = store::read(&mut Disk::default(), path, "trace", TRACE_BYTES_MAX)?;
-    if !bytes.starts_with(&GZIP_MAGIC) {
-        return read_trace(&bytes, path, config);
-    }
-    let mut unpacked = Vec::new();
-    let limit_bytes = TRACE_BYTES_MAX;
-    match GzDecoder::new(&bytes[..]).take(limit_bytes + 1).read_to_end(&mut unpacked) {
-        Ok(size) if size as u64 > limit_bytes => {
-            Err(FileError::TooLarge { path: path.to_owned(), expected: "trace", limit_bytes })
-        }
-        Ok(_) => read_trace(&unpacked, path, config),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            let size_bytes = bytes.len() as u64;
-            Err(FileError::Truncated { path: path.to_owned(), size_bytes })
-        }
-        Err(source) => Err(FileError::Io { path: path.to_owned(), doing: "unpack", source }),
-    }
+    read_trace(&bytes, path, config)
 }
 
 /// Saves bytes so that the path holds either all of them or what was there before.
@@ -144,18 +130,48 @@ pub fn write_trace(trace: &Trace) -> String {
     trace::write(trace)
 }
 
-/// The trace in `json`, as [`write_trace`] wrote it or as a framework recorded it. `path` is for
-/// messages only.
+/// The trace in `bytes`, as [`write_trace`] wrote it or as a framework recorded it, compressed or
+/// not. `path` is for messages only.
 ///
 /// # Errors
-/// [`FileError::Foreign`], [`Newer`](FileError::Newer), [`Truncated`](FileError::Truncated),
-/// [`Malformed`](FileError::Malformed), [`Trace`](FileError::Trace),
-/// [`Recorded`](FileError::Recorded).
-pub fn read_trace(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
+/// As [`load_trace`], but that nothing is read from a disk.
+pub fn read_trace(bytes: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
+    let unpacked;
+    let json = if bytes.starts_with(&GZIP_MAGIC) {
+        unpacked = unpack(bytes, path)?;
+        &unpacked
+    } else {
+        bytes
+    };
     if json::is_recorded(json) || json::was_recorded(json) {
         return recorded::read(json, path, config);
     }
     trace::read(json, path)
+}
+
+/// The plan in `json`, as [`save`] wrote it. `path` is for messages only.
+///
+/// # Errors
+/// As [`load`], but that nothing is read from a disk.
+pub fn read_plan(json: &[u8], path: &Path) -> Result<Plan, FileError> {
+    plan::read(json, path)
+}
+
+/// What a gzip file holds. No more is unpacked than a trace may have.
+fn unpack(bytes: &[u8], path: &Path) -> Result<Vec<u8>, FileError> {
+    let limit_bytes = TRACE_BYTES_MAX;
+    let mut unpacked = Vec::new();
+    match MultiGzDecoder::new(bytes).take(limit_bytes + 1).read_to_end(&mut unpacked) {
+        Ok(size) if size as u64 > limit_bytes => {
+            Err(FileError::TooLarge { path: path.to_owned(), expected: "trace", limit_bytes })
+        }
+        Ok(_) => Ok(unpacked),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            let size_bytes = bytes.len() as u64;
+            Err(FileError::Truncated { path: path.to_owned(), size_bytes })
+        }
+        Err(source) => Err(FileError::Io { path: path.to_owned(), doing: "unpack", source }),
+    }
 }
 
 fn save_to(store: &mut impl Store, path: &Path, plan: &Plan) -> Result<(), FileError> {
@@ -165,5 +181,5 @@ fn save_to(store: &mut impl Store, path: &Path, plan: &Plan) -> Result<(), FileE
 
 fn load_from(store: &mut impl Store, path: &Path) -> Result<Plan, FileError> {
     let bytes = store::read(store, path, "plan", PLAN_BYTES_MAX)?;
-    plan::read(&bytes, path)
+    read_plan(&bytes, path)
 }

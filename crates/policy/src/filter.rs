@@ -14,6 +14,8 @@ use crate::usage::{NONE, Usage};
 pub enum Exclusion {
     /// Smaller than the least size that moves.
     TooSmall,
+    /// It is used where the engine does not see it.
+    Held,
     /// It lives from step to step, and only what the step makes may move.
     Persistent,
     /// Every op of its life uses it.
@@ -30,6 +32,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Exclusion::TooSmall => "smaller than the least size that moves",
+            Exclusion::Held => "it is used where the engine does not see it",
             Exclusion::Persistent => "lives from step to step, and only activations move",
             Exclusion::PinnedThroughout => "every op of its life uses it",
             Exclusion::NoGap => "it never waits through a whole op",
@@ -58,6 +61,9 @@ pub(crate) fn exclusion(
         let size_bytes = trace.blocks[index].size_bytes;
         if size_bytes < config.min_block_bytes {
             return Some(Exclusion::TooSmall);
+        }
+        if trace.blocks[index].held {
+            return Some(Exclusion::Held);
         }
         let persistent = trace.blocks[index].origin == Origin::Persistent;
         if persistent && config.movable == Movable::Activations {

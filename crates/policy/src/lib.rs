@@ -83,7 +83,8 @@ pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use error::{FileError, PlanFault, RecordedFault};
 pub use file::{
-    RecordedConfig, load, load_trace, read_trace, save, save_bytes, save_trace, write_trace,
+    RecordedConfig, load, load_trace, read_plan, read_trace, save, save_bytes, save_trace,
+    write_trace,
 };
 pub use filter::Exclusion;
 pub use generate::{
@@ -99,10 +100,10 @@ pub use stage::{Directive, Loop, LoopConfig, Stage};
 // What the layers above need of the engine and below.
 pub use swap_core::{
     Access, AccessMode, AclDriver, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes,
-    CallCost, CheckConfig, CheckDriver, Config, Copy, CudaDriver, DeviceProperties, DevicePtr,
-    Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle, EventKind, FaultDriver,
-    FaultPlan, GroupMemory, HostConfig, HostDriver, HostFunction, HostMemory, HostPtr, HostStats,
-    Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo, MemoryStats,
+    CallCost, CheckConfig, CheckDriver, Compute, Config, Copy, CudaDriver, DeviceProperties,
+    DevicePtr, Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle, EventKind,
+    FaultDriver, FaultPlan, GroupMemory, HostConfig, HostDriver, HostFunction, HostMemory, HostPtr,
+    HostStats, Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo, MemoryStats,
     MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
     OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
     Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle,

@@ -146,7 +146,12 @@ impl TraceBuilder {
 
     fn block(&mut self, name: &str, size_bytes: u64, origin: Origin) -> BlockIndex {
         let index = BlockIndex(self.trace.blocks.len() as u32);
-        self.trace.blocks.push(TraceBlock { size_bytes, origin, name: name.to_owned() });
+        self.trace.blocks.push(TraceBlock {
+            size_bytes,
+            origin,
+            name: name.to_owned(),
+            held: false,
+        });
         index
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
-    AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Config, Engine, Error,
-    GenerateConfig, HostConfig, HostDriver, HostLink, Link, Machine, OpIndex, OpName, OpStack,
-    Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Recipe, Simulation, Simulator, StepReport,
-    Trace, TraceEvent, generate,
+    AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Engine,
+    Error, GenerateConfig, HostConfig, HostDriver, HostLink, Link, Machine, OpIndex, OpName,
+    OpStack, Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Recipe, Simulation, Simulator,
+    StepReport, Trace, TraceEvent, generate,
 };
 
 const GRANULARITY_BYTES: u64 = 64 << 10;
@@ -50,7 +50,7 @@ impl<'a> Replayer<'a> {
                 segment_bytes: GRANULARITY_BYTES,
             },
             arena: ArenaConfig { region_bytes: 1 << 20, ..ArenaConfig::new(1 << 40) },
-            compute_stream: None,
+            compute: Compute::Own,
             record: false,
         };
         let engine = Engine::new(device, config).expect("the settings are good");

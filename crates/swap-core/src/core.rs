@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
 
-use crate::engine::Config;
-use crate::entry::{Entry, Residency, State};
+use crate::engine::{Compute, Config};
+use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
 use crate::orders::Orders;
 use crate::recorder::Recorder;
@@ -25,6 +26,8 @@ pub(crate) enum Asker {
     Op(OpIndex),
     /// An op of a replay, which then pins it.
     Replay,
+    /// An op beside the step, which then pins it.
+    Aside,
 }
 
 #[derive(Debug)]
@@ -76,9 +79,10 @@ fn unswappable(driver: &dyn Driver) -> Option<String> {
 
 impl Core {
     pub(crate) fn new(mut memory: DeviceMemory, config: &Config) -> Result<Core, Error> {
-        let compute = match config.compute_stream {
-            Some(handle) => memory.streams.adopt(handle),
-            None => memory.streams.create()?,
+        let compute = match config.compute {
+            Compute::Stream(handle) => memory.streams.adopt(handle),
+            Compute::Own => memory.streams.create()?,
+            Compute::HostThread => memory.streams.create_for_host_thread()?,
         };
         let copy_out = memory.streams.create()?;
         let copy_in = memory.streams.create()?;
@@ -123,10 +127,12 @@ impl Core {
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
             Asker::Op(op) => Origin::Op(op),
-            Asker::Nobody | Asker::Replay => Origin::Before(OpIndex(self.step.op_count)),
+            Asker::Nobody | Asker::Replay | Asker::Aside => {
+                Origin::Before(OpIndex(self.step.op_count))
+            }
         };
-        // Replays come and go with the plan, so what they allocate has no place in the step.
-        let placed = swappable && asker != Asker::Replay;
+        // Replays and what runs beside the step come and go, so they have no place in it.
+        let placed = swappable && !matches!(asker, Asker::Replay | Asker::Aside);
         let place = if placed { self.step.next_place(id) } else { NO_PLACE };
         let entry = Entry {
             id,
@@ -143,6 +149,8 @@ impl Core {
             version: 0,
             dependents: Default::default(),
             free_wanted: false,
+            hold: Hold::No,
+            streams: SmallVec::new(),
             name: name.into(),
         };
         if self.entries.len() <= id.index() {
@@ -156,7 +164,7 @@ impl Core {
             let size_bytes = self.memory.pool.size_bytes(id);
             self.step.signature = self.step.signature.mix(size_bytes);
             if let Some(recorder) = &mut self.recorder {
-                recorder.block(size_bytes, origin, name);
+                recorder.block(size_bytes, origin, name, false);
             }
             self.event(TraceEvent::Allocate(place));
         } else if !swappable {
@@ -199,6 +207,7 @@ impl Core {
         if self.entry(id)?.pins > 0 {
             self.note_open_uses(id);
         }
+        self.note_foreign_uses(id)?;
         let entry = self.entries[id.index()].take().expect("checked above");
         if let Some(copy) = entry.host_copy {
             self.memory.arena.give_back(copy.slot, copy.uses);
@@ -219,6 +228,33 @@ impl Core {
         for stream in self.compute_streams() {
             let next = self.memory.streams.next(stream);
             self.memory.pool.note_use(id, next);
+        }
+    }
+
+    /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.
+    pub(crate) fn note_foreign_uses(&mut self, id: BlockId) -> Result<(), Error> {
+        for index in 0..self.entry(id)?.streams.len() {
+            let stream = self.entry(id)?.streams[index];
+            let next = self.memory.streams.next(stream);
+            self.memory.pool.note_use(id, next);
+        }
+        Ok(())
+    }
+
+    /// Keeps a block on the device, until it is touched or for its whole life.
+    pub(crate) fn hold(&mut self, id: BlockId, hold: Hold) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        entry.hold = hold;
+        let place = entry.place;
+        self.record_held(place, hold != Hold::No);
+        Ok(())
+    }
+
+    fn record_held(&mut self, place: BlockIndex, held: bool) {
+        if let Some(recorder) = &mut self.recorder
+            && place != NO_PLACE
+        {
+            recorder.set_held(place, held);
         }
     }
 

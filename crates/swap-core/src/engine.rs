@@ -10,7 +10,7 @@ use vmem::{
 };
 
 use crate::core::{Asker, Core};
-use crate::entry::Residency;
+use crate::entry::{Hold, Residency};
 use crate::error::Error;
 use crate::orders::Orders;
 use crate::report::StepReport;
@@ -22,10 +22,22 @@ pub struct Config {
     pub pool: PoolConfig,
     /// The pinned host arena: cap, region size.
     pub arena: ArenaConfig,
-    /// Where ops run; a stream of the engine's own if `None`. It must outlive the engine.
-    pub compute_stream: Option<StreamHandle>,
+    /// Where ops run by default.
+    pub compute: Compute,
     /// Whether the first step is recorded.
     pub record: bool,
+}
+
+/// Where ops run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compute {
+    /// On a stream that the engine creates.
+    Own,
+    /// On a stream of the caller, which must outlive the engine.
+    Stream(StreamHandle),
+    /// On the calling thread, as soon as a touch or an allocation returns: what the device must
+    /// finish before is waited for there.
+    HostThread,
 }
 
 /// Counters of the pinned host arena.
@@ -124,6 +136,38 @@ impl Engine {
     /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold.
     pub fn allocate(&self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
         self.shared.lock()?.allocate(size_bytes, name, self.shared.compute, Asker::Nobody)
+    }
+
+    /// Keeps a resident block on the device for its whole life, because somebody uses it where the
+    /// engine does not see it: through a raw pointer, or in work that outlives its op.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn hold(&self, block: BlockId) -> Result<(), Error> {
+        self.shared.lock()?.hold(block, Hold::Always)
+    }
+
+    /// Keeps a fresh block on the device until an op touches it. For allocations that may never
+    /// be an operator's tensor, such as workspaces.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
+        self.shared.lock()?.hold(block, Hold::UntilTouched)
+    }
+
+    /// Makes known that work on `stream` uses the block besides its ops: when it leaves or is
+    /// freed, what `stream` was given by then must be complete before its memory is used again.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn use_on(&self, block: BlockId, stream: StreamId) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        let streams = &mut core.entry_mut(block)?.streams;
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+        Ok(())
     }
 
     /// Frees a block. Legal in every state; work already submitted still sees it.

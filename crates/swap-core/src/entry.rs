@@ -1,7 +1,7 @@
 //! What the engine knows about one block beyond its memory.
 
 use smallvec::SmallVec;
-use vmem::{BlockId, Departure, Point, Slot, Uses};
+use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
 
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
@@ -50,7 +50,21 @@ pub(crate) struct Entry {
     pub(crate) dependents: SmallVec<[BlockId; 2]>,
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
+    pub(crate) hold: Hold,
+    /// Streams of the caller that use it until it is freed, whatever ops say.
+    pub(crate) streams: SmallVec<[StreamId; 1]>,
     pub(crate) name: Box<str>,
+}
+
+/// Whether a block must stay on the device although no open op uses it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// It may leave.
+    No,
+    /// Nobody has shown yet that they use it through ops.
+    UntilTouched,
+    /// Somebody uses it where the engine does not see it.
+    Always,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,7 +31,7 @@
 //!
 //! ```
 //! use swap_core::{
-//!     AccessMode, ArenaConfig, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig,
+//!     AccessMode, ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig,
 //! };
 //!
 //! const MIB: u64 = 1 << 20;
@@ -46,7 +46,7 @@
 //!         segment_bytes: MIB,
 //!     },
 //!     arena: ArenaConfig { region_bytes: 4 * MIB, ..ArenaConfig::new(8 * MIB) },
-//!     compute_stream: None,
+//!     compute: Compute::Own,
 //!     record: false,
 //! };
 //! let engine = Engine::new(device.clone(), config)?;
@@ -104,7 +104,7 @@ mod residency;
 mod step;
 mod trace;
 
-pub use engine::{Config, Engine, HostStats};
+pub use engine::{Compute, Config, Engine, HostStats};
 pub use entry::Residency;
 pub use error::{Error, OutOfMemory};
 pub use name::OpName;

@@ -20,6 +20,8 @@ use crate::trace::{OpIndex, TraceEvent};
 
 use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
 
+pub(crate) use frame::Within;
+
 mod frame;
 
 /// The open ops of one thread, innermost last.
@@ -55,17 +57,37 @@ impl OpStack {
     /// # Errors
     /// As for [`begin`](OpStack::begin).
     pub fn begin_on(&mut self, name: OpName, stream: StreamId) -> Result<(), Error> {
-        let replay = (self.replays > 0).then_some(self.number);
+        self.open(name, stream, Within::Step)
+    }
+
+    /// Begins an op that is no part of the step, such as one of an evaluation between two steps:
+    /// its blocks are resident and ordered as ever, but it is neither counted nor recorded, and no
+    /// plan acts at it. Ops inside it are the same.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn begin_aside(&mut self, name: OpName, stream: StreamId) -> Result<(), Error> {
+        self.open(name, stream, Within::Aside)
+    }
+
+    fn open(&mut self, name: OpName, stream: StreamId, within: Within) -> Result<(), Error> {
+        let within = match self.frames.last() {
+            _ if self.replays > 0 => Within::Replay(self.number),
+            Some(Frame { within: Within::Aside, .. }) => Within::Aside,
+            _ => within,
+        };
         let mut core = self.shared.lock()?;
-        if replay.is_none() {
+        if !within.is_replay() {
             core.housekeeping()?;
+        }
+        if within == Within::Step {
             while let Some(block) = core.before_op()? {
                 drop(core);
                 self.replay_ahead(block)?;
                 core = self.shared.lock()?;
             }
         }
-        let frame = self.open_frame(&mut core, name, stream, replay)?;
+        let frame = self.open_frame(&mut core, name, stream, within)?;
         drop(core);
         self.frames.push(frame);
         Ok(())
@@ -76,11 +98,11 @@ impl OpStack {
         core: &mut Core,
         name: OpName,
         stream: StreamId,
-        replay: Option<u64>,
+        within: Within,
     ) -> Result<Frame, Error> {
         let op = OpIndex(core.step.op_count);
         let mut timer = None;
-        if replay.is_none() {
+        if within == Within::Step {
             if core.step.start.is_none() {
                 core.step.start = Some(core.memory.streams.timer(core.compute)?);
             }
@@ -98,7 +120,7 @@ impl OpStack {
             name,
             op,
             stream,
-            replay,
+            within,
             step: core.step.number,
             touched: SmallVec::new(),
             allocated: SmallVec::new(),
@@ -119,7 +141,7 @@ impl OpStack {
         let OpStack { shared, frames, .. } = self;
         let frame = frames.last_mut().ok_or(NO_OP)?;
         let mut core = shared.lock()?;
-        if let Some(address) = core.touch_resident(block, mode, frame.replay) {
+        if let Some(address) = core.touch_resident(block, mode, frame.within) {
             frame.touched.push((block, mode, address));
             return Ok(address);
         }
@@ -134,8 +156,8 @@ impl OpStack {
         let mut core = shared.lock()?;
         loop {
             let frame = self.frames.last().ok_or(NO_OP)?;
-            let (stream, replay) = (frame.stream, frame.replay);
-            match core.touch(block, mode, stream, replay)? {
+            let (stream, within) = (frame.stream, frame.within);
+            match core.touch(block, mode, stream, within)? {
                 Touched::Ready(address) => {
                     if let Err(error) = self.settle(&mut core) {
                         core.entry_mut(block)?.pins -= 1;
@@ -146,7 +168,7 @@ impl OpStack {
                     return Ok(address);
                 }
                 Touched::Replay(block) => {
-                    if replay.is_none() {
+                    if within == Within::Step {
                         core.step.counters.misses += 1;
                     }
                     drop(core);
@@ -166,7 +188,11 @@ impl OpStack {
     pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
         let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
-        let asker = if frame.replay.is_some() { Asker::Replay } else { Asker::Op(frame.op) };
+        let asker = match frame.within {
+            Within::Step => Asker::Op(frame.op),
+            Within::Aside => Asker::Aside,
+            Within::Replay(_) => Asker::Replay,
+        };
         let block = core.allocate(size_bytes, name, frame.stream, asker)?;
         if let Err(error) = self.settle(&mut core) {
             core.free(block)?;
@@ -251,16 +277,17 @@ impl OpStack {
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
         let frame = self.frames.pop().ok_or(NO_OP)?;
-        let (op, replay) = (frame.op, frame.replay);
+        let (op, within) = (frame.op, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
         close_frame(&mut core, frame)?;
-        if replay.is_some() {
+        if within.is_replay() {
             return Ok(());
         }
         core.housekeeping()?;
         // An op that began in an earlier step has no place in this one's plan.
-        while same_step && let Some(block) = core.after_op(op)? {
+        let planned = same_step && within == Within::Step;
+        while planned && let Some(block) = core.after_op(op)? {
             drop(core);
             self.replay_ahead(block)?;
             core = self.shared.lock()?;
@@ -330,7 +357,7 @@ impl OpStack {
         if core.recorder.is_none() {
             return Ok(());
         }
-        let Some(frame) = self.frames.first().filter(|frame| frame.replay.is_none()) else {
+        let Some(frame) = self.frames.first().filter(|frame| frame.within == Within::Step) else {
             return Ok(());
         };
         let Some(timer) = frame.timer else { return Ok(()) };

@@ -2,7 +2,9 @@
 
 use vmem::{EventHandle, Stall};
 
-use crate::trace::{OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
+use crate::trace::{
+    BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+};
 
 /// A step being recorded.
 #[derive(Debug, Default)]
@@ -34,8 +36,14 @@ impl Recorder {
         });
     }
 
-    pub(crate) fn block(&mut self, size_bytes: u64, origin: Origin, name: &str) {
-        self.trace.blocks.push(TraceBlock { size_bytes, origin, name: name.to_owned() });
+    pub(crate) fn block(&mut self, size_bytes: u64, origin: Origin, name: &str, held: bool) {
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name: name.to_owned(), held });
+    }
+
+    pub(crate) fn set_held(&mut self, place: BlockIndex, held: bool) {
+        if let Some(block) = self.trace.blocks.get_mut(place.0 as usize) {
+            block.held = held;
+        }
     }
 
     pub(crate) fn replayable(&mut self, op: OpIndex) {

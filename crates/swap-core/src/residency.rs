@@ -5,8 +5,9 @@ use std::sync::Arc;
 use vmem::{AccessMode, BlockId, Copy, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
 
 use crate::core::{Core, NO_PLACE};
-use crate::entry::{Entry, HostCopy, State};
+use crate::entry::{Entry, Hold, HostCopy, State};
 use crate::error::Error;
+use crate::ops::Within;
 use crate::recipe::Replayable;
 use crate::report::Direction;
 use crate::trace::TraceEvent;
@@ -29,15 +30,15 @@ impl Core {
         &mut self,
         id: BlockId,
         mode: AccessMode,
-        replay: Option<u64>,
+        within: Within,
     ) -> Option<DevicePtr> {
-        let (address, swappable) = self.memory.pool.mapped_address(id)?;
+        let address = self.memory.pool.mapped_address(id)?;
         let entry = self.entries.get_mut(id.index())?.as_mut().filter(|entry| entry.id == id)?;
         let writes = mode.writes();
         let ready = entry.state == State::Resident
             && entry.arrived.is_none()
             && !entry.free_wanted
-            && replay.is_none()
+            && !within.is_replay()
             && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
         if !ready {
             return None;
@@ -49,8 +50,11 @@ impl Core {
             entry.version += 1;
             entry.replayable = None;
         }
-        if swappable {
-            let place = entry.place;
+        let (place, hold) = (entry.place, entry.hold);
+        if hold == Hold::UntilTouched {
+            self.hold(id, Hold::No).ok()?;
+        }
+        if within == Within::Step && place != NO_PLACE {
             self.event(TraceEvent::Touch(place, mode));
         }
         Some(address)
@@ -58,19 +62,19 @@ impl Core {
 
     /// Touches a block for an op on `stream`, and pins it.
     ///
-    /// `replay` is the op stack's number for the touches of a replay: they are not part of the
-    /// step, and what they write is what was there before.
+    /// The touches of a replay are not part of the step, and what they write is what was there
+    /// before.
     pub(crate) fn touch(
         &mut self,
         id: BlockId,
         mode: AccessMode,
         stream: StreamId,
-        replay: Option<u64>,
+        within: Within,
     ) -> Result<Touched, Error> {
-        if let Some(wait) = self.make_ready(id, mode, stream, replay)? {
+        if let Some(wait) = self.make_ready(id, mode, stream, within)? {
             return Ok(wait);
         }
-        if let Some(address) = self.touch_resident(id, mode, replay) {
+        if let Some(address) = self.touch_resident(id, mode, within) {
             return Ok(Touched::Ready(address));
         }
         // It is on its way, and the stream waits for it; or this is a replay.
@@ -80,12 +84,12 @@ impl Core {
         entry.pins += 1;
         entry.last_touch = clock;
         let place = entry.place;
-        if replay.is_none() {
+        if !within.is_replay() {
             if mode.writes() {
                 entry.version += 1;
                 entry.replayable = None;
             }
-            if place != NO_PLACE {
+            if within == Within::Step && place != NO_PLACE {
                 self.event(TraceEvent::Touch(place, mode));
             }
         }
@@ -98,12 +102,12 @@ impl Core {
         id: BlockId,
         mode: AccessMode,
         stream: StreamId,
-        replay: Option<u64>,
+        within: Within,
     ) -> Result<Option<Touched>, Error> {
-        if replay.is_none() && self.entry(id)?.free_wanted {
+        if !within.is_replay() && self.entry(id)?.free_wanted {
             return Err(Error::Freed);
         }
-        if mode.writes() && replay.is_none() {
+        if mode.writes() && !within.is_replay() {
             // The old bytes are about to go, so nobody may come to depend on them any more: a
             // rescue below must not discard what they would bring back.
             let entry = self.entry_mut(id)?;
@@ -118,16 +122,16 @@ impl Core {
         match self.entry(id)?.state {
             State::Resident => {}
             State::Away { .. } => {
-                if !self.entry(id)?.asked_for {
+                if within == Within::Step && !self.entry(id)?.asked_for {
                     self.step.counters.misses += 1;
                 }
                 self.swap_in(id, true)?;
             }
             State::Discarded => return Ok(Some(Touched::Replay(id))),
-            State::Replaying { by } if replay == Some(by) => {}
+            State::Replaying { by } if within == Within::Replay(by) => {}
             State::Replaying { .. } => return Ok(Some(Touched::Busy)),
         }
-        if mode.writes() && replay.is_some() {
+        if mode.writes() && within.is_replay() {
             // The owner of the work ordered the first run after other uses. It knows of no replay.
             let entry = self.entry(id)?;
             if entry.pins > u32::from(entry.state != State::Resident) {
@@ -145,7 +149,7 @@ impl Core {
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.map_block(streams, id)?;
-        if mode.writes() && replay.is_none() {
+        if mode.writes() && !within.is_replay() {
             self.drop_host_copy(id)?;
         }
         Ok(None)
@@ -153,14 +157,17 @@ impl Core {
 
     /// Whether a block can leave the device now.
     pub(crate) fn can_leave(&self, id: BlockId) -> bool {
-        self.entry(id).is_ok_and(|entry| entry.state == State::Resident && entry.pins == 0)
-            && self.memory.pool.is_swappable(id)
+        let free = |entry: &Entry| {
+            entry.state == State::Resident && entry.pins == 0 && entry.hold == Hold::No
+        };
+        self.entry(id).is_ok_and(free) && self.memory.pool.is_swappable(id)
     }
 
     /// Copies a resident block to the host and gives its chunk away. Returns whether it did: the
     /// host arena may be full.
     pub(crate) fn swap_out(&mut self, id: BlockId) -> Result<bool, Error> {
         assert!(self.can_leave(id), "only resident, unpinned blocks leave");
+        self.note_foreign_uses(id)?;
         let copied = match &self.entry(id)?.host_copy {
             Some(_) => {
                 self.step.counters.clean_swap_outs += 1;
@@ -330,6 +337,7 @@ impl Core {
     pub(crate) fn discard(&mut self, id: BlockId) -> Result<(), Error> {
         assert!(self.can_leave(id) && self.can_replay(id), "the caller checked both");
         self.drop_host_copy(id)?;
+        self.note_foreign_uses(id)?;
         let ready = self.memory.pool.uses(id).clone();
         self.detach(id, ready);
         let entry = self.entry_mut(id)?;

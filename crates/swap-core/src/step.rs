@@ -5,6 +5,7 @@ use std::sync::Arc;
 use vmem::{BlockId, EventHandle, Stall, Uses};
 
 use crate::core::Core;
+use crate::entry::Hold;
 use crate::error::Error;
 use crate::orders::Orders;
 use crate::plan::Phase;
@@ -143,9 +144,9 @@ impl Core {
             let entry = self.entry_mut(id).expect("it is in the table");
             entry.place = place;
             entry.origin = Origin::Persistent;
-            let name = entry.name.clone();
+            let (name, held) = (entry.name.clone(), entry.hold != Hold::No);
             if let Some(recorder) = &mut self.recorder {
-                recorder.block(size_bytes, Origin::Persistent, &name);
+                recorder.block(size_bytes, Origin::Persistent, &name, held);
             }
         }
         if let Some(recorder) = &mut self.recorder {

@@ -68,6 +68,8 @@ pub struct TraceBlock {
     pub origin: Origin,
     /// What its owner calls it; empty when unnamed.
     pub name: String,
+    /// It stays on the device: somebody uses it where the engine does not see it.
+    pub held: bool,
 }
 
 /// Where a block of a step came from.

@@ -39,6 +39,8 @@ pub struct Stall {
 struct Lane {
     handle: StreamHandle,
     owned: bool,
+    /// Its work is done by the host thread that submits it, so its waits are the host's.
+    on_host: bool,
     /// Waits for this stream are timed.
     measured: bool,
     /// Pieces of work submitted.
@@ -81,6 +83,17 @@ impl Streams {
         Ok(self.push(handle, true))
     }
 
+    /// Creates a stream for work that the calling thread does itself: whatever that work must
+    /// come after, the thread waits for at once. It is destroyed with `self`.
+    ///
+    /// # Errors
+    /// If the driver cannot.
+    pub fn create_for_host_thread(&mut self) -> Result<StreamId, DriverError> {
+        let stream = self.create()?;
+        self.lane_mut(stream).on_host = true;
+        Ok(stream)
+    }
+
     /// Makes a stream of the caller known. It must outlive `self`.
     pub fn adopt(&mut self, handle: StreamHandle) -> StreamId {
         match self.lanes.iter().position(|lane| lane.handle == handle) {
@@ -95,6 +108,7 @@ impl Streams {
             handle,
             owned,
             measured: false,
+            on_host: false,
             position: 0,
             complete: 0,
             marks: VecDeque::new(),
@@ -175,7 +189,11 @@ impl Streams {
         let mark = self.mark_behind(point)?;
         let waiter_handle = self.lane(waiter).handle;
         let start = if measured { Some(self.record_timer(waiter_handle)?) } else { None };
-        if let Err(error) = self.driver.wait_event(waiter_handle, mark.event) {
+        let waited = match self.lane(waiter).on_host {
+            true => self.driver.synchronize_event(mark.event),
+            false => self.driver.wait_event(waiter_handle, mark.event),
+        };
+        if let Err(error) = waited {
             self.spare_timers.extend(start);
             return Err(error);
         }

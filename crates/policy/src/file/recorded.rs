@@ -14,12 +14,10 @@ use swap_core::{
 };
 
 use super::RecordedConfig;
-use crate::check::check_trace;
+use crate::check::{OP_US_MAX, check_trace};
 use crate::error::{FileError, RecordedFault};
 use crate::generate::mark_replayable;
 
-/// No device keeps an op busy for longer; more is a broken clock.
-const OP_US_MAX: f64 = 1e10;
 /// No tensor is larger.
 const TENSOR_BYTES_MAX: u64 = 1 << 48;
 
@@ -90,7 +88,7 @@ fn check(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
             return Err(fault(place("depth"), what));
         }
         depth = Some(op.depth);
-        if !(op.us.is_finite() && (0.0..=OP_US_MAX).contains(&op.us)) {
+        if !(0.0..=OP_US_MAX).contains(&op.us) {
             return Err(fault(place("us"), format!("{} is no time of an op", op.us)));
         }
         for (field, tensors) in
@@ -210,6 +208,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Begins an op with what it reads and mutates. Files may list a tensor any number of times.
     fn begin(&mut self, index: usize) {
         let op = &self.file.ops[index];
         let number = OpIndex(index as u32);
@@ -223,14 +222,17 @@ impl<'a> Reader<'a> {
             device_us: if outermost { op.us } else { 0.0 },
             replayable: false,
         });
-        let written = written(op);
+        let mut touched: BTreeSet<u32> = op.writes.iter().copied().collect();
         for &tensor in &op.reads {
-            if !written.contains(&tensor) {
+            if touched.insert(tensor) {
                 self.touch(tensor, AccessMode::Read);
             }
         }
+        touched.clear();
         for &tensor in &op.writes {
-            self.touch(tensor, AccessMode::ReadWrite);
+            if touched.insert(tensor) {
+                self.touch(tensor, AccessMode::ReadWrite);
+            }
         }
     }
 
@@ -238,11 +240,11 @@ impl<'a> Reader<'a> {
     fn end(&mut self) {
         let op = self.open.pop().expect("the caller saw one");
         let record = &self.file.ops[op.0 as usize];
-        let written = written(record);
+        let mut touched: BTreeSet<u32> = record.writes.iter().copied().collect();
         for &tensor in &record.outputs {
             let born = self.file.tensors[tensor as usize].alloc;
             let own = born > i64::from(op.0);
-            if own && !written.contains(&tensor) {
+            if own && touched.insert(tensor) {
                 self.touch(tensor, AccessMode::Write);
             }
         }
@@ -261,7 +263,7 @@ impl<'a> Reader<'a> {
             self.file.tensors[tensor].bytes.next_multiple_of(self.config.granularity_bytes);
         self.trace.signature = self.trace.signature.mix(size_bytes);
         let name = format!("tensor {tensor}");
-        self.trace.blocks.push(TraceBlock { size_bytes, origin, name });
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false });
         self.places[tensor] = Place::Block(block);
         block
     }
@@ -281,9 +283,4 @@ impl<'a> Reader<'a> {
         }
         most_bytes.next_multiple_of(self.config.granularity_bytes)
     }
-}
-
-/// The tensors that an op mutates: to be looked up, as files may list any number.
-fn written(op: &OpMirror<'_>) -> BTreeSet<u32> {
-    op.writes.iter().copied().collect()
 }

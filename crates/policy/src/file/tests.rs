@@ -10,6 +10,7 @@ use swap_core::{
 };
 
 use super::*;
+use crate::check::TraceFault;
 use crate::error::PlanFault;
 
 mod crash;
@@ -278,7 +279,12 @@ fn trace_sample() -> Trace {
         device_us,
         replayable: depth == 0,
     };
-    let block = |origin, name: &str| TraceBlock { size_bytes: 4096, origin, name: name.to_owned() };
+    let block = |origin, name: &str| TraceBlock {
+        size_bytes: 4096,
+        origin,
+        name: name.to_owned(),
+        held: false,
+    };
     let touch = |block, mode| TraceEvent::Touch(BlockIndex(block), mode);
     Trace {
         signature: Signature(u64::MAX),
@@ -374,6 +380,16 @@ fn damaged_traces_are_refused() {
     malformed("\"tensors\"", "\"sensors\"");
     malformed("ffffffffffffffff", "FFFFFFFFFFFFFFFF");
     // What parses must also make sense.
+    let fault = |from: &str, to: &str| {
+        assert_ne!(text.replacen(from, to, 1), text, "the sample has no {from}");
+        match read(&text.replacen(from, to, 1)) {
+            Err(FileError::Trace { fault, .. }) => fault,
+            other => panic!("{from}: {other:?}"),
+        }
+    };
+    assert_eq!(fault("1e-9", "-1e-9"), TraceFault::Op(OpIndex(2)));
+    assert_eq!(fault("1e-9", "1e300"), TraceFault::Op(OpIndex(2)));
+    assert_eq!(fault("\"step_us\":0.33", "\"step_us\":-0.33"), TraceFault::StepTime);
     let result = read(&text.replacen("\"R0\"", "\"R9\"", 1));
     assert!(matches!(result, Err(FileError::Trace { .. })), "{result:?}");
     let newer = text.replacen("\"version\":1", "\"version\":7", 1);

@@ -1,10 +1,11 @@
 //! The trace file's content.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::path::Path;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use swap_core::{
     AccessMode, BlockIndex, OpIndex, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
 };
@@ -30,7 +31,7 @@ struct FileMirror<'a> {
     ops: Vec<OpMirror<'a>>,
     #[serde(borrow)]
     tensors: Vec<TensorMirror<'a>>,
-    events: Vec<Cow<'a, str>>,
+    events: Vec<EventMirror>,
 }
 
 /// For readers elsewhere.
@@ -63,7 +64,16 @@ struct TensorMirror<'a> {
     free: i64,
     name: Cow<'a, str>,
     origin: OriginMirror,
+    #[serde(default, skip_serializing_if = "is_false")]
+    held: bool,
 }
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// One event, as a letter and a number.
+struct EventMirror(TraceEvent);
 
 /// The file of a trace.
 pub(super) fn write(trace: &Trace) -> String {
@@ -76,7 +86,7 @@ pub(super) fn write(trace: &Trace) -> String {
         meta: MetaMirror { step_ms: trace.step_us / 1000.0, source: "smartswap" },
         ops: trace.ops.iter().map(OpMirror::of).collect(),
         tensors: trace.blocks.iter().map(TensorMirror::of).collect(),
-        events: trace.events.iter().map(|&event| event_text(event).into()).collect(),
+        events: trace.events.iter().copied().map(EventMirror).collect(),
     };
     derive_interchange(&mut file, &trace.events);
     serde_json::to_string(&file).expect("mirror types have string keys and no failing fields")
@@ -87,14 +97,11 @@ pub(super) fn read(bytes: &[u8], path: &Path) -> Result<Trace, FileError> {
     check_head(bytes, path, &EXPECTED)?;
     let malformed = |source| FileError::Malformed { path: path.to_owned(), source };
     let file: FileMirror<'_> = serde_json::from_slice(bytes).map_err(malformed)?;
-    let events: Result<Vec<TraceEvent>, _> =
-        file.events.iter().map(|text| parse_event(text)).collect();
-    let events = events.map_err(malformed)?;
     let trace = Trace {
         signature: Signature(file.signature),
         ops: file.ops.into_iter().map(OpMirror::into_op).collect(),
         blocks: file.tensors.into_iter().map(TensorMirror::into_block).collect(),
-        events,
+        events: file.events.into_iter().map(|event| event.0).collect(),
         segment_bytes: file.segment_bytes,
         step_us: file.step_us,
     };
@@ -150,33 +157,58 @@ fn derive_interchange(file: &mut FileMirror<'_>, events: &[TraceEvent]) {
     }
 }
 
-fn event_text(event: TraceEvent) -> String {
-    match event {
-        TraceEvent::Begin(op) => format!("B{}", op.0),
-        TraceEvent::Touch(block, AccessMode::Read) => format!("R{}", block.0),
-        TraceEvent::Touch(block, AccessMode::Write) => format!("W{}", block.0),
-        TraceEvent::Touch(block, AccessMode::ReadWrite) => format!("M{}", block.0),
-        TraceEvent::Allocate(block) => format!("A{}", block.0),
-        TraceEvent::Free(block) => format!("F{}", block.0),
-        TraceEvent::Segments(bytes) => format!("S{bytes}"),
-        TraceEvent::End(op) => format!("E{}", op.0),
+impl Serialize for EventMirror {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let (letter, number) = match self.0 {
+            TraceEvent::Begin(op) => ('B', u64::from(op.0)),
+            TraceEvent::Touch(block, AccessMode::Read) => ('R', u64::from(block.0)),
+            TraceEvent::Touch(block, AccessMode::Write) => ('W', u64::from(block.0)),
+            TraceEvent::Touch(block, AccessMode::ReadWrite) => ('M', u64::from(block.0)),
+            TraceEvent::Allocate(block) => ('A', u64::from(block.0)),
+            TraceEvent::Free(block) => ('F', u64::from(block.0)),
+            TraceEvent::Segments(bytes) => ('S', bytes),
+            TraceEvent::End(op) => ('E', u64::from(op.0)),
+        };
+        to.collect_str(&format_args!("{letter}{number}"))
     }
 }
 
-fn parse_event(text: &str) -> Result<TraceEvent, serde_json::Error> {
-    let fault = || serde_json::Error::custom(format_args!("'{text:.20}' is no event"));
+impl<'de> Deserialize<'de> for EventMirror {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<EventMirror, D::Error> {
+        from.deserialize_str(EventText)
+    }
+}
+
+/// Reads an event where it stands: a text of its own for each would take several times the memory
+/// of the file.
+struct EventText;
+
+impl Visitor<'_> for EventText {
+    type Value = EventMirror;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an event such as \"B3\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<EventMirror, E> {
+        let fault = || E::custom(format_args!("'{text:.20}' is no event"));
+        parse_event(text).map(EventMirror).ok_or_else(fault)
+    }
+}
+
+fn parse_event(text: &str) -> Option<TraceEvent> {
     let mut letters = text.chars();
-    let letter = letters.next().ok_or_else(fault)?;
+    let letter = letters.next()?;
     let digits = letters.as_str();
     if !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(fault());
+        return None;
     }
     if letter == 'S' {
-        return digits.parse().map(TraceEvent::Segments).map_err(|_| fault());
+        return digits.parse().ok().map(TraceEvent::Segments);
     }
-    let index: u32 = digits.parse().map_err(|_| fault())?;
+    let index: u32 = digits.parse().ok()?;
     let (op, block) = (OpIndex(index), BlockIndex(index));
-    Ok(match letter {
+    Some(match letter {
         'B' => TraceEvent::Begin(op),
         'R' => TraceEvent::Touch(block, AccessMode::Read),
         'W' => TraceEvent::Touch(block, AccessMode::Write),
@@ -184,7 +216,7 @@ fn parse_event(text: &str) -> Result<TraceEvent, serde_json::Error> {
         'A' => TraceEvent::Allocate(block),
         'F' => TraceEvent::Free(block),
         'E' => TraceEvent::End(op),
-        _ => return Err(fault()),
+        _ => return None,
     })
 }
 
@@ -219,6 +251,7 @@ impl<'a> TensorMirror<'a> {
             free: -1,
             name: block.name.as_str().into(),
             origin: OriginMirror::of(block.origin),
+            held: block.held,
         }
     }
 
@@ -227,6 +260,7 @@ impl<'a> TensorMirror<'a> {
             size_bytes: self.bytes,
             origin: self.origin.into_origin(),
             name: self.name.into_owned(),
+            held: self.held,
         }
     }
 }

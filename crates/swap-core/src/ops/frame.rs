@@ -12,13 +12,29 @@ use crate::recipe::{Recipe, Replayable};
 use crate::recorder::Timing;
 use crate::trace::{OpIndex, TraceEvent};
 
+/// What an op is a part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Within {
+    /// The step: counted, recorded, planned for.
+    Step,
+    /// Nothing that a plan knows, such as an evaluation between two steps.
+    Aside,
+    /// A replay, on the op stack of this number.
+    Replay(u64),
+}
+
+impl Within {
+    pub(crate) fn is_replay(self) -> bool {
+        matches!(self, Within::Replay(_))
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) name: OpName,
     pub(super) op: OpIndex,
     pub(super) stream: StreamId,
-    /// The stack's number if the op is part of a replay.
-    pub(super) replay: Option<u64>,
+    pub(super) within: Within,
     /// The step that it began in.
     pub(super) step: u64,
     pub(super) touched: SmallVec<[(BlockId, AccessMode, DevicePtr); 8]>,
@@ -61,7 +77,7 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
         if !frame.launched && core.notes_accesses { note_accesses(core, &frame) } else { Ok(()) };
     let timer = frame.timer.take();
     abandon_frame(core, &frame);
-    if frame.replay.is_some() {
+    if frame.within != Within::Step {
         return noted;
     }
     let recipe = frame.recipe.take();
@@ -141,7 +157,7 @@ pub(super) fn abandon_frame(core: &mut Core, frame: &Frame) {
     for block in touched.chain(frame.allocated.iter().copied()) {
         if let Ok(entry) = core.entry_mut(block) {
             entry.pins -= 1;
-            if frame.replay.is_some() {
+            if frame.within.is_replay() {
                 // Nobody but the engine can order others after work that only it knows of.
                 entry.arrived = Some(point);
             }

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use swap_core::{
-    AccessMode, ActionKind, ArenaConfig, BlockId, CheckConfig, CheckDriver, Config, Driver, Engine,
-    Error, FaultDriver, HostConfig, HostDriver, OpName, OpStack, Operands, Orders, Phase, Plan,
-    PoolConfig, Recipe, Residency, StepCounters, StepReport, StreamHandle, StreamId, Trace,
+    AccessMode, ActionKind, ArenaConfig, BlockId, CheckConfig, CheckDriver, Compute, Config,
+    Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, OpName, OpStack, Operands, Orders,
+    Phase, Plan, PoolConfig, Recipe, Residency, StepCounters, StepReport, StreamHandle, StreamId,
+    Trace,
 };
 use vmem::{EventHandle, EventKind};
 
@@ -56,7 +57,7 @@ pub(crate) fn config(limit_bytes: u64, arena_bytes: u64) -> Config {
     Config {
         pool: PoolConfig { limit_bytes, swap_threshold_bytes: THRESHOLD, segment_bytes: SEGMENT },
         arena: ArenaConfig { region_bytes: 64 << 10, ..ArenaConfig::new(arena_bytes) },
-        compute_stream: None,
+        compute: Compute::Own,
         record: true,
     }
 }

@@ -50,14 +50,13 @@ impl Pool {
         matches!(self.block(id).place, Place::Swappable { .. })
     }
 
-    /// The block's address if it shows the block's chunk, and whether the block is swappable.
-    /// `None` if it was freed, too.
-    pub fn mapped_address(&self, id: BlockId) -> Option<(DevicePtr, bool)> {
+    /// The block's address if it shows the block's chunk. `None` if it was freed, too.
+    pub fn mapped_address(&self, id: BlockId) -> Option<DevicePtr> {
         let block =
             self.blocks.get(id.index()).filter(|block| block.generation == id.generation)?;
         match &block.place {
-            Place::Swappable { range, mapping: Mapping::Mapped, .. } => Some((range.start, true)),
-            Place::Segment { start, .. } => Some((*start, false)),
+            Place::Swappable { range, mapping: Mapping::Mapped, .. } => Some(range.start),
+            Place::Segment { start, .. } => Some(*start),
             Place::Swappable { .. } | Place::Nowhere => None,
         }
     }

@@ -110,7 +110,7 @@ impl Bench {
             Ok(id) => {
                 let start = pool.address(id);
                 prop_assert!(!pool.is_swappable(id));
-                prop_assert_eq!(pool.mapped_address(id), Some((start, false)));
+                prop_assert_eq!(pool.mapped_address(id), Some(start));
                 for other in &self.live {
                     let apart = start.0 + size_bytes <= other.start.0
                         || other.start.0 + other.size_bytes <= start.0;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use adaptive::{
-    ArenaConfig, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig, StepReport,
+    ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig, StepReport,
 };
 
 use super::Model;
@@ -34,7 +34,7 @@ fn engine(limit_bytes: u64) -> (Arc<HostDriver>, Engine) {
     let config = Config {
         pool: PoolConfig { limit_bytes, swap_threshold_bytes: 4096, segment_bytes: 64 << 10 },
         arena: ArenaConfig { region_bytes: 1 << 20, ..ArenaConfig::new(1 << 30) },
-        compute_stream: None,
+        compute: Compute::Own,
         record: false,
     };
     let engine = Engine::new(device.clone(), config).expect("the device is new");

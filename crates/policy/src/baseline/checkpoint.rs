@@ -235,7 +235,7 @@ impl<'a> Writer<'a> {
 
     fn add_block(&mut self, index: usize, origin: Origin) -> BlockIndex {
         let old = &self.trace.blocks[index];
-        let block = TraceBlock { size_bytes: old.size_bytes, origin, name: old.name.clone() };
+        let block = TraceBlock { origin, ..old.clone() };
         self.made.blocks.push(block);
         BlockIndex(self.made.blocks.len() as u32 - 1)
     }

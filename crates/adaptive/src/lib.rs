@@ -63,7 +63,7 @@ pub use policy::{
     OpName, OpStack, OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError,
     PatternKernels, Peak, Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal,
     Recipe, RecordedConfig, Residency, Session, Shortfall, Signature, Simulation, SpanKind, Stage,
-    StepCounters, StepReport, StreamHandle, StreamId, Trace, TraceBlock, TraceEvent, TraceOp,
+    StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp,
     Treatment, load, load_trace, measure_link, measure_map, numa_nodes, pattern_word, run_baseline,
     save, save_bytes, save_trace, simulate, synthetic,
 };

@@ -23,7 +23,7 @@ use crate::acl::memory::DeviceMemory;
 use crate::acl::reports::Reports;
 use crate::acl::streams::Streams;
 use crate::error::{DriverError, OpenError};
-use crate::types::DeviceProperties;
+use crate::types::{DeviceProperties, StreamHandle};
 
 mod current;
 mod device;
@@ -79,6 +79,22 @@ impl AclDriver {
     /// the device.
     pub fn open(index: u32, library: Option<&Path>) -> Result<Arc<AclDriver>, OpenError> {
         Ok(Arc::new(AclDriver { state: Arc::new(open::open(index, library)?) }))
+    }
+
+    /// Takes in a stream of another library, so that it can be used like one of the driver's.
+    ///
+    /// `stream` is its `aclrtStream` as a number; 0 is the context's default stream.
+    /// `destroy_stream` ends the adoption and leaves the stream alive. A stream that is known
+    /// already keeps its handle.
+    ///
+    /// # Errors
+    /// None today; as the other drivers'.
+    ///
+    /// # Safety
+    /// It is a stream of the device's default context and lives until `destroy_stream`, or until
+    /// the driver is dropped.
+    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
+        Ok(self.state.streams.adopt(sys::aclrtStream(pointer(stream))))
     }
 
     /// The number of devices that the process may see.

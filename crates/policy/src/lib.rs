@@ -107,6 +107,6 @@ pub use swap_core::{
     MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
     OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
     Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle,
-    StreamId, Trace, TraceBlock, TraceEvent, TraceOp, measure_link, measure_map, numa_nodes,
+    StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, measure_link, measure_map, numa_nodes,
     pattern_word,
 };

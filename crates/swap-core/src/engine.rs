@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use vmem::{
     ArenaConfig, BlockId, DeviceMemory, DevicePtr, Driver, MemoryStats, Peak, PoolConfig,
-    StreamHandle, StreamId,
+    StreamHandle, StreamId, SwappedBlock, Uses,
 };
 
 use crate::core::{Asker, Core};
@@ -135,7 +135,44 @@ impl Engine {
     /// # Errors
     /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold.
     pub fn allocate(&self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
-        self.shared.lock()?.allocate(size_bytes, name, self.shared.compute, Asker::Nobody)
+        self.allocate_on(size_bytes, name, self.shared.compute)
+    }
+
+    /// Allocates outside any op, for use on `stream`.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Engine::allocate).
+    pub fn allocate_on(
+        &self,
+        size_bytes: u64,
+        name: &str,
+        stream: StreamId,
+    ) -> Result<BlockId, Error> {
+        self.shared.lock()?.allocate(size_bytes, name, stream, Asker::Nobody)
+    }
+
+    /// Takes host memory that the device addresses directly, for use on `stream`. It is none of
+    /// the cap's and never moves.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the host has no room for it, or the device cannot address it.
+    pub fn allocate_swapped(
+        &self,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<SwappedBlock, Error> {
+        Ok(self.shared.lock()?.memory.allocate_swapped(size_bytes, stream)?)
+    }
+
+    /// Gives it back. It is reused only after what `stream` was given until now.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn free_swapped(&self, block: SwappedBlock, stream: StreamId) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        let uses = Uses::of(core.memory.streams.next(stream));
+        core.memory.free_swapped(block, uses);
+        Ok(())
     }
 
     /// Keeps a resident block on the device for its whole life, because somebody uses it where the
@@ -273,6 +310,27 @@ impl Engine {
     /// [`Error::Memory`] if the cap or the host has no room for it.
     pub fn reserve_host(&self, size_bytes: u64) -> Result<(), Error> {
         Ok(self.shared.lock()?.memory.arena.reserve(size_bytes)?)
+    }
+
+    /// Starts the peaks of [`memory_stats`](Engine::memory_stats) anew. Reports keep theirs.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn reset_peaks(&self) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        let held_bytes = core.memory.pool.stats().reserved_bytes.peak;
+        core.step.held_bytes_peak = core.step.held_bytes_peak.max(held_bytes);
+        core.memory.pool.reset_peaks();
+        Ok(())
+    }
+
+    /// Waits for the device and gives everything back, although clones and op stacks live on:
+    /// they must not be used any more. Blocks that are live are lost.
+    ///
+    /// # Errors
+    /// As [`DeviceMemory::close`].
+    pub fn close(&self) -> Result<(), Error> {
+        Ok(self.shared.lock()?.memory.close()?)
     }
 
     /// Counters of pinned host memory.

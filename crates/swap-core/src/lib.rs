@@ -122,5 +122,6 @@ pub use vmem::{
     HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, MapCosts,
     MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
     ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, Site, Span, SpanKind,
-    StreamHandle, StreamId, Violation, measure_link, measure_map, numa_nodes, pattern_word,
+    StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map, numa_nodes,
+    pattern_word,
 };

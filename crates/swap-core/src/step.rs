@@ -29,6 +29,8 @@ pub(crate) struct Step {
     pub(crate) drifted_at: Option<OpIndex>,
     pub(crate) segment_bytes: u64,
     pub(crate) resident_bytes_peak: u64,
+    /// The most bytes held before the pool's peaks were last reset.
+    pub(crate) held_bytes_peak: u64,
     /// Recorded before the step's first op.
     pub(crate) start: Option<EventHandle>,
     /// Waits for copies.
@@ -111,7 +113,7 @@ impl Core {
             op_count: step.op_count,
             counters,
             device_us: 0.0,
-            held_bytes_peak: stats.reserved_bytes.peak,
+            held_bytes_peak: stats.reserved_bytes.peak.max(step.held_bytes_peak),
             resident_bytes_peak: step.resident_bytes_peak,
             drifted_at: step.drifted_at,
             moves: step.moves,

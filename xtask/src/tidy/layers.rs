@@ -19,7 +19,7 @@ struct Rule {
 const LAYERS: &[&str] = &["npu-sys", "vmem", "swap-core", "policy", "adaptive"];
 
 /// The workspace, bottom first. Each layer sees only the one below it.
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 11] = [
     Rule {
         name: "npu-sys",
         inner: &[],
@@ -61,6 +61,13 @@ const RULES: [Rule; 10] = [
         inner_tests: &[],
         outer: &[],
         outer_tests: &["proptest"],
+    },
+    Rule {
+        name: "bridge",
+        inner: &["adaptive"],
+        inner_tests: LAYERS,
+        outer: &["serde_json", "smallvec"],
+        outer_tests: &["tempfile"],
     },
     Rule {
         name: "kernels",

@@ -15,6 +15,8 @@ use crate::types::StreamHandle;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) raw: aclrtStream,
+    /// Somebody else's: it is not destroyed here.
+    is_borrowed: bool,
     /// Set when a thread runs the stream's callbacks.
     pub(super) reports: OnceLock<()>,
     /// Pinned memory for copies that take a detour through the host, once one did.
@@ -22,8 +24,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    fn new(raw: aclrtStream) -> Stream {
-        Stream { raw, reports: OnceLock::new(), buffer: Mutex::new(None) }
+    fn new(raw: aclrtStream, is_borrowed: bool) -> Stream {
+        Stream { raw, is_borrowed, reports: OnceLock::new(), buffer: Mutex::new(None) }
     }
 }
 
@@ -60,8 +62,20 @@ impl Streams {
         let mut tables = lock(&self.tables);
         tables.count_ever += 1;
         let handle = tables.count_ever;
-        tables.live.insert(handle, Arc::new(Stream::new(raw)));
+        tables.live.insert(handle, Arc::new(Stream::new(raw, false)));
         Ok(StreamHandle(handle))
+    }
+
+    /// Takes in a stream of another library. One that is known already keeps its handle.
+    pub(super) fn adopt(&self, raw: aclrtStream) -> StreamHandle {
+        let mut tables = lock(&self.tables);
+        if let Some((&handle, _)) = tables.live.iter().find(|(_, stream)| stream.raw == raw) {
+            return StreamHandle(handle);
+        }
+        tables.count_ever += 1;
+        let handle = tables.count_ever;
+        tables.live.insert(handle, Arc::new(Stream::new(raw, true)));
+        StreamHandle(handle)
     }
 
     pub(super) fn get(
@@ -147,7 +161,9 @@ fn destroy(now: &Current<'_>, stream: &Stream, reports: &Reports) {
     if stream.reports.get().is_some() {
         reports.unsubscribe(now, stream.raw);
     }
-    // SAFETY: the stream is idle, out of the tables, and no call holds it.
-    let _ = unsafe { (now.api.aclrtDestroyStream)(stream.raw) };
+    if !stream.is_borrowed {
+        // SAFETY: the stream is idle, out of the tables, and no call holds it.
+        let _ = unsafe { (now.api.aclrtDestroyStream)(stream.raw) };
+    }
     within::free_buffer(now, stream);
 }

@@ -32,7 +32,7 @@ macro_rules! handles {
         /// A handle of the vendor's, which means something to its library alone.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(transparent)]
-        pub(crate) struct $name(*mut c_void);
+        pub(crate) struct $name(pub(super) *mut c_void);
 
         impl $name {
             /// What a call that creates one overwrites.

@@ -1,0 +1,215 @@
+/* The C interface of SmartSwap: one engine for one device of this process.
+ *
+ * Functions that return `int` return a smartswap_code. After any code but SMARTSWAP_OK,
+ * smartswap_last_error() says what happened and how to mend it. Nothing unwinds into the caller.
+ * All functions may be called from any thread; ops belong to the thread that begins them.
+ * Sizes are in bytes, times in microseconds. Streams are the driver's own handles (cudaStream_t,
+ * aclrtStream) as integers; the host device ignores them.
+ */
+#ifndef SMARTSWAP_H
+#define SMARTSWAP_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SMARTSWAP_ABI_VERSION 1u
+
+typedef enum smartswap_code {
+  SMARTSWAP_OK = 0,
+  /* Even with everything else away, the memory asked for does not fit under the cap. */
+  SMARTSWAP_OUT_OF_MEMORY = 1,
+  /* A call out of order, or with arguments that cannot be. */
+  SMARTSWAP_USAGE = 2,
+  /* Settings that are wrong or contradict each other. */
+  SMARTSWAP_SETTINGS = 3,
+  /* The device, its driver or its library failed, or is not there. */
+  SMARTSWAP_DEVICE = 4,
+  /* The engine stopped at an earlier internal error. */
+  SMARTSWAP_BROKEN = 5
+} smartswap_code;
+
+/* How an op uses memory. */
+typedef enum smartswap_access {
+  SMARTSWAP_READ = 0,
+  SMARTSWAP_WRITE = 1,
+  SMARTSWAP_READ_WRITE = 2,
+  /* Written if the block was allocated inside the running op, else read and written. */
+  SMARTSWAP_UNKNOWN = 3
+} smartswap_access;
+
+/* Whether an op is part of the training step. */
+typedef enum smartswap_part {
+  /* Counted, recorded and planned for. */
+  SMARTSWAP_STEP = 0,
+  /* Beside the step, such as an evaluation between two steps: safe, but no plan knows it. */
+  SMARTSWAP_ASIDE = 1
+} smartswap_part;
+
+/* The version of this interface that the library has: compare with SMARTSWAP_ABI_VERSION. */
+uint32_t smartswap_abi_version(void);
+
+/* What the last failed call on this thread said; never NULL, valid until the next failed one. */
+const char *smartswap_last_error(void);
+
+/* ---- The engine -------------------------------------------------------------------------- */
+
+/* Settings of smartswap_open. Fill with smartswap_default_settings first. */
+typedef struct smartswap_settings {
+  /* sizeof(smartswap_settings). */
+  uint32_t struct_size;
+  /* "host", "cuda", "cuda:1", "acl", "acl:1". */
+  const char *device;
+  /* The cap of physical device memory; 0: all that the device has free. */
+  uint64_t memory_bytes;
+  /* The cap of pinned host memory; 0: what the device's NUMA node and the group have free. */
+  uint64_t host_memory_bytes;
+  /* Blocks of at least this size move; 0: the default (8 MiB). */
+  uint64_t min_block_bytes;
+  /* The stream on which ops run by default. Ignored by the host device, whose ops run on the
+   * calling thread. */
+  uint64_t compute_stream;
+  /* "performance": activations move, and optimizer state where they alone are not enough.
+   * "memory": both. */
+  const char *prefer;
+  /* "joint", "swap", "recompute", "keep". */
+  const char *strategy;
+  /* A TOML file with more settings, or NULL. What is set above wins over it. */
+  const char *config_file;
+  /* A trace of each newly recorded step is saved here, or NULL. */
+  const char *record_file;
+} smartswap_settings;
+
+void smartswap_default_settings(smartswap_settings *settings);
+
+/* Opens the engine. One process has one engine at a time. */
+int smartswap_open(const smartswap_settings *settings);
+
+/* Waits for the device and gives everything back. Fails with SMARTSWAP_USAGE while blocks are
+ * live, and leaves the engine as it is. */
+int smartswap_close(void);
+
+/* 1 if the engine is open, else 0. */
+int smartswap_is_open(void);
+
+/* Brings every block back and keeps it on the device from now on, so that nobody needs to begin
+ * ops any more. Fails with SMARTSWAP_OUT_OF_MEMORY if they do not fit under the cap. */
+int smartswap_bring_home(void);
+
+/* ---- Memory ------------------------------------------------------------------------------ */
+
+/* Memory for use on `stream`, inside the running op if there is one. The address stays from here
+ * to smartswap_free. NULL on failure. A size of 0 gives memory too. */
+void *smartswap_allocate(uint64_t size_bytes, uint64_t stream);
+
+/* Frees memory. What was submitted before still sees it. */
+int smartswap_free(void *address);
+
+/* Work on `stream` uses the memory besides its ops, until it is freed (record_stream). */
+int smartswap_use_on(const void *address, uint64_t stream);
+
+/* Keeps the memory on the device until it is freed: somebody uses it where no op says so. */
+int smartswap_hold(const void *address);
+
+/* The start and the size of the allocation that `address` points into. Fails with
+ * SMARTSWAP_USAGE if the engine did not allocate it. Either result may be NULL. */
+int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
+
+/* Gives caches back to the driver. */
+int smartswap_trim(void);
+
+/* Host memory that the device addresses directly; it does not count towards the cap, and does
+ * not move. NULL on failure. */
+void *smartswap_allocate_swapped(uint64_t size_bytes, uint64_t stream);
+
+/* Gives it back; it is reused only after what `stream` was given until now. */
+int smartswap_free_swapped(void *address, uint64_t stream);
+
+/* 1 if `address` lies in memory of smartswap_allocate_swapped, else 0. */
+int smartswap_is_swapped(const void *address);
+
+/* ---- Ops --------------------------------------------------------------------------------- */
+
+/* Begins an op on this thread. Ops begun inside it are part of it: what they use stays on the
+ * device until the outermost one ends. If this fails, no op was begun. */
+int smartswap_begin(const char *name, uint64_t stream, smartswap_part part);
+
+/* Makes the memory at `address` usable until the op ends, and orders the op's work after its
+ * copy. Memory that the engine did not allocate is passed over. Call it for inputs before the
+ * op's work, and for outputs any time before its end. */
+int smartswap_touch(const void *address, smartswap_access access);
+
+/* Ends the op that was begun last on this thread. */
+int smartswap_end(void);
+
+/* Number of ops open on this thread. */
+uint32_t smartswap_depth(void);
+
+/* Ends the training step: call it after each optimizer step, outside any op. */
+int smartswap_step(void);
+
+/* ---- What it did ------------------------------------------------------------------------- */
+
+/* One counter of bytes. */
+typedef struct smartswap_bytes {
+  uint64_t current;
+  /* The highest since smartswap_reset_peaks. */
+  uint64_t peak;
+} smartswap_bytes;
+
+typedef struct smartswap_stats {
+  /* sizeof(smartswap_stats); set it before the call. */
+  uint32_t struct_size;
+  /* 0 WarmUp, 1 SearchPolicy, 2 Stable. */
+  uint32_t stage;
+  /* Steps ended. */
+  uint64_t steps;
+  uint64_t limit_bytes;
+  /* Asked for by live blocks. */
+  smartswap_bytes requested;
+  /* The same rounded up to what they hold, or would hold if they were not away. */
+  smartswap_bytes allocated;
+  /* Of them on the device. */
+  smartswap_bytes active;
+  /* Taken from the driver: active ones, caches, segments. Never above the limit. */
+  smartswap_bytes reserved;
+  smartswap_bytes pinned_host;
+  /* Of them in slots of blocks that are away, or were and may go again. */
+  smartswap_bytes used_host;
+  uint64_t allocations;
+  /* Over all steps that reported. */
+  uint64_t swapped_out_bytes;
+  uint64_t swapped_in_bytes;
+  uint64_t recomputed_ops;
+  /* Touches of blocks that were away and that nobody had asked for. */
+  uint64_t misses;
+  /* Allocations that sent others away on the spot. */
+  uint64_t rescues;
+  uint64_t host_waits;
+  double stall_us;
+  /* The last step that reported. */
+  double last_step_us;
+} smartswap_stats;
+
+int smartswap_get_stats(smartswap_stats *stats);
+int smartswap_reset_peaks(void);
+
+/* What the engine decided and why, as a JSON text. Free it with smartswap_free_text. NULL on
+ * failure. */
+char *smartswap_explain(void);
+void smartswap_free_text(char *text);
+
+/* Saves the last recorded step as a trace that `smartswap plan` reads. */
+int smartswap_save_trace(const char *path);
+
+/* Writes what is known of the run into a folder: explain.json, and trace.json and plan.json if
+ * there are. */
+int smartswap_save_report(const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

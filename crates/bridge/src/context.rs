@@ -1,0 +1,207 @@
+//! The engine of the process: one at a time, with its loop, its blocks and its streams.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adaptive::{
+    AccessMode, BlockId, Bytes, Engine, FinishedStep, OpName, Plan, Session, StreamId, Trace,
+    save_trace,
+};
+
+use crate::blocks::{Blocks, Live};
+use crate::failure::Failure;
+use crate::planner::PreferringPlanner;
+use crate::settings::{Settings, Wishes};
+use crate::totals::Totals;
+
+/// The engine of the process.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) engine: Engine,
+    pub(crate) blocks: Blocks,
+    pub(crate) settings: Settings,
+    course: Mutex<Course>,
+    /// By the driver's handle.
+    streams: Mutex<BTreeMap<u64, StreamId>>,
+}
+
+/// What changes from step to step.
+#[derive(Debug)]
+pub(crate) struct Course {
+    pub(crate) session: Session<PreferringPlanner>,
+    pub(crate) totals: Totals,
+    /// The last step that was recorded.
+    pub(crate) trace: Option<Arc<Trace>>,
+}
+
+static CURRENT: Mutex<Option<Arc<Context>>> = Mutex::new(None);
+/// Changes whenever [`CURRENT`] does.
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn generation() -> u64 {
+    GENERATION.load(Ordering::Acquire)
+}
+
+pub(crate) fn current() -> Result<Arc<Context>, Failure> {
+    let none = || Failure::usage("the engine is not open: call smartswap_open first");
+    lock(&CURRENT).clone().ok_or_else(none)
+}
+
+pub(crate) fn is_open() -> bool {
+    lock(&CURRENT).is_some()
+}
+
+/// Opens the engine of the process.
+pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
+    let mut current = lock(&CURRENT);
+    if current.is_some() {
+        let text = "an engine is open already: a process has one, close it first";
+        return Err(Failure::usage(text));
+    }
+    let settings = Settings::new(wishes)?;
+    let engine = Engine::new(settings.device.driver(), settings.engine)?;
+    let planner = PreferringPlanner::new(settings.machine, settings.planning, settings.prefer);
+    let session = Session::new(engine.clone(), settings.policy, planner)?;
+    let course = Course { session, totals: Totals::default(), trace: None };
+    *current = Some(Arc::new(Context {
+        engine,
+        blocks: Blocks::default(),
+        settings,
+        course: Mutex::new(course),
+        streams: Mutex::default(),
+    }));
+    GENERATION.fetch_add(1, Ordering::Release);
+    Ok(())
+}
+
+/// Closes the engine, unless blocks are live.
+pub(crate) fn close() -> Result<(), Failure> {
+    let mut current = lock(&CURRENT);
+    let Some(context) = current.as_ref() else { return Ok(()) };
+    let (count, size_bytes) = context.blocks.count();
+    if count > 0 {
+        return Err(Failure::usage(format!(
+            "{count} allocations of {} in all are still in use: free them first",
+            Bytes(size_bytes)
+        )));
+    }
+    context.engine.close()?;
+    *current = None;
+    GENERATION.fetch_add(1, Ordering::Release);
+    Ok(())
+}
+
+impl Context {
+    pub(crate) fn course(&self) -> MutexGuard<'_, Course> {
+        lock(&self.course)
+    }
+
+    /// The engine's name of a driver's stream.
+    pub(crate) fn stream(&self, handle: u64) -> Result<StreamId, Failure> {
+        let mut streams = lock(&self.streams);
+        if let Some(&id) = streams.get(&handle) {
+            return Ok(id);
+        }
+        let id = match self.settings.device.adopt(handle)? {
+            Some(adopted) => self.engine.adopt_stream(adopted)?,
+            None => self.engine.compute_stream(),
+        };
+        streams.insert(handle, id);
+        Ok(id)
+    }
+
+    /// Notes a fresh block and returns its address. Until an op touches it, it may be in use
+    /// where no op says so.
+    pub(crate) fn keep(&self, id: BlockId, size_bytes: u64) -> Result<u64, Failure> {
+        let start = self.engine.address(id)?.0;
+        let is_large = size_bytes >= self.settings.engine.pool.swap_threshold_bytes;
+        if is_large {
+            self.engine.hold_until_touched(id)?;
+        }
+        self.blocks.insert(Live { id, start, size_bytes }, is_large);
+        Ok(start)
+    }
+
+    pub(crate) fn free(&self, start: u64) -> Result<(), Failure> {
+        Ok(self.engine.free(self.take_out(start)?.id)?)
+    }
+
+    fn take_out(&self, start: u64) -> Result<Live, Failure> {
+        let unknown = || Failure::usage(format!("{start:#x} is no live allocation of the engine"));
+        self.blocks.remove(start).ok_or_else(unknown)
+    }
+
+    pub(crate) fn find(&self, address: u64) -> Result<Live, Failure> {
+        let unknown = || {
+            let text = format!("{address:#x} lies in no live allocation of the engine");
+            Failure::usage(text)
+        };
+        self.blocks.find(address).ok_or_else(unknown)
+    }
+
+    /// Brings a block back if it is away, and keeps it there.
+    pub(crate) fn hold(&self, address: u64) -> Result<(), Failure> {
+        let Some(live) = self.blocks.find_large(address) else { return Ok(()) };
+        self.hold_all(&[live])
+    }
+
+    /// Brings all blocks back and keeps them there.
+    pub(crate) fn bring_home(&self) -> Result<(), Failure> {
+        self.hold_all(&self.blocks.large())
+    }
+
+    fn hold_all(&self, blocks: &[Live]) -> Result<(), Failure> {
+        const HOLD: OpName = OpName::new("smartswap::hold");
+        let mut ops = self.engine.op_stack();
+        ops.begin_aside(HOLD, self.engine.compute_stream())?;
+        for live in blocks {
+            ops.touch(live.id, AccessMode::Read)?;
+        }
+        // All fit at once, so all can stay.
+        for live in blocks {
+            self.engine.hold(live.id)?;
+        }
+        Ok(ops.end()?)
+    }
+
+    /// Ends the step.
+    pub(crate) fn step(&self) -> Result<(), Failure> {
+        let mut course = self.course();
+        course.totals.keep_peaks(&self.engine.memory_stats()?);
+        course.totals.steps += 1;
+        let finished = course.session.end_step()?;
+        self.note(&mut course, &finished)
+    }
+
+    fn note(&self, course: &mut Course, finished: &[FinishedStep]) -> Result<(), Failure> {
+        for step in finished {
+            course.totals.add(step);
+            if step.report.trace.is_some() {
+                course.trace = course.session.trace(step.report.signature).cloned();
+                if let (Some(path), Some(trace)) = (&self.settings.record_file, &course.trace) {
+                    save_trace(path, trace)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the device and takes in what steps still owe.
+    pub(crate) fn drain(&self) -> Result<(), Failure> {
+        let mut course = self.course();
+        let finished = course.session.drain()?;
+        self.note(&mut course, &finished)
+    }
+}
+
+impl Course {
+    /// The plan that steps run under.
+    pub(crate) fn plan(&self) -> Option<&Arc<Plan>> {
+        self.session.plan()
+    }
+}

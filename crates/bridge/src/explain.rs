@@ -1,0 +1,77 @@
+//! What the engine decided and why, as JSON.
+
+use adaptive::{Decision, Treatment};
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::planner::Prefer;
+
+/// Decisions in the answer at most, the largest blocks first.
+const DECISIONS_MAX: usize = 200;
+
+/// The whole answer.
+pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
+    let course = context.course();
+    let machine = &context.settings.machine;
+    let stage = format!("{:?}", course.session.stage());
+    let totals = &course.totals;
+    let generated = course.session.policy().planner().latest();
+    let prediction = generated.map(|generated| {
+        json!({
+            "step_us": generated.simulation.step_us,
+            "unlimited_us": generated.unlimited_us,
+            "added_us": generated.added_us(),
+            "bound_us": generated.bound_us,
+            "stall_us": generated.simulation.stall_us,
+            "peak_bytes": generated.simulation.held_bytes_peak,
+            "swapped_out_bytes": generated.simulation.swapped_out_bytes,
+            "swapped_in_bytes": generated.simulation.swapped_in_bytes,
+            "recomputed_us": generated.simulation.recomputed_us,
+            "infeasible_bytes": generated.infeasible.as_ref().map(|lack| lack.missing_bytes),
+        })
+    });
+    let decisions = generated.map_or(&[][..], |generated| &generated.decisions);
+    Ok(json!({
+        "stage": stage,
+        "limit_bytes": machine.limit_bytes,
+        "host_limit_bytes": machine.host_limit_bytes,
+        "min_block_bytes": context.settings.engine.pool.swap_threshold_bytes,
+        "prefer": match context.settings.prefer {
+            Prefer::Performance => "performance",
+            Prefer::Memory => "memory",
+        },
+        "link": {
+            "out_bytes_per_s": machine.link.out_bytes_per_us * 1e6,
+            "in_bytes_per_s": machine.link.in_bytes_per_us * 1e6,
+            "both_bytes_per_s": machine.link.both_bytes_per_us * 1e6,
+        },
+        "steps": totals.steps,
+        "last_step_us": totals.last_step_us,
+        "plan_actions": course.plan().map(|plan| plan.actions.len()),
+        "prediction": prediction,
+        "decisions": largest(decisions),
+    }))
+}
+
+fn largest(decisions: &[Decision]) -> Vec<Value> {
+    let mut order: Vec<&Decision> = decisions.iter().collect();
+    order.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
+    order.into_iter().take(DECISIONS_MAX).map(decision).collect()
+}
+
+fn decision(decision: &Decision) -> Value {
+    json!({
+        "block": decision.block.0,
+        "made_by": decision.name,
+        "size_bytes": decision.size_bytes,
+        "treatment": match decision.treatment {
+            Treatment::Keep => "keep",
+            Treatment::Swap => "swap",
+            Treatment::Recompute => "recompute",
+        },
+        "leaves_after_op": decision.leaves_after.map(|op| op.0),
+        "returns_before_op": decision.returns_before.map(|op| op.0),
+        "why": decision.reason.to_string(),
+    })
+}

@@ -1,0 +1,13 @@
+//! The exported C functions, by part of `include/smartswap.h`.
+
+mod engine;
+mod memory;
+mod ops;
+mod pluggable;
+mod results;
+
+pub use engine::*;
+pub use memory::*;
+pub use ops::*;
+pub use pluggable::*;
+pub use results::*;

@@ -1,0 +1,110 @@
+//! Allocations.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use crate::context;
+use crate::failure::{Failure, code, guard};
+use crate::local;
+
+pub(super) fn address_of(pointer: *const c_void) -> u64 {
+    pointer.expose_provenance() as u64
+}
+
+fn pointer_to(address: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_void {
+    let start = guard(|| local::with(|local| local.allocate(size_bytes, stream)));
+    start.map_or(ptr::null_mut(), pointer_to)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_free(address: *mut c_void) -> c_int {
+    // Not through the thread's part: memory is freed while threads end, too.
+    code(|| context::current()?.free(address_of(address)))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int {
+    code(|| {
+        let context = context::current()?;
+        let live = context.find(address_of(address))?;
+        let stream = context.stream(stream)?;
+        Ok(context.engine.use_on(live.id, stream)?)
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_hold(address: *const c_void) -> c_int {
+    code(|| context::current()?.hold(address_of(address)))
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `start` and `size_bytes` are null or point to memory for one value each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_find(
+    address: *const c_void,
+    start: *mut *mut c_void,
+    size_bytes: *mut u64,
+) -> c_int {
+    code(|| {
+        let live = context::current()?.find(address_of(address))?;
+        if !start.is_null() {
+            // SAFETY: not null, so the caller promises memory for a pointer.
+            unsafe { start.write(pointer_to(live.start)) };
+        }
+        if !size_bytes.is_null() {
+            // SAFETY: not null, so the caller promises memory for a number.
+            unsafe { size_bytes.write(live.size_bytes) };
+        }
+        Ok(())
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_trim() -> c_int {
+    code(|| Ok(context::current()?.engine.trim()?))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void {
+    let start = guard(|| {
+        let context = context::current()?;
+        let stream = context.stream(stream)?;
+        let block = context.engine.allocate_swapped(size_bytes, stream)?;
+        let start = block.address().0;
+        context.blocks.insert_swapped(block);
+        Ok(start)
+    });
+    start.map_or(ptr::null_mut(), pointer_to)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int {
+    code(|| {
+        let context = context::current()?;
+        let unknown = || Failure::usage(format!("{address:p} is no live swapped memory"));
+        let stream = context.stream(stream)?;
+        let block = context.blocks.remove_swapped(address_of(address)).ok_or_else(unknown)?;
+        Ok(context.engine.free_swapped(block, stream)?)
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_is_swapped(address: *const c_void) -> c_int {
+    let swapped = guard(|| Ok(context::current()?.blocks.is_swapped(address_of(address))));
+    c_int::from(swapped.unwrap_or(false))
+}

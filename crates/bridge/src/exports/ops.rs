@@ -1,0 +1,76 @@
+//! Ops and steps.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use adaptive::AccessMode;
+
+use super::memory::address_of;
+use crate::failure::{Failure, code, guard};
+use crate::local::{self, Use};
+
+/// `smartswap_part`.
+const STEP: c_int = 0;
+const ASIDE: c_int = 1;
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `name` ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_begin(name: *const c_char, stream: u64, part: c_int) -> c_int {
+    code(|| {
+        if name.is_null() {
+            return Err(Failure::usage("the name of an op is NULL"));
+        }
+        // SAFETY: not null, so the caller promises a zero at the end.
+        let name = unsafe { CStr::from_ptr(name) };
+        let name = name.to_str().map_err(|_| Failure::usage("an op's name is not UTF-8"))?;
+        let aside = match part {
+            STEP => false,
+            ASIDE => true,
+            _ => return Err(Failure::usage(format!("{part} is no smartswap_part"))),
+        };
+        local::with(|local| local.begin(name, stream, aside))
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_touch(address: *const c_void, access: c_int) -> c_int {
+    code(|| {
+        let how = match access {
+            0 => Use::Known(AccessMode::Read),
+            1 => Use::Known(AccessMode::Write),
+            2 => Use::Known(AccessMode::ReadWrite),
+            3 => Use::Unknown,
+            _ => return Err(Failure::usage(format!("{access} is no smartswap_access"))),
+        };
+        local::with(|local| local.touch(address_of(address), how))
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_end() -> c_int {
+    code(|| local::with(local::Local::end))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_depth() -> u32 {
+    guard(|| local::with(|local| Ok(local.depth()))).unwrap_or(0)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_step() -> c_int {
+    code(|| {
+        let context = local::with(|local| {
+            if local.depth() > 0 {
+                return Err(Failure::usage("a step ends outside all ops"));
+            }
+            Ok(local.context.clone())
+        })?;
+        context.step()
+    })
+}

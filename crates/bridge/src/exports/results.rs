@@ -1,0 +1,187 @@
+//! What the engine did: counters, reasons, files.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
+use std::ptr;
+
+use adaptive::{Peak, save, save_bytes, save_trace};
+
+use crate::context::{self, Context};
+use crate::explain::explain;
+use crate::failure::{Failure, code, guard, text_of};
+
+/// `smartswap_bytes`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SmartswapBytes {
+    current: u64,
+    peak: u64,
+}
+
+/// `smartswap_stats`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SmartswapStats {
+    struct_size: u32,
+    stage: u32,
+    steps: u64,
+    limit_bytes: u64,
+    requested: SmartswapBytes,
+    allocated: SmartswapBytes,
+    active: SmartswapBytes,
+    reserved: SmartswapBytes,
+    pinned_host: SmartswapBytes,
+    used_host: SmartswapBytes,
+    allocations: u64,
+    swapped_out_bytes: u64,
+    swapped_in_bytes: u64,
+    recomputed_ops: u64,
+    misses: u64,
+    rescues: u64,
+    host_waits: u64,
+    stall_us: f64,
+    last_step_us: f64,
+}
+
+impl From<Peak> for SmartswapBytes {
+    fn from(bytes: Peak) -> SmartswapBytes {
+        SmartswapBytes { current: bytes.current, peak: bytes.peak }
+    }
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `stats` is null or points to one whose `struct_size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_get_stats(stats: *mut SmartswapStats) -> c_int {
+    code(|| {
+        // SAFETY: the caller promises null or a pointer to one that nobody else uses meanwhile.
+        let stats = unsafe { stats.as_mut() }.ok_or_else(|| Failure::usage("stats is NULL"))?;
+        if stats.struct_size != size_of::<SmartswapStats>() as u32 {
+            return Err(Failure::usage("set struct_size to sizeof(smartswap_stats)"));
+        }
+        *stats = read(&*context::current()?)?;
+        Ok(())
+    })
+}
+
+fn read(context: &Context) -> Result<SmartswapStats, Failure> {
+    let memory = context.engine.memory_stats()?;
+    let host = context.engine.host_stats()?;
+    let course = context.course();
+    let totals = &course.totals;
+    let [requested, allocated, active, reserved] = totals.with_peaks(&memory);
+    Ok(SmartswapStats {
+        struct_size: size_of::<SmartswapStats>() as u32,
+        stage: course.session.stage() as u32,
+        steps: totals.steps,
+        limit_bytes: context.settings.machine.limit_bytes,
+        requested: requested.into(),
+        allocated: allocated.into(),
+        active: active.into(),
+        reserved: reserved.into(),
+        pinned_host: host.pinned_bytes.into(),
+        used_host: host.used_bytes.into(),
+        allocations: memory.allocations,
+        swapped_out_bytes: totals.swapped_out_bytes,
+        swapped_in_bytes: totals.swapped_in_bytes,
+        recomputed_ops: totals.recomputed_ops,
+        misses: totals.misses,
+        rescues: totals.rescues,
+        host_waits: totals.host_waits,
+        stall_us: totals.stall_us,
+        last_step_us: totals.last_step_us,
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_reset_peaks() -> c_int {
+    code(|| {
+        let context = context::current()?;
+        context.course().totals.reset_peaks();
+        Ok(context.engine.reset_peaks()?)
+    })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_explain() -> *mut c_char {
+    let text = guard(|| {
+        let context = context::current()?;
+        context.drain()?;
+        let text = explain(&context)?.to_string();
+        CString::new(text).map_err(|_| Failure::usage("a name has a zero in it"))
+    });
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `text` is null or came from `smartswap_explain`, and was not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_free_text(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: it came from `CString::into_raw` and is freed once, as the caller promises.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `path` ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_save_trace(path: *const c_char) -> c_int {
+    code(|| {
+        // SAFETY: the caller promises null or a zero at the end.
+        let path = unsafe { path_of(path) }?;
+        let context = context::current()?;
+        context.drain()?;
+        let none = "no step has been recorded yet: run a few steps first";
+        let trace = context.course().trace.clone().ok_or_else(|| Failure::usage(none))?;
+        Ok(save_trace(path, &trace)?)
+    })
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `folder` ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
+    code(|| {
+        // SAFETY: the caller promises null or a zero at the end.
+        let folder = unsafe { path_of(folder) }?;
+        let context = context::current()?;
+        context.drain()?;
+        let failed = |error: std::io::Error| {
+            Failure::settings(format!("{} cannot be made: {error}", folder.display()))
+        };
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let explained = explain(&context)?;
+        save_bytes(&folder.join("explain.json"), format!("{explained:#}").as_bytes())?;
+        let course = context.course();
+        if let Some(trace) = &course.trace {
+            save_trace(&folder.join("trace.json"), trace)?;
+        }
+        if let Some(plan) = course.plan() {
+            save(&folder.join("plan.json"), plan)?;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `path` is null or ends with a zero, and lives as long as the result.
+unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
+    if path.is_null() {
+        return Err(Failure::usage("the path is NULL"));
+    }
+    // SAFETY: not null, so the caller promises a zero at the end.
+    let path = unsafe { CStr::from_ptr(path) };
+    let text = text_of(Some(path), "the path")?;
+    Ok(Path::new(text.expect("given")))
+}

@@ -1,0 +1,115 @@
+//! Failures as C sees them: a code, and a text that stays with the thread.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{self, AssertUnwindSafe};
+
+use adaptive::{DriverError, Error, FileError, OpenError};
+
+/// What a call can fail with: `smartswap_code`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub(crate) enum Code {
+    OutOfMemory = 1,
+    Usage = 2,
+    Settings = 3,
+    Device = 4,
+    Broken = 5,
+}
+
+/// `SMARTSWAP_OK`.
+pub(crate) const OK: c_int = 0;
+
+/// A failed call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn usage(text: impl Into<String>) -> Failure {
+        Failure { code: Code::Usage, text: text.into() }
+    }
+
+    pub(crate) fn settings(text: impl Into<String>) -> Failure {
+        Failure { code: Code::Settings, text: text.into() }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let code = match &error {
+            Error::OutOfMemory(_) => Code::OutOfMemory,
+            Error::Usage(_) | Error::Freed => Code::Usage,
+            Error::Memory(_) => Code::Device,
+            _ => Code::Broken,
+        };
+        Failure { code, text: error.to_string() }
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
+        Failure { code: Code::Device, text: error.to_string() }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        Failure { code: Code::Device, text: error.to_string() }
+    }
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Failure {
+        Failure { code: Code::Settings, text: error.to_string() }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// The text of the thread's last failure.
+pub(crate) fn last_text() -> *const c_char {
+    // A thread that ends has no last error any more.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Keeps a failure's text for the thread, and returns its code.
+pub(crate) fn note(failure: &Failure) -> c_int {
+    let text = failure.text.replace('\0', " ");
+    let text = CString::new(text).unwrap_or_default();
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+    failure.code as c_int
+}
+
+/// Runs the body of an exported function. A panic becomes a failure: it must not reach C.
+pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, c_int> {
+    let outcome = panic::catch_unwind(AssertUnwindSafe(body));
+    let failure = match outcome {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(failure)) => failure,
+        Err(payload) => {
+            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let text = text.unwrap_or_else(|| "a panic without words".to_owned());
+            Failure { code: Code::Broken, text: format!("internal error: {text}") }
+        }
+    };
+    Err(note(&failure))
+}
+
+/// As [`guard`], for functions that return a code.
+pub(crate) fn code(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    guard(body).map_or_else(|code| code, |()| OK)
+}
+
+/// A text that C passed, if it passed one.
+pub(crate) fn text_of<'a>(text: Option<&'a CStr>, what: &str) -> Result<Option<&'a str>, Failure> {
+    let utf8 = |text: &'a CStr| {
+        text.to_str().map_err(|_| Failure::settings(format!("{what} is not UTF-8 text")))
+    };
+    text.map(utf8).transpose()
+}

@@ -1,0 +1,155 @@
+//! What belongs to one thread: its op stack, and the op that is open on it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use adaptive::{AccessMode, OpStack, StreamId};
+use smallvec::SmallVec;
+
+use crate::context::{self, Context};
+use crate::failure::Failure;
+use crate::names::NameCache;
+
+/// A thread's part of the engine.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Which engine of the process `stack` is of.
+    generation: u64,
+    pub(crate) context: Arc<Context>,
+    stack: OpStack,
+    /// Ops begun and not ended. Only the outermost one is the engine's.
+    depth: u32,
+    /// The outermost op: its name, and the stream that it runs on.
+    name: &'static str,
+    stream: Option<StreamId>,
+    /// Where the op has allocated.
+    fresh: SmallVec<[u64; 8]>,
+    /// The stream that the thread used last: by the driver's handle, and by the engine's name.
+    last_stream: Option<(u64, StreamId)>,
+}
+
+/// How a caller says that an op uses a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    Known(AccessMode),
+    /// Written if it is fresh, else both.
+    Unknown,
+}
+
+thread_local! {
+    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+    static NAMES: RefCell<NameCache> = RefCell::default();
+}
+
+/// Runs `body` with the thread's part of the open engine.
+pub(crate) fn with<T>(body: impl FnOnce(&mut Local) -> Result<T, Failure>) -> Result<T, Failure> {
+    let ended = || Failure::usage("this thread is ending: it can use the engine no more");
+    LOCAL
+        .try_with(|cell| {
+            let mut cell = cell.try_borrow_mut().map_err(|_| {
+                Failure::usage("the engine was called from inside one of its own calls")
+            })?;
+            let generation = context::generation();
+            if cell.as_ref().is_none_or(|local| local.generation != generation) {
+                *cell = Some(Local::new(context::current()?, generation));
+            }
+            body(cell.as_mut().expect("set above"))
+        })
+        .map_err(|_| ended())?
+}
+
+impl Local {
+    fn new(context: Arc<Context>, generation: u64) -> Local {
+        let stack = context.engine.op_stack();
+        Local {
+            generation,
+            context,
+            stack,
+            depth: 0,
+            name: "",
+            stream: None,
+            fresh: SmallVec::new(),
+            last_stream: None,
+        }
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The engine's name of a driver's stream.
+    pub(crate) fn stream(&mut self, handle: u64) -> Result<StreamId, Failure> {
+        if let Some((last, id)) = self.last_stream
+            && last == handle
+        {
+            return Ok(id);
+        }
+        let id = self.context.stream(handle)?;
+        self.last_stream = Some((handle, id));
+        Ok(id)
+    }
+
+    pub(crate) fn begin(&mut self, name: &str, stream: u64, aside: bool) -> Result<(), Failure> {
+        if self.depth > 0 {
+            self.depth += 1;
+            return Ok(());
+        }
+        let stream = self.stream(stream)?;
+        let name = NAMES.with_borrow_mut(|names| names.find(name));
+        if aside {
+            self.stack.begin_aside(name, stream)?;
+        } else {
+            self.stack.begin_on(name, stream)?;
+        }
+        self.depth = 1;
+        self.name = name.text();
+        self.stream = Some(stream);
+        self.fresh.clear();
+        Ok(())
+    }
+
+    pub(crate) fn touch(&mut self, address: u64, how: Use) -> Result<(), Failure> {
+        if self.depth == 0 {
+            return Err(Failure::usage("no op is open on this thread: call begin first"));
+        }
+        let Some(live) = self.context.blocks.find_large(address) else { return Ok(()) };
+        let mode = match how {
+            Use::Known(mode) => mode,
+            Use::Unknown if self.fresh.contains(&live.start) => AccessMode::Write,
+            Use::Unknown => AccessMode::ReadWrite,
+        };
+        self.stack.touch(live.id, mode)?;
+        Ok(())
+    }
+
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        match self.depth {
+            0 => Err(Failure::usage("no op is open on this thread: end without begin")),
+            1 => {
+                self.depth = 0;
+                self.stream = None;
+                Ok(self.stack.end()?)
+            }
+            _ => {
+                self.depth -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Allocates, inside the open op if its work runs on the same stream.
+    pub(crate) fn allocate(&mut self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
+        let stream = self.stream(stream)?;
+        let inside = self.stream == Some(stream);
+        let id = if inside {
+            self.stack.allocate(size_bytes, self.name)?
+        } else {
+            self.context.engine.allocate_on(size_bytes, "", stream)?
+        };
+        let start = self.context.keep(id, size_bytes)?;
+        if inside {
+            self.fresh.push(start);
+        }
+        Ok(start)
+    }
+}

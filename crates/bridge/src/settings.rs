@@ -1,0 +1,175 @@
+//! What the engine is opened with: a caller's wishes, and the defaults for the rest.
+
+use std::path::PathBuf;
+
+use adaptive::{
+    ArenaConfig, Bytes, Config, Driver, GenerateConfig, HostMemory, JointConfig, Link, LoopConfig,
+    Machine, PoolConfig, Strategy, measure_link,
+};
+
+use crate::device::{Device, DeviceName};
+use crate::failure::Failure;
+use crate::planner::Prefer;
+
+/// Blocks of at least this size move, unless the cap is so small that they would be few.
+const MIN_BLOCK_BYTES: u64 = 8 << 20;
+/// A cap is at least so many of the smallest blocks that move.
+const BLOCKS_PER_CAP: u64 = 512;
+/// Segments of small blocks hold so many of the smallest blocks that move.
+const BLOCKS_PER_SEGMENT: u64 = 4;
+/// Chunks of the software device are multiples of this.
+const HOST_GRANULARITY_BYTES: u64 = 64 << 10;
+/// Host memory is pinned in regions of about this size.
+const REGION_BYTES: u64 = 256 << 20;
+/// Where no cap is asked for, this part of what is free is left for kernels and libraries.
+const FREE_DIVISOR: u64 = 16;
+/// From issuing a copy to its first byte, in microseconds.
+const COPY_SUBMIT_US: f64 = 10.0;
+/// Copies that are timed to learn the speed of the link, and the size of one.
+const LINK_COPIES: u32 = 4;
+const LINK_PIECE_BYTES: u64 = 32 << 20;
+
+/// What a caller asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Wishes {
+    pub(crate) device: DeviceName,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) host_memory_bytes: Option<u64>,
+    pub(crate) min_block_bytes: Option<u64>,
+    pub(crate) compute_stream: u64,
+    pub(crate) prefer: Prefer,
+    pub(crate) strategy: Strategy,
+    pub(crate) record_file: Option<PathBuf>,
+}
+
+/// What the engine is opened with.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) device: Device,
+    pub(crate) engine: Config,
+    pub(crate) machine: Machine,
+    pub(crate) planning: JointConfig,
+    pub(crate) policy: LoopConfig,
+    pub(crate) prefer: Prefer,
+    pub(crate) record_file: Option<PathBuf>,
+}
+
+pub(crate) fn parse_prefer(text: &str) -> Result<Prefer, Failure> {
+    match text {
+        "performance" => Ok(Prefer::Performance),
+        "memory" => Ok(Prefer::Memory),
+        _ => Err(Failure::settings(format!("prefer is performance or memory, not '{text}'"))),
+    }
+}
+
+pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
+    match text {
+        "joint" => Ok(Strategy::Joint),
+        "swap" => Ok(Strategy::Swap),
+        "recompute" => Ok(Strategy::Recompute),
+        "keep" => Ok(Strategy::Keep),
+        _ => Err(Failure::settings(format!(
+            "strategy is joint, swap, recompute or keep, not '{text}'"
+        ))),
+    }
+}
+
+impl Settings {
+    /// Opens the device and fills in what was left open.
+    pub(crate) fn new(wishes: &Wishes) -> Result<Settings, Failure> {
+        let room_bytes = HostMemory::read().room_bytes();
+        let is_host = wishes.device == DeviceName::Host;
+        let half_room = || {
+            let text = "the system does not say how much memory is free: set memory_bytes";
+            room_bytes.map(|bytes| bytes / 2).ok_or_else(|| Failure::settings(text))
+        };
+        let capacity_bytes = match wishes.memory_bytes {
+            Some(bytes) => bytes,
+            None if is_host => half_room()?,
+            None => 0,
+        };
+        let device = Device::open(
+            wishes.device,
+            capacity_bytes / HOST_GRANULARITY_BYTES * HOST_GRANULARITY_BYTES,
+            HOST_GRANULARITY_BYTES,
+        )?;
+        let driver = device.driver();
+        let granularity_bytes = driver.properties().granularity_bytes;
+        let limit_bytes = device_limit(&*driver, wishes.memory_bytes)?;
+        let least_bytes = limit_bytes / BLOCKS_PER_CAP / granularity_bytes * granularity_bytes;
+        let min_block_bytes = wishes
+            .min_block_bytes
+            .unwrap_or(MIN_BLOCK_BYTES.min(least_bytes))
+            .max(granularity_bytes);
+        let host_limit_bytes = match wishes.host_memory_bytes {
+            Some(bytes) => bytes,
+            None => half_room()?,
+        };
+        let machine = Machine {
+            limit_bytes,
+            host_limit_bytes,
+            link: link(&device, granularity_bytes, limit_bytes)?,
+            copy_submit_us: COPY_SUBMIT_US,
+        };
+        let generate = GenerateConfig { min_block_bytes, ..GenerateConfig::default() };
+        let engine = Config {
+            pool: PoolConfig {
+                limit_bytes,
+                swap_threshold_bytes: min_block_bytes,
+                segment_bytes: min_block_bytes * BLOCKS_PER_SEGMENT,
+            },
+            arena: ArenaConfig {
+                region_bytes: REGION_BYTES.min(host_limit_bytes / 8).max(1 << 20),
+                swapped_limit_bytes: host_limit_bytes,
+                ..ArenaConfig::new(host_limit_bytes)
+            },
+            compute: device.compute(wishes.compute_stream)?,
+            record: false,
+        };
+        Ok(Settings {
+            device,
+            engine,
+            machine,
+            planning: JointConfig { strategy: wishes.strategy, generate, ..JointConfig::default() },
+            policy: LoopConfig { limit_bytes, ..LoopConfig::default() },
+            prefer: wishes.prefer,
+            record_file: wishes.record_file.clone(),
+        })
+    }
+}
+
+/// The cap in whole chunks.
+fn device_limit(driver: &dyn Driver, wished_bytes: Option<u64>) -> Result<u64, Failure> {
+    let free_bytes = driver.memory_info()?.free_bytes;
+    let granularity_bytes = driver.properties().granularity_bytes;
+    let bytes = wished_bytes.unwrap_or(free_bytes - free_bytes / FREE_DIVISOR);
+    if bytes > free_bytes {
+        return Err(Failure::settings(format!(
+            "a cap of {} is more than the {} that the device has free: lower it, or stop what \
+             else uses the device",
+            Bytes(bytes),
+            Bytes(free_bytes)
+        )));
+    }
+    if bytes < granularity_bytes {
+        return Err(Failure::settings(format!(
+            "a cap of {} is below the device's granularity of {}: raise it",
+            Bytes(bytes),
+            Bytes(granularity_bytes)
+        )));
+    }
+    Ok(bytes / granularity_bytes * granularity_bytes)
+}
+
+/// The speed of the link, measured.
+fn link(device: &Device, granularity_bytes: u64, limit_bytes: u64) -> Result<Link, Failure> {
+    // The measurement takes two pieces of device memory.
+    let piece_bytes = LINK_PIECE_BYTES.min(limit_bytes / 4) / granularity_bytes * granularity_bytes;
+    let piece_bytes = piece_bytes.max(granularity_bytes);
+    let rates = measure_link(&device.driver(), piece_bytes, LINK_COPIES)?;
+    Ok(Link {
+        out_bytes_per_us: rates.out_bytes_per_s / 1e6,
+        in_bytes_per_us: rates.in_bytes_per_s / 1e6,
+        both_bytes_per_us: rates.both_bytes_per_s / 1e6,
+    })
+}

@@ -1,0 +1,58 @@
+//! Counts over all steps of the process.
+
+use adaptive::{FinishedStep, MemoryStats, Peak};
+
+/// Sums of what steps reported, and peaks that outlive steps.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Totals {
+    /// Steps ended.
+    pub(crate) steps: u64,
+    pub(crate) swapped_out_bytes: u64,
+    pub(crate) swapped_in_bytes: u64,
+    pub(crate) recomputed_ops: u64,
+    pub(crate) misses: u64,
+    pub(crate) rescues: u64,
+    pub(crate) host_waits: u64,
+    pub(crate) stall_us: f64,
+    pub(crate) last_step_us: f64,
+    /// The highest since they were reset, up to the last step's end.
+    peaks: [u64; 4],
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, finished: &FinishedStep) {
+        let counters = &finished.report.counters;
+        self.swapped_out_bytes += counters.swapped_out_bytes;
+        self.swapped_in_bytes += counters.swapped_in_bytes;
+        self.recomputed_ops += counters.recomputed_ops;
+        self.misses += counters.misses;
+        self.rescues += counters.rescues;
+        self.host_waits += counters.host_waits;
+        self.stall_us += counters.stall_us;
+        self.last_step_us = finished.report.device_us;
+    }
+
+    /// Keeps the peaks of a step that ends: the engine starts them anew.
+    pub(crate) fn keep_peaks(&mut self, stats: &MemoryStats) {
+        for (kept, counter) in self.peaks.iter_mut().zip(counters(stats)) {
+            *kept = (*kept).max(counter.peak);
+        }
+    }
+
+    pub(crate) fn reset_peaks(&mut self) {
+        self.peaks = [0; 4];
+    }
+
+    /// Requested, allocated, active and reserved bytes, with peaks over steps.
+    pub(crate) fn with_peaks(&self, stats: &MemoryStats) -> [Peak; 4] {
+        let mut result = counters(stats);
+        for (counter, kept) in result.iter_mut().zip(self.peaks) {
+            counter.peak = counter.peak.max(kept);
+        }
+        result
+    }
+}
+
+fn counters(stats: &MemoryStats) -> [Peak; 4] {
+    [stats.requested_bytes, stats.allocated_bytes, stats.active_bytes, stats.reserved_bytes]
+}

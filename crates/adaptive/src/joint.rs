@@ -1,11 +1,12 @@
 //! Keep, swap or recompute: one choice for each block, against one budget.
 
 use policy::{
-    Feedback, GenerateConfig, Generated, Link, Machine, Planner, Prediction, Preference, Proposal,
-    RecomputeOption, Trace, generate,
+    Feedback, GenerateConfig, Generated, Link, Machine, Movable, Planner, Prediction, Preference,
+    Proposal, RecomputeOption, Trace, generate,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
+use crate::smartswap::{self, SmartSwapStrategy};
 
 /// What a planner may do with blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -19,6 +20,8 @@ pub enum Strategy {
     /// For each block what adds the least time.
     #[default]
     Joint,
+    /// What one of the generators of SmartSwap for Ascend makes of the step.
+    SmartSwap,
 }
 
 /// Settings of the joint planner.
@@ -30,6 +33,8 @@ pub struct JointConfig {
     pub generate: GenerateConfig,
     /// Settings of the recompute cost model.
     pub recompute: RecomputeConfig,
+    /// Settings of the strategy [`SmartSwap`](Strategy::SmartSwap).
+    pub smartswap: SmartSwapStrategy,
 }
 
 /// Makes the best plan that the strategy allows.
@@ -47,12 +52,8 @@ pub fn plan_jointly(trace: &Trace, machine: &Machine, config: &JointConfig) -> G
         generate(trace, machine, &GenerateConfig { preference, ..config.generate }, options)
     };
     match config.strategy {
-        Strategy::Keep => {
-            let untouched = GenerateConfig { min_block_bytes: u64::MAX, ..config.generate };
-            let kept = generate(trace, machine, &untouched, &[]);
-            // Moving on demand may do where no plan is made.
-            Generated { infeasible: kept.simulation.shortfall, ..kept }
-        }
+        Strategy::Keep => unmoved(trace, machine, config),
+        Strategy::SmartSwap => smartswap::plan(trace, machine, config),
         Strategy::Swap => run(Preference::Cheapest, &[]),
         Strategy::Recompute => run(Preference::RecomputeFirst, &options),
         Strategy::Joint => {
@@ -69,6 +70,35 @@ pub fn plan_jointly(trace: &Trace, machine: &Machine, config: &JointConfig) -> G
             Generated { bound_us, ..best }
         }
     }
+}
+
+/// The best plan in which activations alone leave, if the settings say so; all blocks may leave
+/// where that does not reach the limit. Says also what may leave in the plan.
+///
+/// # Panics
+/// As [`plan_jointly`].
+pub fn plan_preferring(
+    trace: &Trace,
+    machine: &Machine,
+    config: &JointConfig,
+) -> (Generated, Movable) {
+    let movable = config.generate.movable;
+    let made = plan_jointly(trace, machine, config);
+    let short = made.infeasible.is_some() || made.simulation.shortfall.is_some();
+    if !short || movable == Movable::All || config.strategy == Strategy::SmartSwap {
+        return (made, movable);
+    }
+    let movable = Movable::All;
+    let generate = GenerateConfig { movable, ..config.generate };
+    (plan_jointly(trace, machine, &JointConfig { generate, ..*config }), movable)
+}
+
+/// No plan at all, with what is known of the step.
+pub(crate) fn unmoved(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
+    let untouched = GenerateConfig { min_block_bytes: u64::MAX, ..config.generate };
+    let kept = generate(trace, machine, &untouched, &[]);
+    // Moving on demand may do where no plan is made.
+    Generated { infeasible: kept.simulation.shortfall, ..kept }
 }
 
 /// Below this share of the step, other plans could gain nothing that can be measured.
@@ -118,7 +148,8 @@ impl Planner for JointPlanner {
         let machine = Machine { link, ..self.machine };
         let mut config = self.config;
         config.generate.reserve_bytes += feedback.margin_bytes;
-        let generated = plan_jointly(trace, &machine, &config);
+        // What may not leave by plan would leave on demand, which takes longer.
+        let (generated, _) = plan_preferring(trace, &machine, &config);
         let offer = !generated.plan.actions.is_empty();
         let proposal = Proposal { plan: generated.plan.clone(), predicted: predict(&generated) };
         self.latest = Some(generated);

@@ -47,9 +47,16 @@
 
 mod joint;
 mod recompute;
+mod settings;
+mod smartswap;
 
-pub use joint::{JointConfig, JointPlanner, Strategy, plan_jointly};
+pub use joint::{JointConfig, JointPlanner, Strategy, plan_jointly, plan_preferring};
 pub use recompute::{RecomputeConfig, recompute_options};
+pub use settings::{
+    Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, Prefer, PrintLevel,
+    Settings, SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
+};
+pub use smartswap::SmartSwapStrategy;
 
 // What front ends need of the layers below.
 pub use policy::{
@@ -62,8 +69,9 @@ pub use policy::{
     MapCosts, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, Movable, Move, OpIndex,
     OpName, OpStack, OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError,
     PatternKernels, Peak, Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal,
-    Recipe, RecordedConfig, Residency, Session, Shortfall, Signature, Simulation, SpanKind, Stage,
-    StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp,
-    Treatment, load, load_trace, measure_link, measure_map, numa_nodes, pattern_word, run_baseline,
-    save, save_bytes, save_trace, simulate, synthetic,
+    Reason, Recipe, RecordedConfig, Residency, Session, Shortfall, Signature, Simulation,
+    SmartSwapConfig, SpanKind, Stage, StepCounters, StepReport, StreamHandle, StreamId,
+    SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, Treatment, load, load_trace,
+    measure_link, measure_map, numa_nodes, pattern_word, run_baseline, run_baseline_with, save,
+    save_bytes, save_trace, simulate, synthetic,
 };

@@ -29,7 +29,7 @@ fn machine(link_bytes_per_us: f64) -> Machine {
 
 fn config(strategy: Strategy) -> JointConfig {
     let generate = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
-    JointConfig { strategy, generate, recompute: RecomputeConfig::default() }
+    JointConfig { strategy, generate, ..JointConfig::default() }
 }
 
 fn under(trace: &Trace, percent: u64, link_bytes_per_us: f64) -> Machine {

@@ -32,6 +32,8 @@ mod vdnn;
 #[cfg(test)]
 mod tests;
 
+use smartswap::Model;
+pub use smartswap::SmartSwapConfig;
 use stages::{Part, Stages};
 
 /// A published strategy.
@@ -131,6 +133,19 @@ pub fn run_baseline<'a>(
     machine: &Machine,
     baseline: Baseline,
 ) -> BaselineRun<'a> {
+    run_baseline_with(trace, machine, baseline, &SmartSwapConfig::default())
+}
+
+/// As [`run_baseline`], with settings for the generators of SmartSwap.
+///
+/// # Panics
+/// As [`run_baseline`].
+pub fn run_baseline_with<'a>(
+    trace: &'a Trace,
+    machine: &Machine,
+    baseline: Baseline,
+    config: &SmartSwapConfig,
+) -> BaselineRun<'a> {
     let scene = || Scene::new(trace, machine);
     match baseline {
         Baseline::Keep => {
@@ -143,10 +158,10 @@ pub fn run_baseline<'a>(
             judge(Cow::Borrowed(trace), &scene.usage, plan, machine)
         }
         Baseline::Capuchin => capuchin::run(trace, machine),
-        Baseline::SmartSwapV1 => smartswap::v1(&scene(), smartswap::Model::Original),
-        Baseline::SmartSwapV1Measured => smartswap::v1(&scene(), smartswap::Model::Measured),
-        Baseline::SmartSwapV2 => smartswap::v2(&scene(), smartswap::Model::Original),
-        Baseline::SmartSwapV2Measured => smartswap::v2(&scene(), smartswap::Model::Measured),
+        Baseline::SmartSwapV1 => smartswap::v1(&scene(), Model::Original, config),
+        Baseline::SmartSwapV1Measured => smartswap::v1(&scene(), Model::Measured, config),
+        Baseline::SmartSwapV2 => smartswap::v2(&scene(), Model::Original, config),
+        Baseline::SmartSwapV2Measured => smartswap::v2(&scene(), Model::Measured, config),
         Baseline::FullRecompute => checkpoint::run(trace, machine),
     }
 }

@@ -109,6 +109,19 @@ pub fn load_trace(path: &Path, config: &RecordedConfig) -> Result<Trace, FileErr
     read_trace(&bytes, path, config)
 }
 
+/// The bytes of a file of at most `size_bytes_max`. `expected` says in messages what it should be,
+/// such as "settings".
+///
+/// # Errors
+/// [`FileError::Io`] and [`FileError::TooLarge`].
+pub fn load_bytes(
+    path: &Path,
+    expected: &'static str,
+    size_bytes_max: u64,
+) -> Result<Vec<u8>, FileError> {
+    store::read(&mut Disk::default(), path, expected, size_bytes_max)
+}
+
 /// Saves bytes so that the path holds either all of them or what was there before.
 ///
 /// # Errors

@@ -78,13 +78,13 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
-pub use baseline::{Baseline, BaselineRun, run_baseline};
+pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use error::{FileError, PlanFault, RecordedFault};
 pub use file::{
-    RecordedConfig, load, load_trace, read_plan, read_trace, save, save_bytes, save_trace,
-    write_trace,
+    RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,
+    save_trace, write_trace,
 };
 pub use filter::Exclusion;
 pub use generate::{
@@ -92,7 +92,7 @@ pub use generate::{
     Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use machine::{Link, Machine};
-pub use search::{Feedback, Measured, Planner, Prediction, Proposal};
+pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
 pub use stage::{Directive, Loop, LoopConfig, Stage};
@@ -107,6 +107,6 @@ pub use swap_core::{
     MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
     OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
     Residency, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle,
-    StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, measure_link, measure_map, numa_nodes,
-    pattern_word,
+    StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, measure_link, measure_map,
+    numa_nodes, pattern_word,
 };

@@ -95,6 +95,38 @@ const LINK_FACTOR_MIN: f64 = 0.5;
 /// Below this the link is not what slows the step.
 const LINK_SCALE_MIN: f64 = 0.05;
 
+/// How much memory to leave free once steps have needed rescues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct MarginConfig {
+    /// The first margin, left free from the first plan on if recording needed rescues. Without it
+    /// plans begin with none, and the first try that needs rescues gives a 32nd of the limit.
+    pub first_bytes: Option<u64>,
+    /// What each step that needed rescues adds, the first too. Without it the margin doubles.
+    pub more_bytes: Option<u64>,
+}
+
+impl MarginConfig {
+    /// The margin after one more step that needed rescues. Margins that grow by themselves end at
+    /// a quarter of the limit, those that were asked for at all of it.
+    fn widened(self, margin_bytes: u64, limit_bytes: u64) -> u64 {
+        let more_bytes = self.more_bytes.unwrap_or(0);
+        let (first_bytes, most_bytes) = match self {
+            MarginConfig { first_bytes: None, more_bytes: None } => {
+                (limit_bytes / MARGIN_FIRST_DIVISOR, limit_bytes / MARGIN_LAST_DIVISOR)
+            }
+            MarginConfig { first_bytes: None, .. } => (more_bytes, limit_bytes),
+            MarginConfig { first_bytes: Some(first_bytes), .. } => {
+                (first_bytes.saturating_add(more_bytes), limit_bytes)
+            }
+        };
+        let wider_bytes = match self.more_bytes {
+            Some(more_bytes) => margin_bytes.saturating_add(more_bytes),
+            None => margin_bytes.saturating_mul(2),
+        };
+        wider_bytes.max(first_bytes).min(most_bytes)
+    }
+}
+
 /// What earlier tries showed, for the planner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feedback {
@@ -116,16 +148,32 @@ impl Default for Feedback {
 }
 
 impl Feedback {
+    /// The feedback after recording needed rescues under a cap of `limit_bytes`.
+    pub(crate) fn after_rescues(&self, margin: MarginConfig, limit_bytes: u64) -> Feedback {
+        match margin.first_bytes {
+            Some(_) => {
+                let margin_bytes = margin.widened(self.margin_bytes, limit_bytes);
+                Feedback { margin_bytes, ..self.clone() }
+            }
+            // Recording has no plan that could have counted on memory in vain.
+            None => self.clone(),
+        }
+    }
+
     /// The feedback after one more try under a cap of `limit_bytes`.
     #[must_use]
-    pub fn after(&self, predicted: Prediction, measured: Measured, limit_bytes: u64) -> Feedback {
+    pub fn after(
+        &self,
+        predicted: Prediction,
+        measured: Measured,
+        margin: MarginConfig,
+        limit_bytes: u64,
+    ) -> Feedback {
         let mut next =
             Feedback { tries: self.tries + 1, latest: Some((predicted, measured)), ..self.clone() };
         if measured.misses + measured.rescues > 0 {
             // The memory was not there when the plan counted on it: plan for less.
-            let first = limit_bytes / MARGIN_FIRST_DIVISOR;
-            let doubled = self.margin_bytes.saturating_mul(2);
-            next.margin_bytes = doubled.max(first).min(limit_bytes / MARGIN_LAST_DIVISOR);
+            next.margin_bytes = margin.widened(self.margin_bytes, limit_bytes);
             return next;
         }
         let late_us = measured.stall_us - predicted.stall_us;
@@ -162,6 +210,10 @@ mod tests {
         Measured { step_us, rescues, misses, ..Measured::default() }
     }
 
+    fn after(feedback: &Feedback, predicted: Prediction, measured: Measured) -> Feedback {
+        feedback.after(predicted, measured, MarginConfig::default(), LIMIT_BYTES)
+    }
+
     #[test]
     fn a_clean_try_beats_a_faster_one_that_was_rescued() {
         let check = |left: Measured, right: Measured, expect: (bool, bool)| {
@@ -181,17 +233,37 @@ mod tests {
         let mut feedback = Feedback::default();
         let mut margins = Vec::new();
         for step in [measured(1.0, 1, 0), measured(1.0, 0, 1), measured(1.0, 1, 1)] {
-            feedback = feedback.after(Prediction::default(), step, LIMIT_BYTES);
+            feedback = after(&feedback, Prediction::default(), step);
             margins.push(LIMIT_BYTES / feedback.margin_bytes);
         }
         assert_eq!(margins, [32, 16, 8]);
         for _ in 0..9 {
-            feedback = feedback.after(Prediction::default(), measured(1.0, 1, 0), LIMIT_BYTES);
+            feedback = after(&feedback, Prediction::default(), measured(1.0, 1, 0));
         }
         assert_eq!(feedback.margin_bytes, LIMIT_BYTES / 4);
-        let calm = feedback.after(Prediction::default(), measured(1.0, 0, 0), LIMIT_BYTES);
+        let calm = after(&feedback, Prediction::default(), measured(1.0, 0, 0));
         assert_eq!(calm.margin_bytes, LIMIT_BYTES / 4, "a clean step widens nothing");
         assert_eq!((calm.tries, calm.link_scale), (13, 1.0));
+    }
+
+    #[test]
+    fn margins_that_were_asked_for_are_added_up() {
+        let margins = |first_bytes: Option<u64>, more_bytes: Option<u64>| {
+            let margin = MarginConfig { first_bytes, more_bytes };
+            let mut feedback = Feedback::default().after_rescues(margin, LIMIT_BYTES);
+            let mut margins = vec![feedback.margin_bytes];
+            for _ in 0..2 {
+                let step = measured(1.0, 1, 0);
+                feedback = feedback.after(Prediction::default(), step, margin, LIMIT_BYTES);
+                margins.push(feedback.margin_bytes);
+            }
+            margins
+        };
+        assert_eq!(margins(Some(500), Some(70)), [570, 640, 710]);
+        assert_eq!(margins(Some(500), None), [500, 1000, 2000]);
+        assert_eq!(margins(None, Some(70)), [0, 70, 140]);
+        assert_eq!(margins(Some(0), Some(0)), [0, 0, 0]);
+        assert_eq!(margins(Some(u64::MAX), Some(1)), [LIMIT_BYTES; 3]);
     }
 
     #[test]
@@ -199,7 +271,7 @@ mod tests {
         let predicted = Prediction { step_us: 100.0, link_us: 60.0, ..Prediction::default() };
         let check = |stall_us: f64, expect: f64| {
             let step = Measured { stall_us, ..measured(100.0 + stall_us, 0, 0) };
-            let scale = Feedback::default().after(predicted, step, LIMIT_BYTES).link_scale;
+            let scale = after(&Feedback::default(), predicted, step).link_scale;
             assert!((scale - expect).abs() < 1e-9, "{stall_us}: {scale}");
         };
         check(0.0, 1.0);
@@ -209,7 +281,7 @@ mod tests {
         let mut feedback = Feedback::default();
         for _ in 0..20 {
             let step = Measured { stall_us: 600.0, ..measured(700.0, 0, 0) };
-            feedback = feedback.after(predicted, step, LIMIT_BYTES);
+            feedback = after(&feedback, predicted, step);
         }
         assert!((feedback.link_scale - LINK_SCALE_MIN).abs() < 1e-9);
     }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use swap_core::{Plan, Signature, StepReport};
 
-use crate::search::{Feedback, Measured, Planner};
+use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
 mod track;
 
@@ -62,6 +62,12 @@ pub struct LoopConfig {
     pub calm_steps: u32,
     /// Kinds of steps that are remembered; the least recent one is forgotten first.
     pub cached_signatures: usize,
+    /// A step of a kind that was never seen counts as one of the expected kind if the number of
+    /// its ops differs by less than this share. The plan then runs up to where the step leaves it.
+    /// With 0, kinds are told apart exactly.
+    pub op_diff_share: f64,
+    /// How much memory to leave free after steps that needed rescues.
+    pub margin: MarginConfig,
 }
 
 impl Default for LoopConfig {
@@ -75,6 +81,8 @@ impl Default for LoopConfig {
             failed_searches: 3,
             calm_steps: 64,
             cached_signatures: 16,
+            op_diff_share: 0.0,
+            margin: MarginConfig::default(),
         }
     }
 }
@@ -117,6 +125,8 @@ pub(crate) struct Choice {
 pub(crate) struct Seen {
     /// Another kind of step was expected, so this one ran under a foreign plan.
     surprise: bool,
+    /// It is of a kind of its own, but near enough to the expected one to count as that.
+    similar: bool,
     /// The step before was of the same kind under the same plan, so every block began where the
     /// plan leaves it.
     settled: bool,
@@ -193,17 +203,19 @@ impl<P: Planner> Loop<P> {
 
     /// Takes in a finished step and says how to run the next one.
     pub fn observe(&mut self, report: &StepReport) -> Directive {
-        let signature = report.signature;
+        let signature = self.kind_of(report);
         let surprise = self.expected.is_some_and(|expected| expected != signature);
         let ran = (signature, self.running.print);
         let intact = !surprise && report.drifted_at.is_none();
-        let seen = Seen { surprise, settled: intact && self.previous == Some(ran) };
+        let settled = intact && self.previous == Some(ran);
+        let seen = Seen { surprise, similar: signature != report.signature, settled };
 
         self.steps += 1;
         if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(signature);
         }
-        let track = self.tracks.entry(signature).or_insert_with(|| Track::new(self.steps));
+        let new = || Track::new(report.op_count, self.steps);
+        let track = self.tracks.entry(signature).or_insert_with(new);
         track.observe(&self.config, &mut self.planner, report, seen, self.steps);
 
         self.previous = intact.then_some(ran);
@@ -211,6 +223,19 @@ impl<P: Planner> Loop<P> {
         self.forget_the_least_recent();
         self.expect_after(signature);
         self.directive()
+    }
+
+    /// The kind that a step counts as: its own, unless that is new and near the expected one.
+    fn kind_of(&self, report: &StepReport) -> Signature {
+        let share = self.config.op_diff_share;
+        let near = |expected: &Signature| {
+            let track = self.tracks.get(expected);
+            track.is_some_and(|track| track.resembles(report.op_count, share))
+        };
+        match self.expected.filter(near) {
+            Some(expected) if !self.tracks.contains_key(&report.signature) => expected,
+            _ => report.signature,
+        }
     }
 
     /// Chooses the kind of step to prepare for.

@@ -59,7 +59,7 @@ const RULES: [Rule; 11] = [
         name: "adaptive",
         inner: &["policy"],
         inner_tests: &[],
-        outer: &[],
+        outer: &["thiserror", "toml"],
         outer_tests: &["proptest"],
     },
     Rule {

@@ -16,16 +16,63 @@ use super::stages::{Part, Stages};
 use super::{BaselineRun, Order, Scene, assemble, better, judge};
 use crate::candidate::Gap;
 
-/// `tensor_size_filter`.
-const BLOCK_BYTES_MIN: u64 = 20 << 20;
 /// `D2H_bandwidth` and `H2D_bandwidth`.
 const LINK_BYTES_PER_US: f64 = 25_600.0;
-/// `size_coverage_weight`.
-const SIZE_WEIGHT: f64 = 2.0;
-/// `adjust_memory`: how much lower the target is after a policy that did not do.
-const ADJUST_BYTES: u64 = 300 << 20;
-/// Policies that are tried: `stable_step` less `warmup_step`, as the first release had them.
-const SEARCH_STEPS: u64 = 8;
+
+/// Settings of SmartSwap's generators, with what they document unless it is said otherwise.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SmartSwapConfig {
+    /// `tensor_size_filter`: smaller blocks stay. Under the second generator those of this very
+    /// size stay too.
+    pub block_bytes_min: u64,
+    /// `size_coverage_weight`: what size counts beside coverage in the first generator's score.
+    pub size_weight: f64,
+    /// `redundant_memory`: how far below the limit the target is after a policy that needed
+    /// rescues.
+    pub redundant_bytes: u64,
+    /// `adjust_memory`: how much lower the target is after each further one.
+    pub adjust_bytes: u64,
+    /// Policies that the first generator tries, at least one: `stable_step` less `warmup_step`.
+    pub search_steps: u32,
+    /// `swap_bucket_size`: the most bytes that leave with one forward stage under the second
+    /// generator; nothing for no such cap.
+    pub bucket_bytes: Option<u64>,
+    /// `num_attn_layers_per_stage`: layers in one stage of the second generator, at least one.
+    pub layers_per_stage: u32,
+    /// `policy_pref`: whether optimizer state leaves too under the second generator. The first
+    /// takes it as any other block.
+    pub optimizer_state: bool,
+    /// Memory to leave unused below the limit: lowers the first generator's target.
+    pub reserve_bytes: u64,
+}
+
+impl Default for SmartSwapConfig {
+    /// As documented, but for three: the target is the limit at first, each policy that needs
+    /// rescues lowers it by `adjust_memory` alone, and as many are tried as the first release did.
+    fn default() -> SmartSwapConfig {
+        SmartSwapConfig {
+            block_bytes_min: 20 << 20,
+            size_weight: 2.0,
+            redundant_bytes: 0,
+            adjust_bytes: 300 << 20,
+            search_steps: 8,
+            bucket_bytes: None,
+            layers_per_stage: 1,
+            optimizer_state: false,
+            reserve_bytes: 0,
+        }
+    }
+}
+
+impl SmartSwapConfig {
+    /// What the first generator aims at after so many policies that needed rescues.
+    pub(super) fn target_bytes(&self, limit_bytes: u64, rescued: u32) -> u64 {
+        let redundant_bytes = if rescued == 0 { 0 } else { self.redundant_bytes };
+        let adjust_bytes = self.adjust_bytes.saturating_mul(u64::from(rescued));
+        let spare_bytes = redundant_bytes.saturating_add(adjust_bytes);
+        limit_bytes.saturating_sub(spare_bytes).saturating_sub(self.reserve_bytes)
+    }
+}
 
 /// Where times come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,16 +128,19 @@ struct Candidate {
     score: f64,
 }
 
-pub(super) fn v1<'a>(scene: &Scene<'a>, model: Model) -> BaselineRun<'a> {
+pub(super) fn v1<'a>(scene: &Scene<'a>, model: Model, config: &SmartSwapConfig) -> BaselineRun<'a> {
     let layers = scene.stages.layers.len();
     // The original's number of stages for so many layers.
     let count = 10_usize.checked_div(layers).map_or(usize::MAX, |more| (more + 1) * layers);
     let stages = scene.stages.even(count);
-    let shaver = Shaver { scene, stages: &stages, times: Times::new(scene, model) };
-    let limit_bytes = scene.machine.limit_bytes;
+    let shaver = Shaver { scene, stages: &stages, times: Times::new(scene, model), config };
+    let mut tried: Option<u64> = None;
     let mut best: Option<BaselineRun<'a>> = None;
-    for search_step in 0..SEARCH_STEPS {
-        let target_bytes = limit_bytes.saturating_sub(search_step * ADJUST_BYTES);
+    for search_step in 0..config.search_steps.max(1) {
+        let target_bytes = config.target_bytes(scene.machine.limit_bytes, search_step);
+        if tried.replace(target_bytes) == Some(target_bytes) {
+            break;
+        }
         let plan = order(scene, &stages, &shaver.select(target_bytes));
         let run = judge(Cow::Borrowed(scene.trace), &scene.usage, plan, &scene.machine);
         let done = run.simulation.rescues == 0 && run.simulation.shortfall.is_none();
@@ -109,6 +159,7 @@ struct Shaver<'a, 's> {
     scene: &'a Scene<'s>,
     stages: &'a Stages,
     times: Times,
+    config: &'a SmartSwapConfig,
 }
 
 impl Shaver<'_, '_> {
@@ -172,7 +223,7 @@ impl Shaver<'_, '_> {
         );
         candidates.retain(|candidate| {
             let long = candidate.in_stage > candidate.out_stage + 1;
-            long && candidate.size_bytes >= BLOCK_BYTES_MIN
+            long && candidate.size_bytes >= self.config.block_bytes_min
         });
         let over: Vec<bool> = need.iter().map(|&bytes| bytes > 0).collect();
         let coverage = |candidate: &Candidate| {
@@ -182,7 +233,7 @@ impl Shaver<'_, '_> {
         let sizes = candidates.iter().map(|candidate| (candidate.size_bytes as f64).cbrt());
         let sizes = normalized(sizes.collect());
         for ((candidate, coverage), size) in candidates.iter_mut().zip(coverages).zip(sizes) {
-            candidate.score = coverage + SIZE_WEIGHT * size;
+            candidate.score = coverage + self.config.size_weight * size;
         }
         candidates.sort_by(|one, other| {
             other.score.total_cmp(&one.score).then(one.out_stage.cmp(&other.out_stage))
@@ -267,44 +318,40 @@ fn order(scene: &Scene<'_>, stages: &Stages, selected: &[Candidate]) -> Plan {
     assemble(scene, orders.collect())
 }
 
-pub(super) fn v2<'a>(scene: &Scene<'a>, model: Model) -> BaselineRun<'a> {
-    let stages = &scene.stages;
+pub(super) fn v2<'a>(scene: &Scene<'a>, model: Model, config: &SmartSwapConfig) -> BaselineRun<'a> {
+    let layers_per_stage = config.layers_per_stage.max(1) as usize;
+    let stages = &Stages::by_layers(scene.trace, &scene.usage, layers_per_stage);
     let times = Times::new(scene, model);
     let mut gaps = scene.activations();
-    gaps.retain(|gap| one_layer_each_way(scene, gap));
-    // By layer, the earliest first.
+    gaps.retain(|gap| {
+        scene.size_bytes(gap) > config.block_bytes_min && one_stage_each_way(scene, stages, gap)
+    });
+    // By stage, the earliest first.
     gaps.sort_by_key(|gap| (stages.stage[gap.from as usize], gap.from, gap.block));
     let mut selected = Vec::new();
-    let layers = gaps.chunk_by(|one, other| {
+    if config.optimizer_state {
+        selected.extend(optimizer_state(scene, stages));
+    }
+    let together = |one: &Gap, other: &Gap| {
         stages.stage[one.from as usize] == stages.stage[other.from as usize]
-    });
-    for layer in layers {
-        let stage = stages.stage[layer[0].from as usize] as usize;
-        let bucket_bytes = match model {
+    };
+    for group in gaps.chunk_by(together) {
+        let stage = stages.stage[group[0].from as usize] as usize;
+        let link_bytes = match model {
             Model::Original => f64::INFINITY,
             Model::Measured => times.stage_us(stages, stage) * times.out_bytes_per_us,
         };
+        let bucket_bytes = config.bucket_bytes.map_or(f64::INFINITY, |bytes| bytes as f64);
         let mut taken_bytes = 0.0;
-        for gap in layer {
+        for gap in group {
             let size_bytes = scene.size_bytes(gap);
             taken_bytes += size_bytes as f64;
-            if taken_bytes > bucket_bytes {
+            if taken_bytes > bucket_bytes.min(link_bytes) {
                 break;
             }
-            let in_stage = stages.stage[gap.to as usize] as usize;
-            let asked_stage = in_stage - 1;
-            if asked_stage > stage + 1 {
-                let (block, leaves, score) = (gap.block, gap.from, 0.0);
-                let out_stage = stage;
-                selected.push(Candidate {
-                    block,
-                    size_bytes,
-                    leaves,
-                    out_stage,
-                    in_stage,
-                    asked_stage,
-                    score,
-                });
+            let candidate = candidate_of(stages, gap, size_bytes);
+            if candidate.asked_stage > stage + 1 {
+                selected.push(candidate);
             }
         }
     }
@@ -312,9 +359,33 @@ pub(super) fn v2<'a>(scene: &Scene<'a>, model: Model) -> BaselineRun<'a> {
     judge(Cow::Borrowed(scene.trace), &scene.usage, plan, &scene.machine)
 }
 
-/// Whether forward uses a large block in one layer only, and so does backward.
-fn one_layer_each_way(scene: &Scene<'_>, gap: &Gap) -> bool {
-    let stages = &scene.stages;
+fn candidate_of(stages: &Stages, gap: &Gap, size_bytes: u64) -> Candidate {
+    let in_stage = stages.stage[gap.to as usize] as usize;
+    Candidate {
+        block: gap.block,
+        size_bytes,
+        leaves: gap.from,
+        out_stage: stages.stage[gap.from as usize] as usize,
+        in_stage,
+        asked_stage: in_stage - 1,
+        score: 0.0,
+    }
+}
+
+/// What only the optimizer uses, whatever its size: away from the step's begin to the optimizer's.
+fn optimizer_state(scene: &Scene<'_>, stages: &Stages) -> Vec<Candidate> {
+    let candidate = |(block, first): (u32, i64)| {
+        let in_stage = stages.stage[first as usize] as usize;
+        let size_bytes = scene.trace.blocks[block as usize].size_bytes;
+        let (leaves, out_stage, score) = (-1, 0, 0.0);
+        Candidate { block, size_bytes, leaves, out_stage, in_stage, asked_stage: in_stage, score }
+    };
+    let blocks = optimizer_blocks(scene).into_iter().map(candidate);
+    blocks.filter(|candidate| candidate.in_stage > 0).collect()
+}
+
+/// Whether forward uses a block in one stage only, and so does backward.
+fn one_stage_each_way(scene: &Scene<'_>, stages: &Stages, gap: &Gap) -> bool {
     let uses = scene.usage.uses(gap.block as usize);
     let alone = |part: Part| {
         let stage_of = |use_: &crate::usage::Use| stages.stage.get(use_.slot as usize).copied();
@@ -325,5 +396,5 @@ fn one_layer_each_way(scene: &Scene<'_>, gap: &Gap) -> bool {
         let first = own.next();
         own.all(|stage| Some(stage) == first)
     };
-    scene.size_bytes(gap) > BLOCK_BYTES_MIN && alone(Part::Forward) && alone(Part::Backward)
+    alone(Part::Forward) && alone(Part::Backward)
 }

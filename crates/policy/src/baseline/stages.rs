@@ -42,6 +42,12 @@ struct Run {
 impl Stages {
     /// One stage for each layer; one for each op where no layers can be seen.
     pub(super) fn by_layer(trace: &Trace, usage: &Usage) -> Stages {
+        Stages::by_layers(trace, usage, 1)
+    }
+
+    /// One stage for so many layers in a row, and what is left over with the last of them; one for
+    /// each op where no layers can be seen.
+    pub(super) fn by_layers(trace: &Trace, usage: &Usage, layers_per_stage: usize) -> Stages {
         let names = Names::new(trace, usage);
         let mut stages = Stages::of_parts(names.parts());
         for run in runs(&stages.part.clone()) {
@@ -50,7 +56,9 @@ impl Stages {
                 continue;
             }
             let repeat = names.repeat(run);
-            let starts: Vec<usize> = repeat.iter().map(|&(from, _)| from).collect();
+            let whole = (repeat.len() / layers_per_stage).max(1);
+            let firsts = repeat.iter().step_by(layers_per_stage).take(whole);
+            let starts: Vec<usize> = firsts.map(|&(from, _)| from).collect();
             if starts.is_empty() {
                 stages.cut(&(run.from..run.to).collect::<Vec<_>>());
                 continue;

@@ -10,6 +10,8 @@ use crate::simulate::simulate;
 use crate::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
 use crate::usage::Usage;
 
+mod smartswap;
+
 const LAYERS: u32 = 6;
 
 fn transformer() -> Trace {

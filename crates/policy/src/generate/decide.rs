@@ -36,6 +36,8 @@ pub enum Reason {
     Exposed,
     /// Making it again takes less time than waiting for the link.
     CheaperThanLink,
+    /// A published strategy has it so.
+    Prescribed,
 }
 
 impl fmt::Display for Reason {
@@ -47,6 +49,7 @@ impl fmt::Display for Reason {
             Reason::Hidden => f.write_str("its copies run beside compute"),
             Reason::Exposed => f.write_str("some waiting, but nothing cheaper would do"),
             Reason::CheaperThanLink => f.write_str("making it again beats waiting for the link"),
+            Reason::Prescribed => f.write_str("as the strategy has it"),
         }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Track {
     failed: u32,
     /// The last two kinds of steps that came after this one.
     followers: [Option<Signature>; 2],
+    /// Ops of its first step, or of the plan that it began with.
+    op_count: u32,
     seen_at: u64,
 }
 
@@ -70,7 +72,7 @@ struct Try {
 }
 
 impl Track {
-    pub(crate) fn new(seen_at: u64) -> Track {
+    pub(crate) fn new(op_count: u32, seen_at: u64) -> Track {
         Track {
             state: State::WarmUp { matched: 0, clean: true },
             best: None,
@@ -78,13 +80,15 @@ impl Track {
             tried: Vec::new(),
             failed: 0,
             followers: [None; 2],
+            op_count,
             seen_at,
         }
     }
 
     /// A kind of step that was not seen yet, with a plan to try first.
     pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
-        let mut track = Track::new(seen_at);
+        let op_count = choice.plan.as_ref().map_or(0, |plan| plan.op_count);
+        let mut track = Track::new(op_count, seen_at);
         track.start_try(choice, Prediction::default(), 1);
         track
     }
@@ -112,6 +116,12 @@ impl Track {
 
     pub(crate) fn feedback(&self) -> &Feedback {
         &self.feedback
+    }
+
+    /// Whether a step of `op_count` ops differs from this kind by less than `share` of its ops.
+    pub(crate) fn resembles(&self, op_count: u32, share: f64) -> bool {
+        let differ = f64::from(self.op_count.abs_diff(op_count));
+        differ < share * f64::from(self.op_count)
     }
 
     pub(crate) fn seen_at(&self) -> u64 {
@@ -144,10 +154,13 @@ impl Track {
             State::Search(_) | State::Stable { .. } if seen.surprise => {}
             State::Search(search) => {
                 search.runs += 1;
-                if seen.settled || drifted || search.runs >= RUNS_BEFORE_JUDGED {
+                let telling = !seen.similar && (seen.settled || drifted);
+                if telling || search.runs >= RUNS_BEFORE_JUDGED {
                     self.judge(config, planner, report);
                 }
             }
+            // To be taken for the same although it is not: no sign that anything has changed.
+            State::Stable { .. } if seen.similar => {}
             State::Stable { .. } if drifted => {
                 // The plan no longer fits the step although the fingerprint does.
                 if self.may_search_again(config) {
@@ -181,6 +194,9 @@ impl Track {
         if *matched < config.warmup_steps {
             return;
         }
+        if !*clean {
+            self.feedback = self.feedback.after_rescues(config.margin, config.limit_bytes);
+        }
         let fits = *clean && report.held_bytes_peak <= config.limit_bytes;
         // Running on demand competes with every plan.
         let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
@@ -199,7 +215,8 @@ impl Track {
         };
         let number = search.number;
         let measured = Measured::of(report);
-        self.feedback = self.feedback.after(search.predicted, measured, config.limit_bytes);
+        let (margin, limit_bytes) = (config.margin, config.limit_bytes);
+        self.feedback = self.feedback.after(search.predicted, measured, margin, limit_bytes);
         let (choice, predicted) = (search.choice.clone(), search.predicted);
         if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
             // A false alarm.

@@ -37,7 +37,10 @@ typedef enum smartswap_access {
   SMARTSWAP_WRITE = 1,
   SMARTSWAP_READ_WRITE = 2,
   /* Written if the block was allocated inside the running op, else read and written. */
-  SMARTSWAP_UNKNOWN = 3
+  SMARTSWAP_UNKNOWN = 3,
+  /* A result of the op: written if the block was allocated inside the running op, else passed
+   * over, since then it is an input that the op returns. */
+  SMARTSWAP_OUTPUT = 4
 } smartswap_access;
 
 /* Whether an op is part of the training step. */

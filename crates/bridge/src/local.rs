@@ -34,6 +34,8 @@ pub(crate) enum Use {
     Known(AccessMode),
     /// Written if it is fresh, else both.
     Unknown,
+    /// Written if it is fresh, else not used.
+    Output,
 }
 
 thread_local! {
@@ -113,10 +115,12 @@ impl Local {
             return Err(Failure::usage("no op is open on this thread: call begin first"));
         }
         let Some(live) = self.context.blocks.find_large(address) else { return Ok(()) };
+        let is_fresh = || self.fresh.contains(&live.start);
         let mode = match how {
             Use::Known(mode) => mode,
-            Use::Unknown if self.fresh.contains(&live.start) => AccessMode::Write,
+            Use::Unknown | Use::Output if is_fresh() => AccessMode::Write,
             Use::Unknown => AccessMode::ReadWrite,
+            Use::Output => return Ok(()),
         };
         self.stack.touch(live.id, mode)?;
         Ok(())

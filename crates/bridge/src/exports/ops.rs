@@ -43,6 +43,7 @@ pub extern "C" fn smartswap_touch(address: *const c_void, access: c_int) -> c_in
             1 => Use::Known(AccessMode::Write),
             2 => Use::Known(AccessMode::ReadWrite),
             3 => Use::Unknown,
+            4 => Use::Output,
             _ => return Err(Failure::usage(format!("{access} is no smartswap_access"))),
         };
         local::with(|local| local.touch(address_of(address), how))

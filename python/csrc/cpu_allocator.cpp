@@ -1,0 +1,74 @@
+// The engine as the allocator of CPU tensors, over its software device.
+#include "allocators.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "engine.h"
+#include "observer.h"
+
+namespace smartswap {
+
+namespace {
+
+// Above all others, so that nobody replaces it by chance.
+constexpr uint8_t kPriority = 255;
+
+c10::Allocator* before = nullptr;
+
+void delete_memory(void* memory) {
+  // A forked child has only copies of the engine's tables, and ends soon.
+  if (memory == nullptr || in_forked_child()) {
+    return;
+  }
+  if (smartswap_free(memory) != SMARTSWAP_OK && before != nullptr) {
+    before->raw_deleter()(memory);
+  }
+}
+
+class CpuAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size_bytes) override {
+    const auto device = c10::Device(c10::DeviceType::CPU);
+    if (in_forked_child() || !attached().active.load(std::memory_order_relaxed)) {
+      return before->allocate(size_bytes);
+    }
+    observer::raise_pending();
+    if (size_bytes == 0) {
+      return {nullptr, nullptr, &delete_memory, device};
+    }
+    void* memory = smartswap_allocate(size_bytes, 0);
+    if (memory == nullptr) {
+      raise(SMARTSWAP_OUT_OF_MEMORY, smartswap_last_error());
+    }
+    return {memory, memory, &delete_memory, device};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &delete_memory;
+  }
+
+  void copy_data(void* target, const void* source, size_t size_bytes) const override {
+    default_copy_data(target, source, size_bytes);
+  }
+};
+
+CpuAllocator& instance() {
+  static CpuAllocator value;
+  return value;
+}
+
+}  // namespace
+
+void install_cpu_allocator() {
+  before = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&instance(), kPriority);
+}
+
+void remove_cpu_allocator() {
+  if (before != nullptr) {
+    c10::SetCPUAllocator(before, kPriority);
+  }
+}
+
+}  // namespace smartswap

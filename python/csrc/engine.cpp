@@ -1,0 +1,61 @@
+// Codes to exceptions, forks, and the current stream.
+#include "engine.h"
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#ifdef SMARTSWAP_CUDA
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace smartswap {
+
+namespace {
+
+std::atomic<bool> forked{false};
+
+}  // namespace
+
+Attached& attached() {
+  static Attached value;
+  return value;
+}
+
+bool in_forked_child() {
+  return forked.load(std::memory_order_relaxed);
+}
+
+void watch_forks() {
+  static const int done = pthread_atfork(
+      nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+  (void)done;
+}
+
+void raise(int code, const std::string& text) {
+  switch (code) {
+    case SMARTSWAP_OUT_OF_MEMORY:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "SmartSwap: ", text);
+    case SMARTSWAP_SETTINGS:
+      TORCH_CHECK_VALUE(false, "SmartSwap: ", text);
+    default:
+      TORCH_CHECK(false, "SmartSwap: ", text);
+  }
+}
+
+void check(int code) {
+  if (C10_UNLIKELY(code != SMARTSWAP_OK)) {
+    raise(code, smartswap_last_error());
+  }
+}
+
+uint64_t current_stream() {
+#ifdef SMARTSWAP_CUDA
+  if (attached().type == c10::DeviceType::CUDA) {
+    const auto stream = c10::cuda::getCurrentCUDAStream(attached().index).stream();
+    return reinterpret_cast<uint64_t>(stream);
+  }
+#endif
+  return 0;
+}
+
+}  // namespace smartswap

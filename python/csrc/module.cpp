@@ -1,0 +1,237 @@
+// The Python module `smartswap._adapter`: what the package's Python files call.
+#include <torch/extension.h>
+
+#include <c10/core/Allocator.h>
+#include <torch/version.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocators.h"
+#include "engine.h"
+#include "observer.h"
+
+namespace py = pybind11;
+
+namespace smartswap {
+
+namespace {
+
+const char* text_or_null(const std::optional<std::string>& text) {
+  return text ? text->c_str() : nullptr;
+}
+
+c10::Device parse_device(const std::string& name) {
+  return name == "host" ? c10::Device(c10::DeviceType::CPU) : c10::Device(name);
+}
+
+void attach(const c10::Device& device) {
+  attached().type = device.type();
+  attached().index = device.has_index() ? device.index() : 0;
+  watch_forks();
+  if (device.is_cpu()) {
+    install_cpu_allocator();
+  }
+#ifdef SMARTSWAP_CUDA
+  if (device.is_cuda()) {
+    install_cuda_allocator();
+  }
+#endif
+  observer::install();
+  attached().active.store(true);
+}
+
+void open_engine(
+    const std::string& device_name, uint64_t memory_bytes, uint64_t host_memory_bytes,
+    uint64_t min_block_bytes, const std::string& prefer, const std::string& strategy,
+    const std::optional<std::string>& config_file,
+    const std::optional<std::string>& record_file) {
+  TORCH_CHECK(
+      smartswap_abi_version() == SMARTSWAP_ABI_VERSION,
+      "SmartSwap: libsmartswap.so is not the one that this package was built with: install the "
+      "package again");
+  const auto device = parse_device(device_name);
+#ifndef SMARTSWAP_CUDA
+  TORCH_CHECK_VALUE(
+      !device.is_cuda(),
+      "SmartSwap: this package was built without CUDA: install it again where torch is a CUDA "
+      "build and CUDA's headers are found");
+#endif
+  TORCH_CHECK_VALUE(
+      device.is_cpu() || device.is_cuda(), "SmartSwap: the device ", device_name,
+      " is not supported by this build");
+  smartswap_settings settings;
+  smartswap_default_settings(&settings);
+  settings.device = device_name.c_str();
+  settings.memory_bytes = memory_bytes;
+  settings.host_memory_bytes = host_memory_bytes;
+  settings.min_block_bytes = min_block_bytes;
+  settings.prefer = prefer.c_str();
+  settings.strategy = strategy.c_str();
+  settings.config_file = text_or_null(config_file);
+  settings.record_file = text_or_null(record_file);
+  // PyTorch's default stream is the legacy one, whose handle is 0.
+  settings.compute_stream = 0;
+  {
+    py::gil_scoped_release released;
+    check(smartswap_open(&settings));
+  }
+  attach(device);
+}
+
+void close_engine() {
+  if (smartswap_is_open() == 0) {
+    return;
+  }
+  py::gil_scoped_release released;
+  check(smartswap_bring_home());
+  attached().active.store(false);
+  observer::remove();
+  remove_cpu_allocator();
+#ifdef SMARTSWAP_CUDA
+  remove_cuda_allocator();
+#endif
+  // Tensors that live on keep their memory, and the engine with it.
+  smartswap_close();
+}
+
+void step() {
+  py::gil_scoped_release released;
+  observer::step_ended();
+  check(smartswap_step());
+}
+
+py::dict bytes_dict(const smartswap_bytes& bytes) {
+  py::dict result;
+  result["current"] = bytes.current;
+  result["peak"] = bytes.peak;
+  return result;
+}
+
+py::dict stats() {
+  smartswap_stats now = {};
+  now.struct_size = sizeof(now);
+  check(smartswap_get_stats(&now));
+  static const char* const stages[] = {"WarmUp", "SearchPolicy", "Stable"};
+  py::dict result;
+  result["stage"] = stages[now.stage];
+  result["steps"] = now.steps;
+  result["limit_bytes"] = now.limit_bytes;
+  result["requested_bytes"] = bytes_dict(now.requested);
+  result["allocated_bytes"] = bytes_dict(now.allocated);
+  result["active_bytes"] = bytes_dict(now.active);
+  result["reserved_bytes"] = bytes_dict(now.reserved);
+  result["pinned_host_bytes"] = bytes_dict(now.pinned_host);
+  result["used_host_bytes"] = bytes_dict(now.used_host);
+  result["allocations"] = now.allocations;
+  result["swapped_out_bytes"] = now.swapped_out_bytes;
+  result["swapped_in_bytes"] = now.swapped_in_bytes;
+  result["recomputed_ops"] = now.recomputed_ops;
+  result["misses"] = now.misses;
+  result["rescues"] = now.rescues;
+  result["host_waits"] = now.host_waits;
+  result["stall_us"] = now.stall_us;
+  result["last_step_us"] = now.last_step_us;
+  return result;
+}
+
+std::string explain() {
+  char* text = nullptr;
+  {
+    py::gil_scoped_release released;
+    text = smartswap_explain();
+  }
+  if (text == nullptr) {
+    raise(SMARTSWAP_USAGE, smartswap_last_error());
+  }
+  std::string result(text);
+  smartswap_free_text(text);
+  return result;
+}
+
+std::optional<std::pair<uint64_t, uint64_t>> find(uint64_t address) {
+  void* start = nullptr;
+  uint64_t size_bytes = 0;
+  if (smartswap_find(reinterpret_cast<void*>(address), &start, &size_bytes) != SMARTSWAP_OK) {
+    return std::nullopt;
+  }
+  return std::make_pair(reinterpret_cast<uint64_t>(start), size_bytes);
+}
+
+at::Tensor empty_swapped(
+    const std::vector<int64_t>& sizes, at::ScalarType dtype, const c10::Device& device) {
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  int64_t count = 1;
+  for (const int64_t size : sizes) {
+    TORCH_CHECK_VALUE(size >= 0, "SmartSwap: a size is negative: ", size);
+    count *= size;
+  }
+  const uint64_t size_bytes = static_cast<uint64_t>(count) * c10::elementSize(dtype);
+  const uint64_t stream = current_stream();
+  void* memory = smartswap_allocate_swapped(size_bytes, stream);
+  if (memory == nullptr) {
+    raise(SMARTSWAP_DEVICE, smartswap_last_error());
+  }
+  const auto release = [](void* address) {
+    if (!in_forked_child()) {
+      smartswap_free_swapped(address, current_stream());
+    }
+  };
+  return at::from_blob(memory, sizes, release, options, device);
+}
+
+py::dict built_for() {
+  py::dict result;
+  result["torch"] = TORCH_VERSION;
+#ifdef SMARTSWAP_CUDA
+  result["cuda"] = true;
+#else
+  result["cuda"] = false;
+#endif
+  return result;
+}
+
+}  // namespace
+
+}  // namespace smartswap
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace smartswap;
+  module.def(
+      "open", &open_engine, py::arg("device"), py::arg("memory_bytes") = 0,
+      py::arg("host_memory_bytes") = 0, py::arg("min_block_bytes") = 0,
+      py::arg("prefer") = "performance", py::arg("strategy") = "joint",
+      py::arg("config_file") = py::none(), py::arg("record_file") = py::none());
+  module.def("close", &close_engine);
+  module.def("is_open", [] { return smartswap_is_open() != 0; });
+  module.def("step", &step);
+  module.def("stats", &stats);
+  module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
+  module.def("explain", &explain);
+  module.def("save_trace", [](const std::string& path) {
+    check(smartswap_save_trace(path.c_str()));
+  });
+  module.def("save_report", [](const std::string& folder) {
+    check(smartswap_save_report(folder.c_str()));
+  });
+  module.def("trim", [] { check(smartswap_trim()); });
+  module.def("hold", [](uint64_t address) {
+    check(smartswap_hold(reinterpret_cast<void*>(address)));
+  });
+  module.def("find", &find);
+  module.def("empty_swapped", &empty_swapped);
+  module.def("is_swapped", [](uint64_t address) {
+    return smartswap_is_swapped(reinterpret_cast<void*>(address)) != 0;
+  });
+  module.def("set_aside", [](int mode) {
+    observer::set_aside(static_cast<observer::Aside>(mode));
+  });
+  module.def("begin", [](const std::string& name) { observer::begin(name.c_str()); });
+  module.def("touch", [](const at::Tensor& tensor, int access) {
+    observer::touch(tensor, static_cast<smartswap_access>(access));
+  });
+  module.def("end", [] { observer::end(); });
+  module.def("built_for", &built_for);
+}

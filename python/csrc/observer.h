@@ -1,0 +1,39 @@
+// Tells the engine which memory each dispatcher operator uses.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "smartswap.h"
+
+namespace smartswap::observer {
+
+// Which operators are part of the training step.
+enum class Aside : int {
+  // Those before the step's first operator that run with gradients off are not: evaluations.
+  automatic = 0,
+  // None of this thread is.
+  all = 1,
+  // All are.
+  none = 2,
+};
+
+void install();
+void remove();
+
+// For this thread.
+void set_aside(Aside mode);
+
+// A new step begins: nothing of it has run yet.
+void step_ended();
+
+// Begins an op on this thread as if a dispatcher operator of this name did.
+void begin(const char* name);
+// Tells that the running op uses a tensor's memory.
+void touch(const at::Tensor& tensor, smartswap_access access);
+void end();
+
+// Throws what went wrong when the running operator's inputs were brought back. Callbacks cannot
+// throw, so the operator's next allocation does.
+void raise_pending();
+
+}  // namespace smartswap::observer

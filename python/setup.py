@@ -1,0 +1,113 @@
+"""Builds the engine with cargo, compiles the adapter against the installed PyTorch, packs both.
+
+SMARTSWAP_ENGINE_LIBRARY names a built libsmartswap.so, which is then taken instead of cargo's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import torch
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+HEADERS = REPOSITORY / "crates" / "bridge" / "include"
+CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
+CUDA_SOURCES = ("cuda_allocator.cpp",)
+
+
+def engine_library() -> tuple[Path, Path | None]:
+    """The engine's library, and its command line if cargo built that as well."""
+    prebuilt = os.environ.get("SMARTSWAP_ENGINE_LIBRARY")
+    if prebuilt:
+        library = Path(prebuilt).resolve()
+        if not library.is_file():
+            raise SystemExit(f"SMARTSWAP_ENGINE_LIBRARY: there is no file '{library}'")
+    else:
+        if shutil.which("cargo") is None:
+            raise SystemExit(
+                "SmartSwap needs cargo to build its engine: install Rust (https://rustup.rs), or "
+                "name a built library in SMARTSWAP_ENGINE_LIBRARY"
+            )
+        subprocess.run(["cargo", "build", "--release", "-p", "bridge"], cwd=REPOSITORY, check=True)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
+        library = (REPOSITORY / target / "release" / "libsmartswap.so").resolve()
+    program = library.parent / "smartswap"
+    return library, program if program.is_file() else None
+
+
+def cuda_include_folders() -> list[str] | None:
+    """Folders with CUDA's headers; None where PyTorch or the headers are without CUDA."""
+    if torch.version.cuda is None:
+        return None
+    packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    major = torch.version.cuda.partition(".")[0]
+    folders = [packages / f"cu{major}" / "include", packages / "cuda_runtime" / "include"]
+    folders.append(packages / "cuda_nvcc" / "include")
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(name):
+            folders.insert(0, Path(os.environ[name]) / "include")
+    folders.append(Path("/usr/local/cuda/include"))
+    for header in CUDA_HEADERS:
+        if not any((folder / header).is_file() for folder in folders):
+            print(f"smartswap: no {header} found, so the package is built for the CPU alone")
+            return None
+    return [str(folder) for folder in folders if folder.is_dir()]
+
+
+def adapter() -> CppExtension:
+    """The extension module that ties the engine to PyTorch."""
+    cuda_folders = cuda_include_folders()
+    sources = sorted((HERE / "csrc").glob("*.cpp"))
+    defines = []
+    libraries = ["smartswap"]
+    if cuda_folders is None:
+        sources = [source for source in sources if source.name not in CUDA_SOURCES]
+    else:
+        defines.append(("SMARTSWAP_CUDA", None))
+        libraries.append("c10_cuda")
+    return CppExtension(
+        "smartswap._adapter",
+        [str(source.relative_to(HERE)) for source in sources],
+        include_dirs=[str(HEADERS), str(HERE / "csrc"), *(cuda_folders or [])],
+        define_macros=defines,
+        libraries=libraries,
+        # Without NDEBUG some of PyTorch's types have another layout.
+        extra_compile_args=["-O2", "-DNDEBUG", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
+    )
+
+
+class Build(BuildExtension):
+    """Builds the engine before the adapter, which links with it."""
+
+    def run(self) -> None:
+        """Lays out the package: library, headers, command line, and what it was built for."""
+        library, program = engine_library()
+        package = (HERE if self.inplace else Path(self.build_lib).resolve()) / "smartswap"
+        (package / "lib").mkdir(parents=True, exist_ok=True)
+        shutil.copy2(library, package / "lib" / "libsmartswap.so")
+        if program is not None:
+            (package / "bin").mkdir(exist_ok=True)
+            shutil.copy2(program, package / "bin" / "smartswap")
+        shutil.copytree(HEADERS, package / "include", dirs_exist_ok=True)
+        for extension in self.extensions:
+            extension.library_dirs.append(str(package / "lib"))
+        super().run()
+        has_cuda = any(name == "SMARTSWAP_CUDA" for name, _ in self.extensions[0].define_macros)
+        built_for = {
+            "torch": torch.__version__,
+            "torch_cuda": torch.version.cuda,
+            "cuda": has_cuda,
+        }
+        (package / "_built_for.json").write_text(json.dumps(built_for) + "\n")
+
+
+setup(ext_modules=[adapter()], cmdclass={"build_ext": Build})

@@ -1,0 +1,5 @@
+"""`python -m smartswap`."""
+
+from .command import main
+
+main()

@@ -1,0 +1,205 @@
+"""Operators over lists of tensors, run over parts of the lists.
+
+A fused or foreach operator needs all its tensors on the device at once, and so sets a floor under
+the cap. Each of its results depends on the tensors of one place in the lists alone, so running it
+part by part gives the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
+
+# A part holds at most this part of the cap.
+CAP_DIVISOR = 16
+
+# Scalars of these come one a tensor, in a 1-D tensor.
+_SCALARS_IN_TENSOR = frozenset({"_foreach_addcdiv", "_foreach_addcmul"})
+_inside = threading.local()
+
+
+def _size_bytes(value: Any) -> int:
+    tensor = getattr(value, "_local_tensor", value)
+    return tensor.nbytes if isinstance(tensor, torch.Tensor) and not tensor.is_sparse else 0
+
+
+def split(lists: Sequence[Sequence[Any]], limit_bytes: int) -> list[tuple[int, int]]:
+    """Ranges of places whose tensors hold at most `limit_bytes` together, at least one each."""
+    ranges = []
+    start, part_bytes = 0, 0
+    for place in range(len(lists[0])):
+        place_bytes = sum(_size_bytes(values[place]) for values in lists)
+        if place > start and part_bytes + place_bytes > limit_bytes:
+            ranges.append((start, place))
+            start, part_bytes = place, 0
+        part_bytes += place_bytes
+    ranges.append((start, len(lists[0])))
+    return ranges
+
+
+def _is_list(value: Any, length: int) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
+            return value
+    return None
+
+
+def _has_mixed_default_eps(tensors: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a value that the first dtype decides would hold for tensors of other dtypes too."""
+    takes_first = "eps1" in kwargs and kwargs["eps1"] is None
+    return takes_first and len({tensor.dtype for tensor in tensors}) > 1
+
+
+def _run_part(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    length: int,
+    part: slice,
+) -> Any:
+    """Runs over one part, and puts back what the function placed into its lists."""
+    taken = []
+
+    def take(value: Any) -> Any:
+        if not _is_list(value, length):
+            return value
+        piece = value[part]
+        if isinstance(value, list):
+            taken.append((value, piece))
+        return piece
+
+    part_args = [take(value) for value in args]
+    part_kwargs = {name: take(value) for name, value in kwargs.items()}
+    result = function(*part_args, **part_kwargs)
+    for whole, piece in taken:
+        whole[part] = piece
+    return result
+
+
+class ChunkedOps:
+    """Replaces the operators over lists of tensors in PyTorch by ones that run part by part.
+
+    `install` and `remove` are each other's inverse. `limit_bytes` is the size of a part.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = max(1, limit_bytes)
+        self.parts_run = 0
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        """Replaces them all. Does nothing if that is done already."""
+        if self._replaced:
+            return
+        for module in _optimizer_modules():
+            for name, function in list(vars(module).items()):
+                if name.startswith(("_multi_tensor_", "_fused_")) and inspect.isfunction(function):
+                    self._replace(module, name, self._chunk_optimizer(function))
+        for name in dir(torch):
+            if name.startswith("_foreach_"):
+                self._replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
+        name = "_amp_foreach_non_finite_check_and_unscale_"
+        self._replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
+
+    def remove(self) -> None:
+        """Puts back what `install` replaced."""
+        while self._replaced:
+            owner, name, function = self._replaced.pop()
+            setattr(owner, name, function)
+
+    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        self._replaced.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, function)
+
+    def _parts(self, lists: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+        parts = split(lists, self.limit_bytes)
+        return parts if len(parts) > 1 else []
+
+    def _chunk_optimizer(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            tensors = _first_list(args, kwargs)
+            if tensors is None or _has_mixed_default_eps(tensors, kwargs):
+                return function(*args, **kwargs)
+            length = len(tensors)
+            values = (*args, *kwargs.values())
+            parts = self._parts([value for value in values if _is_list(value, length)])
+            if not parts:
+                return function(*args, **kwargs)
+            for start, end in parts:
+                # Inside, the lists are short enough already.
+                _inside.part = True
+                try:
+                    _run_part(function, args, kwargs, length, slice(start, end))
+                finally:
+                    _inside.part = False
+                self.parts_run += 1
+            return None
+
+        return run
+
+    def _chunk_foreach(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        in_place = name.endswith("_")
+        has_scalars = name.rstrip("_") in _SCALARS_IN_TENSOR
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            tensors = None if getattr(_inside, "part", False) else _first_list(args, kwargs)
+            if tensors is None:
+                return function(*args, **kwargs)
+            length = len(tensors)
+            if has_scalars:
+                args, kwargs = _spread_scalars(args, kwargs)
+            values = (*args, *kwargs.values())
+            parts = self._parts([value for value in values if _is_list(value, length)])
+            if not parts:
+                return function(*args, **kwargs)
+            results: list[Any] = []
+            for start, end in parts:
+                result = _run_part(function, args, kwargs, length, slice(start, end))
+                if not in_place:
+                    results.extend(result)
+                self.parts_run += 1
+            if not in_place:
+                return tuple(results)
+            return None if name.startswith("_amp") else tensors
+
+        return run
+
+
+def _spread_scalars(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with scalars as a list where they came in a tensor."""
+
+    def spread(value: Any) -> Any:
+        is_vector = isinstance(value, torch.Tensor) and value.dim() == 1 and value.is_cpu
+        return value.tolist() if is_vector else value
+
+    return tuple(map(spread, args)), {name: spread(value) for name, value in kwargs.items()}
+
+
+def _optimizer_modules() -> list[Any]:
+    """The modules of torch.optim, by import: the package hides some behind classes."""
+    package = importlib.import_module("torch.optim")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return [
+        importlib.import_module(f"torch.optim.{name}") for name in names if name != "_multi_tensor"
+    ]

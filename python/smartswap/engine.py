@@ -1,0 +1,325 @@
+"""The engine of this process: opened, asked, closed."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import _native
+from .chunks import CAP_DIVISOR, ChunkedOps
+from .errors import (
+    AlreadyEnabledError,
+    EnabledTooLateError,
+    NotEnabledError,
+    SettingsError,
+    SmartSwapError,
+)
+from .loop import StepEnds
+from .pointers import RawPointers
+from .ranks import Ranks
+from .settings import Settings
+from .sizes import format_size
+
+__all__ = [
+    "beside_step",
+    "disable",
+    "enable",
+    "explain",
+    "is_enabled",
+    "reset_peaks",
+    "save_report",
+    "save_trace",
+    "stats",
+    "step",
+    "swapping",
+]
+
+_log = logging.getLogger("smartswap")
+_AUTOMATIC, _BESIDE = 0, 1
+
+
+@dataclass
+class _Open:
+    """What one opened engine consists of."""
+
+    settings: Settings
+    ranks: Ranks
+    process: int
+    ends: StepEnds
+    chunks: ChunkedOps
+    pointers: RawPointers
+
+
+_open: _Open | None = None
+
+
+def choose_device(wish: str | None, ranks: Ranks) -> str:
+    """The device of this rank, as the adapter names it: `host`, `cuda:0`, `npu:0`."""
+    if wish in ("cpu", "host"):
+        return "host"
+    if wish is not None:
+        kind, _, index = wish.partition(":")
+        if kind not in ("cuda", "npu") or not (index.isdigit() or not index):
+            raise SettingsError(f"device is host, cuda, cuda:1, npu or npu:1, not '{wish}'")
+        return wish if index else f"{kind}:{ranks.local_rank}"
+    if torch.cuda.is_available():
+        return f"cuda:{ranks.local_rank % torch.cuda.device_count()}"
+    npu = getattr(torch, "npu", None)
+    if npu is not None and npu.is_available():
+        return f"npu:{ranks.local_rank}"
+    return "host"
+
+
+def _check_device(device: str, built_for: dict[str, Any]) -> None:
+    kind = device.partition(":")[0]
+    if kind == "host":
+        return
+    if kind == "cuda" and not built_for.get("cuda"):
+        raise SettingsError(
+            "this SmartSwap was built without CUDA: build it again where the CUDA headers are "
+            "(pip install nvidia-cuda-crt, or set CUDA_HOME), or pass device='host'"
+        )
+    module = getattr(torch, kind, None)
+    if module is None or not module.is_available():
+        raise SettingsError(f"device '{device}': PyTorch finds no such device here")
+    if module.is_initialized() and module.memory_allocated() > 0:
+        held = format_size(module.memory_allocated())
+        raise EnabledTooLateError(
+            f"PyTorch already holds {held} on {device}: call smartswap.enable() before the first "
+            "tensor is made there, or start the script with: python -m smartswap script.py"
+        )
+
+
+def enable(
+    memory: str | int | None = None,
+    *,
+    host_memory: str | int | None = None,
+    prefer: str | None = None,
+    strategy: str | None = None,
+    device: str | None = None,
+    min_block: str | int | None = None,
+    config: str | None = None,
+    report: str | None = None,
+    record: str | None = None,
+    manual_steps: bool = False,
+) -> None:
+    """Opens the engine. Call it before the first tensor is made on the device.
+
+    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out.
+    host_memory: cap on pinned host memory for all ranks of this node together.
+    prefer: "performance" moves activations first, "memory" optimizer state as well.
+    strategy: "joint", "swap", "recompute" or "keep".
+    device: "host", "cuda:0", "npu:0"; that of this rank if left out.
+    min_block: blocks of at least this size move.
+    config: a TOML file with more settings; what is passed here wins.
+    report: a folder for the report, which is written at the end.
+    record: a file for the trace of each newly recorded step, for `smartswap plan`.
+    manual_steps: you call smartswap.step(); otherwise optimizers end the steps.
+
+    Raises SettingsError, AlreadyEnabledError, EnabledTooLateError, IncompatibleTorchError.
+    """
+    wishes = {
+        "memory": memory,
+        "host_memory": host_memory,
+        "prefer": prefer,
+        "strategy": strategy,
+        "device": device,
+        "min_block": min_block,
+        "config": config,
+        "report": report,
+        "record": record,
+        "manual_steps": manual_steps,
+    }
+    open_with(Settings.parse(**wishes))
+
+
+def open_with(settings: Settings) -> None:
+    """Opens the engine with settings that were checked already."""
+    global _open
+    if is_enabled():
+        raise AlreadyEnabledError(
+            "SmartSwap is enabled already, and a process has one engine: "
+            "call smartswap.disable() first"
+        )
+    ranks = Ranks.read()
+    device = choose_device(settings.device, ranks)
+    adapter = _native.adapter()
+    if adapter.is_open():
+        raise AlreadyEnabledError(
+            "tensors of an earlier SmartSwap engine live on in this process, and it has one "
+            "engine: delete them first, or start a new process"
+        )
+    _check_device(device, _native.built_for())
+    try:
+        adapter.open(**settings.for_adapter(device, ranks))
+    except (SmartSwapError, torch.OutOfMemoryError):
+        raise
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    try:
+        _open = _assemble(adapter, settings, ranks)
+    except BaseException:
+        adapter.close()
+        raise
+    _log.info("enabled on %s, cap %s", device, format_size(adapter.stats()["limit_bytes"]))
+
+
+def _assemble(adapter: Any, settings: Settings, ranks: Ranks) -> _Open:
+    limit_bytes = adapter.stats()["limit_bytes"]
+    opened = _Open(
+        settings=settings,
+        ranks=ranks,
+        process=os.getpid(),
+        ends=StepEnds(adapter.step),
+        chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
+        pointers=RawPointers(adapter, settings.moving_bytes(limit_bytes)),
+    )
+    opened.chunks.install()
+    opened.pointers.install()
+    if not settings.manual_steps:
+        opened.ends.install()
+    atexit.register(_at_exit)
+    return opened
+
+
+def is_enabled() -> bool:
+    """Whether the engine of this process is open."""
+    return _open is not None and _open.process == os.getpid()
+
+
+def _engine() -> Any:
+    if not is_enabled():
+        raise NotEnabledError(
+            "SmartSwap is not enabled: call smartswap.enable(memory='24GiB') before the first "
+            "tensor is made on the device, or start the script with: python -m smartswap script.py"
+        )
+    return _native.adapter()
+
+
+def disable() -> None:
+    """Brings all memory home and closes the engine. Tensors stay valid.
+
+    Does nothing if no engine is open. Raises torch.OutOfMemoryError, and leaves the engine open,
+    if what lives does not fit under the cap at once.
+    """
+    global _open
+    if not is_enabled():
+        return
+    assert _open is not None
+    _finish(_open)
+    _native.adapter().close()
+    _open.ends.remove()
+    _open.pointers.remove()
+    _open.chunks.remove()
+    atexit.unregister(_at_exit)
+    _open = None
+
+
+def step() -> None:
+    """Ends the training step, for loops without an optimizer of torch.optim."""
+    _engine().step()
+
+
+def stats() -> dict[str, Any]:
+    """Counters of the engine: bytes as {"current", "peak"}, times in microseconds."""
+    return _engine().stats()
+
+
+def reset_peaks() -> None:
+    """Sets the peaks in `stats()` to the current values."""
+    _engine().reset_peaks()
+
+
+def explain() -> dict[str, Any]:
+    """What the engine decided and why."""
+    return json.loads(_engine().explain())
+
+
+def save_trace(path: str | os.PathLike[str]) -> None:
+    """Saves the last recorded step as a file that `smartswap plan` reads."""
+    _engine().save_trace(os.fspath(path))
+
+
+def save_report(folder: str | os.PathLike[str]) -> None:
+    """Writes what is known of the run into a folder, which is made if need be."""
+    adapter = _engine()
+    os.makedirs(folder, exist_ok=True)
+    adapter.save_report(os.fspath(folder))
+
+
+@contextmanager
+def swapping(memory: str | int | None = None, **settings: Any) -> Iterator[None]:
+    """`with smartswap.swapping(memory="24GiB"):` is enable() before and disable() after.
+
+    Takes what `enable` takes.
+    """
+    enable(memory, **settings)
+    try:
+        yield
+    except BaseException:
+        # The error of the body is what matters; the engine may not be able to close after it.
+        with suppress(Exception):
+            disable()
+        raise
+    disable()
+
+
+@contextmanager
+def beside_step() -> Iterator[None]:
+    """Operators of this thread in here are no part of the training step: an evaluation, say.
+
+    Passes with gradients off before a step's first op are found without it.
+    """
+    adapter = _engine()
+    adapter.set_aside(_BESIDE)
+    try:
+        yield
+    finally:
+        adapter.set_aside(_AUTOMATIC)
+
+
+def _report_folder(opened: _Open) -> str:
+    folder = os.fspath(opened.settings.report or "")
+    return folder if opened.ranks.n_ranks == 1 else os.path.join(folder, f"rank{opened.ranks.rank}")
+
+
+def _write_report(opened: _Open) -> None:
+    folder = _report_folder(opened)
+    try:
+        save_report(folder)
+    except (OSError, RuntimeError) as error:
+        _log.error("the report could not be written to %s: %s", folder, error)
+
+
+def summary() -> str:
+    """One line about the run so far."""
+    now = stats()
+    return (
+        f"{now['steps']} steps, {now['stage']}; device peak "
+        f"{format_size(now['reserved']['peak'])} of {format_size(now['limit_bytes'])}; moved out "
+        f"{format_size(now['swapped_out_bytes'])}, in {format_size(now['swapped_in_bytes'])}; "
+        f"waited {now['stall_us'] / 1e6:.3f} s"
+    )
+
+
+def _finish(opened: _Open) -> None:
+    if opened.settings.report is not None:
+        _write_report(opened)
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("%s", summary())
+
+
+def _at_exit() -> None:
+    """The report and the summary of a run that ends with the engine open."""
+    if not is_enabled():
+        return
+    assert _open is not None
+    _finish(_open)

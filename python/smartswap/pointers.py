@@ -1,0 +1,167 @@
+"""Raw pointers: memory whose address leaves PyTorch, or that PyTorch reads beside its operators.
+
+Whoever has an address may use it where no operator says so: a Triton kernel, ctypes, NumPy. From
+then on the memory stays on the device until it is freed. Functions that read memory themselves
+and are done when they return count as one op instead.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["RawPointers"]
+
+# These compare addresses to find shared storage, and never follow them.
+_COMPARERS = (
+    "accelerate",
+    "peft",
+    "safetensors",
+    "torch.distributed",
+    "torch.nn",
+    "torch.optim",
+    "torch.serialization",
+    "transformers",
+)
+_READ, _READ_WRITE = 0, 2
+_MISSING = object()
+_storage_data_ptr = torch.UntypedStorage.data_ptr
+
+
+def storage_address(value: Any) -> tuple[int, int]:
+    """The address and size in bytes of the memory under a tensor or storage; 0, 0 for none."""
+    try:
+        storage = value if isinstance(value, torch.UntypedStorage) else value.untyped_storage()
+        if storage.device.type == "meta":
+            return 0, 0
+        return _storage_data_ptr(storage), storage.nbytes()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        # Sparse, fake and functional tensors have no one memory.
+        return 0, 0
+
+
+def _compares_only(depth: int) -> bool:
+    """Whether the caller is a library that only compares addresses."""
+    name = sys._getframe(depth).f_globals.get("__name__", "")
+    return any(name == root or name.startswith(root + ".") for root in _COMPARERS)
+
+
+class RawPointers:
+    """Watches the ways by which addresses leave PyTorch, for memory of at least `least_bytes`."""
+
+    def __init__(self, adapter: ModuleType, least_bytes: int) -> None:
+        self._adapter = adapter
+        self._least_bytes = least_bytes
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        """Begins to watch. Does nothing if it does already."""
+        if self._replaced:
+            return
+        tensor, storage = torch.Tensor, torch.UntypedStorage
+        for owner in (tensor, storage, torch.TypedStorage):
+            self._replace(owner, "data_ptr", lambda function: self._holding(function, True))
+        for name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
+            self._replace(tensor, name, self._holding)
+        self._replace(torch.utils.dlpack, "to_dlpack", self._holding)
+        self._replace(torch, "to_dlpack", self._holding)
+        for owner in (storage, torch.TypedStorage):
+            self._replace(owner, "share_memory_", self._holding)
+            for name in ("_share_filename_cpu_", "_share_fd_cpu_", "_share_cuda_"):
+                self._replace(owner, name, self._holding)
+        self._replace(tensor, "tolist", lambda function: self._as_op(function, "tolist"))
+        for owner in (storage, torch.TypedStorage):
+            for name in ("__getitem__", "__setitem__", "tolist", "_write_file"):
+                self._replace(owner, name, lambda function, name=name: self._as_op(function, name))
+        self._replace(torch._C.PyTorchFileWriter, "write_record", self._writing)
+
+    def remove(self) -> None:
+        """Watches no more. Memory that is held stays so until it is freed."""
+        while self._replaced:
+            owner, name, function = self._replaced.pop()
+            if function is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
+
+    def hold(self, value: Any) -> None:
+        """Keeps the memory of a tensor or storage on the device until it is freed."""
+        address, size_bytes = storage_address(value)
+        if size_bytes < self._least_bytes or not address:
+            return
+        if self._adapter.find(address) is not None:
+            self._adapter.hold(address)
+
+    def _replace(self, owner: Any, name: str, make: Callable[..., Any]) -> None:
+        function = getattr(owner, name, None)
+        if function is None:
+            return
+        self._replaced.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, make(function))
+
+    def _holding(self, function: Callable[..., Any], may_compare: bool = False) -> Any:
+        @functools.wraps(function)
+        def run(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return function(value, *args, **kwargs)
+            if not (may_compare and _compares_only(2)):
+                self.hold(value)
+            return function(value, *args, **kwargs)
+
+        return run
+
+    def _as_op(self, function: Callable[..., Any], name: str) -> Any:
+        access = _READ_WRITE if name == "__setitem__" else _READ
+
+        @functools.wraps(function)
+        def run(value: Any, *args: Any, **kwargs: Any) -> Any:
+            view = self._view_of_moving(value)
+            if view is None:
+                return function(value, *args, **kwargs)
+            self._adapter.begin(f"smartswap::{name}")
+            try:
+                self._adapter.touch(view, access)
+                return function(value, *args, **kwargs)
+            finally:
+                self._adapter.end()
+
+        return run
+
+    def _writing(self, function: Callable[..., Any]) -> Any:
+        """A writer of records into a file, which reads the memory of a storage itself."""
+
+        def run(writer: Any, name: str, content: Any, *args: Any, **kwargs: Any) -> Any:
+            view = self._view_of_moving(content)
+            if view is None:
+                return function(writer, name, content, *args, **kwargs)
+            self._adapter.begin("smartswap::write_record")
+            try:
+                self._adapter.touch(view, _READ)
+                return function(writer, name, content, *args, **kwargs)
+            finally:
+                self._adapter.end()
+
+        return run
+
+    def _view_of_moving(self, value: Any) -> torch.Tensor | None:
+        """A tensor over memory that the engine may move; None for everything else."""
+        if isinstance(value, torch.Tensor):
+            storage = None
+            view = value
+        else:
+            storage = getattr(value, "_untyped_storage", value)
+            view = None
+            if not isinstance(storage, torch.UntypedStorage):
+                return None
+        address, size_bytes = storage_address(view if storage is None else storage)
+        if size_bytes < self._least_bytes or not address or self._adapter.find(address) is None:
+            return None
+        if view is None:
+            view = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            view.set_(storage)
+        return view

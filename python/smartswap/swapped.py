@@ -1,0 +1,53 @@
+"""Tensors in host memory that the device addresses directly. They do not count towards the cap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from . import _native
+from .engine import _engine
+from .pointers import storage_address
+
+__all__ = ["empty_with_swapped_memory", "is_swap_tensor"]
+
+
+def empty_with_swapped_memory(
+    size: int | Sequence[int] | torch.Size,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """A contiguous tensor in host memory that kernels of the device read and write in place.
+
+    Its values are not set. It never moves, and takes nothing of the cap. `device` is the device of
+    the engine if left out. Raises NotEnabledError, and torch.OutOfMemoryError if the budget of
+    host memory is spent.
+    """
+    adapter = _engine()
+    sizes = [size] if isinstance(size, int) else [int(length) for length in size]
+    if any(length < 0 for length in sizes):
+        raise ValueError(f"a tensor has no negative size: {sizes}")
+    wanted = torch.device(device) if device is not None else _engine_device()
+    return adapter.empty_swapped(sizes, dtype or torch.get_default_dtype(), wanted)
+
+
+def _engine_device() -> torch.device:
+    default = torch.get_default_device()
+    if default.type != "cpu":
+        return default
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    npu = getattr(torch, "npu", None)
+    if npu is not None and npu.is_available():
+        return torch.device("npu", npu.current_device())
+    return default
+
+
+def is_swap_tensor(tensor: object) -> bool:
+    """Whether a tensor lies in memory of `empty_with_swapped_memory`; true for its views too."""
+    adapter = _native.loaded()
+    if adapter is None or not isinstance(tensor, torch.Tensor):
+        return False
+    address, _ = storage_address(getattr(tensor, "_local_tensor", tensor))
+    return bool(address) and bool(adapter.is_swapped(address))

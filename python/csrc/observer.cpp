@@ -2,6 +2,7 @@
 #include "observer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>

@@ -143,6 +143,7 @@ fn device_limit(driver: &dyn Driver, wished_bytes: Option<u64>) -> Result<u64, F
     let free_bytes = driver.memory_info()?.free_bytes;
     let granularity_bytes = driver.properties().granularity_bytes;
     let bytes = wished_bytes.unwrap_or(free_bytes - free_bytes / FREE_DIVISOR);
+    let bytes = bytes / granularity_bytes * granularity_bytes;
     if bytes > free_bytes {
         return Err(Failure::settings(format!(
             "a cap of {} is more than the {} that the device has free: lower it, or stop what \
@@ -154,11 +155,11 @@ fn device_limit(driver: &dyn Driver, wished_bytes: Option<u64>) -> Result<u64, F
     if bytes < granularity_bytes {
         return Err(Failure::settings(format!(
             "a cap of {} is below the device's granularity of {}: raise it",
-            Bytes(bytes),
+            Bytes(wished_bytes.unwrap_or(free_bytes)),
             Bytes(granularity_bytes)
         )));
     }
-    Ok(bytes / granularity_bytes * granularity_bytes)
+    Ok(bytes)
 }
 
 /// The speed of the link, measured.

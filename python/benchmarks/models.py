@@ -1,0 +1,97 @@
+"""The models of the benchmark: a Llama-like decoder in bf16, and a small GPT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder and of its batch."""
+
+    vocab: int
+    hidden: int
+    heads: int
+    ffn: int
+    layers: int
+    batch: int
+    sequence: int
+    # Whether a step ends with a fused AdamW.
+    optimizer: bool = False
+
+
+SHAPES = {
+    "llama4k": Shape(32000, 4096, 32, 11008, 8, 1, 8192),
+    "gpt12k": Shape(32000, 12288, 96, 32768, 3, 2, 8192),
+    "small": Shape(32000, 1024, 16, 4096, 8, 4, 1024),
+    # With its optimizer's state, so that more than activations has to move.
+    "llama4k-adamw": Shape(32000, 4096, 32, 11008, 8, 1, 4096, optimizer=True),
+    # For trying the script out without a GPU.
+    "tiny": Shape(512, 128, 4, 512, 3, 2, 128),
+}
+
+
+class Layer(nn.Module):
+    """RMSNorm, attention, RMSNorm, SwiGLU."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        hidden, ffn = shape.hidden, shape.ffn
+        self.heads = shape.heads
+        self.norm1 = nn.RMSNorm(hidden)
+        self.norm2 = nn.RMSNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.out = nn.Linear(hidden, hidden, bias=False)
+        self.gate = nn.Linear(hidden, ffn, bias=False)
+        self.up = nn.Linear(hidden, ffn, bias=False)
+        self.down = nn.Linear(ffn, hidden, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
+        batch, sequence, hidden = x.shape
+        qkv = self.qkv(self.norm1(x)).view(batch, sequence, 3, self.heads, -1)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, sequence, hidden))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Decoder(nn.Module):
+    """Token ids to the mean cross entropy of the next token."""
+
+    def __init__(self, shape: Shape, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.embed = nn.Embedding(shape.vocab, shape.hidden)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Both are [batch, sequence]."""
+        x = self.embed(ids)
+        for layer in self.layers:
+            if self.recompute:
+                x = checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def build(shape: Shape, device: str, recompute: bool) -> Decoder:
+    """The model in bf16 on the device, the same weights in each process."""
+    torch.manual_seed(0)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            return Decoder(shape, recompute)
+    finally:
+        torch.set_default_dtype(previous)

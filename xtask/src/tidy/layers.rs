@@ -53,7 +53,7 @@ const RULES: [Rule; 11] = [
         inner: &["swap-core"],
         inner_tests: &[],
         outer: &["crc32fast", "flate2", "serde", "serde_json", "thiserror"],
-        outer_tests: &["proptest", "tempfile"],
+        outer_tests: &["microlp", "proptest", "tempfile"],
     },
     Rule {
         name: "adaptive",

@@ -1,7 +1,7 @@
 //! What can go wrong with files of plans and traces, and how to mend it.
 
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use thiserror::Error;
 
@@ -71,7 +71,7 @@ pub enum FileError {
         size_bytes: u64,
     },
     /// It is one of ours by name but not by content.
-    #[error("{} is damaged: {source}: copy it again, or delete it", .path.display())]
+    #[error("{} is damaged: {}: copy it again, or delete it", .path.display(), OneLine(source))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -81,9 +81,9 @@ pub enum FileError {
     },
     /// The content is not what was written.
     #[error(
-        "{} is damaged: its checksum is {found} where {expected} was written: \
+        "{} is damaged: its checksum is {found} where {} was written: \
          copy it again, or delete it",
-        .path.display()
+        .path.display(), OneLine(expected)
     )]
     Checksum {
         /// The file.
@@ -120,6 +120,27 @@ pub enum FileError {
         #[source]
         fault: TraceFault,
     },
+}
+
+/// Words of a file in a message: on one line, nothing that moves a terminal's cursor, and no more
+/// than a reader would read.
+struct OneLine<T>(T);
+
+/// Characters of a file's words, at most.
+const WORDS_MAX: usize = 300;
+
+impl<T: fmt::Display> fmt::Display for OneLine<T> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        for letter in text.chars().take(WORDS_MAX) {
+            match letter.is_control() {
+                true => write!(to, "{}", letter.escape_default())?,
+                false => write!(to, "{letter}")?,
+            }
+        }
+        let is_cut = text.chars().nth(WORDS_MAX).is_some();
+        to.write_str(if is_cut { " ..." } else { "" })
+    }
 }
 
 /// Why a plan is no plan.

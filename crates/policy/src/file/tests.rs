@@ -139,6 +139,21 @@ fn each_fault_has_its_own_error() {
 }
 
 #[test]
+fn what_a_file_says_does_not_break_the_line_of_its_error() {
+    let text = plan::write(&sample());
+    let one_line = |from: &str, to: &str| {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "the sample has no {from}");
+        let error = read(changed.as_bytes()).expect_err("it is damaged").to_string();
+        assert!(!error.contains(char::is_control) && error.len() < 600, "{error}");
+        error
+    };
+    assert!(one_line("\"persistent\"", "\"persist\\nent\"").contains("persist\\nent"));
+    one_line("\"crc32\":\"", "\"crc32\":\"\\u001b[2J\\n");
+    one_line("\"persistent\"", &format!("\"{}\"", "long".repeat(1 << 20)));
+}
+
+#[test]
 fn plans_that_contradict_themselves_are_not_saved_and_not_loaded() {
     let check = |change: fn(&mut Plan), expect: PlanFault| {
         let mut plan = sample();

@@ -24,6 +24,19 @@ pub enum Strategy {
     SmartSwap,
 }
 
+impl Strategy {
+    /// Its name in files, in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Keep => "keep",
+            Strategy::Swap => "swap",
+            Strategy::Recompute => "recompute",
+            Strategy::Joint => "joint",
+            Strategy::SmartSwap => "smartswap",
+        }
+    }
+}
+
 /// Settings of the joint planner.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct JointConfig {

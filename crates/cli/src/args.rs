@@ -1,18 +1,20 @@
 //! The command line: flags, their units and their help.
 
-use std::path::PathBuf;
-
-use adaptive::{Bytes, Strategy};
+use adaptive::{Budget, Bytes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
+use crate::gpt::shape::Shape;
 use crate::open::DeviceName;
 
+mod config;
 mod contest;
 mod step;
+mod train;
 
-pub(crate) use contest::CompareArgs;
-pub(crate) use step::{MemoryArg, PlanArgs, Prefer, SimulateArgs};
+pub(crate) use config::budget_bytes;
+pub(crate) use contest::{CompareArgs, CompareOptions};
+pub(crate) use step::{PlanArgs, PlanOptions, SimulateArgs, SimulateOptions};
+pub(crate) use train::{ModelArgs, TrainArgs, TrainOptions};
 
 /// Trains models in less device memory than they ask for, without changing a bit of the result.
 #[derive(Debug, Parser)]
@@ -55,50 +57,6 @@ pub(crate) enum Command {
     /// one simulator judges them all. What a strategy did not plan for is moved on demand and
     /// counted.
     Compare(CompareArgs),
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct TrainArgs {
-    /// Cap on device memory: 24GiB, 512MiB or plain bytes [default: half of what is needed]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) memory: Option<u64>,
-    /// Device: host, acl or acl:1. The operators are functions of the host, so it must be one whose
-    /// memory the host can address
-    #[arg(long, default_value = "host", value_name = "DEVICE")]
-    pub(crate) device: DeviceName,
-    /// Steps to train
-    #[arg(long, default_value_t = 20, value_name = "N", value_parser = positive)]
-    pub(crate) steps: u64,
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Seed of weights and batches
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub(crate) seed: u64,
-    /// Text to train on, taken byte by byte [default: this project's own documents]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) text: Option<PathBuf>,
-    /// How blocks may leave the device
-    #[arg(long, default_value = "joint", value_name = "HOW")]
-    pub(crate) strategy: StrategyArg,
-    /// Whether the plan may move the optimizer's moments
-    #[arg(long, default_value = "swap", value_name = "WHERE")]
-    pub(crate) optimizer_state: OptimizerState,
-    /// Start with the plan of an earlier run, its plan.json, instead of a search
-    #[arg(long, value_name = "FILE")]
-    pub(crate) plan: Option<PathBuf>,
-    /// Compare each loss and the final weights with those of the uncapped run, bit for bit
-    #[arg(long)]
-    pub(crate) verify: bool,
-    /// Speed of the link between the software device and the host, each way; that of another
-    /// device is measured
-    #[arg(long, default_value = "512MiB/s", value_name = "SIZE/s", value_parser = rate)]
-    pub(crate) link: u64,
-    /// Folder for plan.json, trace.json, timeline.json and report.html
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -151,82 +109,6 @@ pub(crate) struct StressArgs {
     pub(crate) json: bool,
 }
 
-/// Sizes of the model.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct ModelArgs {
-    /// Transformer layers
-    #[arg(long, default_value_t = 6, value_name = "N")]
-    layers: usize,
-    /// Width of the residual stream
-    #[arg(long, default_value_t = 192, value_name = "N")]
-    hidden: usize,
-    /// Attention heads; they divide the hidden size
-    #[arg(long, default_value_t = 6, value_name = "N")]
-    heads: usize,
-    /// Tokens in a sequence
-    #[arg(long, default_value_t = 128, value_name = "N")]
-    seq: usize,
-    /// Sequences in a batch
-    #[arg(long, default_value_t = 16, value_name = "N")]
-    batch: usize,
-    /// Give the head a weight of its own instead of the token table
-    #[arg(long)]
-    untied: bool,
-}
-
-impl ModelArgs {
-    /// The shape, if a model can have it.
-    pub(crate) fn shape(&self) -> Result<Shape, ShapeError> {
-        let &ModelArgs { layers, hidden, heads, seq, batch, untied } = self;
-        let head = if untied { Head::Untied } else { Head::Tied };
-        let shape = Shape { layers, hidden, heads, seq, batch, vocab: BYTE_VOCAB, head };
-        shape.validate()?;
-        Ok(shape)
-    }
-}
-
-/// How blocks may leave the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum StrategyArg {
-    /// Without a plan: blocks leave only when there is no room otherwise
-    Keep,
-    /// Planned copies to the host and back
-    Swap,
-    /// Planned dropping and recomputing; copies only for what then remains
-    Recompute,
-    /// Whichever is cheaper, block by block
-    Joint,
-}
-
-impl StrategyArg {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            StrategyArg::Keep => "keep",
-            StrategyArg::Swap => "swap",
-            StrategyArg::Recompute => "recompute",
-            StrategyArg::Joint => "joint",
-        }
-    }
-
-    pub(crate) fn strategy(self) -> Strategy {
-        match self {
-            StrategyArg::Keep => Strategy::Keep,
-            StrategyArg::Swap => Strategy::Swap,
-            StrategyArg::Recompute => Strategy::Recompute,
-            StrategyArg::Joint => Strategy::Joint,
-        }
-    }
-}
-
-/// Whether the plan may move the optimizer's moments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum OptimizerState {
-    /// No: they leave only if there is no room otherwise
-    Device,
-    /// Yes, if that is worth it
-    Swap,
-}
-
 /// Which size of the model grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Grow {
@@ -264,6 +146,11 @@ fn size(text: &str) -> Result<u64, String> {
         return Err("it must be more than 0, such as 512MiB".to_owned());
     }
     Ok(bytes)
+}
+
+/// A memory budget: bytes, or a share of the step's own peak.
+fn memory(text: &str) -> Result<Budget, String> {
+    text.parse()
 }
 
 fn rate(text: &str) -> Result<u64, String> {
@@ -342,5 +229,45 @@ mod tests {
         check(&["smartswap", "train", "--memory", "x"], "24GiB");
         check(&["smartswap", "train", "--strategy", "x"], "joint");
         check(&["smartswap", "train", "--layers", "-1"], "--layers");
+    }
+
+    #[test]
+    fn each_flag_is_a_key_of_the_file_with_the_same_default() {
+        use clap::CommandFactory as _;
+        let (mut flags, mut defaults) = (0, 0);
+        for command in ["train", "plan", "simulate", "compare"] {
+            let cli = Cli::command();
+            let own = cli.find_subcommand(command).expect("it is a command");
+            let is_flag = |arg: &&clap::Arg| {
+                !["trace", "traces", "config", "help", "version"].contains(&arg.get_id().as_str())
+            };
+            for arg in own.get_arguments().filter(is_flag) {
+                let name = arg.get_id().as_str();
+                let key = adaptive::Settings::keys()
+                    .into_iter()
+                    .find(|key| key.name == name && (key.table == command || key.table.is_empty()));
+                let key = key.unwrap_or_else(|| panic!("{command} --{name} is no key"));
+                flags += 1;
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                if let Some((_, rest)) = help.split_once("[default: ") {
+                    let shown = rest.strip_suffix(']').expect("it ends the help");
+                    assert!(key.default.contains(shown), "{command} --{name}: {shown}");
+                    defaults += 1;
+                }
+                assert!(arg.get_default_values().is_empty(), "it would hide what the file says");
+            }
+        }
+        assert!(flags >= 40 && defaults >= 20, "{flags} {defaults}");
+    }
+
+    #[test]
+    fn budgets_are_sizes_or_shares() {
+        assert_eq!(memory("2MiB"), Ok(Budget::Bytes(2 << 20)));
+        assert_eq!(memory(" 62.5 %"), Ok(Budget::Percent(62.5)));
+        for wrong in ["%", "0%", "-5%", "nan%", "inf%", "1001%", "x%", "half"] {
+            let error = memory(wrong).unwrap_err();
+            assert!(error.contains(wrong), "{error}");
+        }
+        assert!(memory("0").unwrap_err().contains("more than 0"));
     }
 }

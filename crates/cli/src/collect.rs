@@ -1,11 +1,11 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
 use adaptive::{
-    ActionKind, BlockIndex, Decision as Planned, DeviceSpan, Direction, Machine, OpIndex, Plan,
-    Simulation, SpanKind as DeviceKind, Stage, Trace, TraceBlock, TraceEvent, Treatment, simulate,
+    ActionKind, BlockIndex, Decision as Planned, DeviceSpan, Direction, Machine, OpIndex,
+    OptimizerState, Plan, Simulation, SpanKind as DeviceKind, Stage, Trace, TraceBlock, TraceEvent,
+    Treatment, simulate,
 };
 
-use crate::args::OptimizerState;
 use crate::gpt::call::REPLAY;
 use crate::planner::is_moment;
 use crate::report::run::{

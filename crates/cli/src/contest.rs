@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adaptive::{
-    Baseline, GenerateConfig, JointConfig, Machine, Movable, Simulation, Strategy, plan_jointly,
-    run_baseline,
+    Baseline, Budget, GenerateConfig, JointConfig, Machine, Movable, Simulation, Strategy,
+    plan_jointly, plan_preferring, run_baseline_with,
 };
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::args::{CompareArgs, MemoryArg};
+use crate::args::{CompareArgs, CompareOptions, budget_bytes};
 use crate::plan::step::Step;
 use crate::train::say;
 
@@ -48,24 +48,31 @@ impl Contestant {
     }
 
     /// The step as this strategy would run it.
-    fn simulate(self, step: &Step, machine: &Machine, effort: u32) -> Simulation {
+    fn simulate(self, step: &Step, machine: &Machine, args: &CompareOptions) -> Simulation {
         let strategy = match self {
             Contestant::Other(baseline) => {
-                return run_baseline(&step.trace, machine, baseline).simulation;
+                let config = &args.planner.smartswap.config;
+                return run_baseline_with(&step.trace, machine, baseline, config).simulation;
             }
             Contestant::Ours(strategy) => strategy,
         };
-        // Activations alone, and everything: what is faster stands.
-        let plan = |movable: Movable| {
-            let generate = GenerateConfig { movable, effort, ..GenerateConfig::default() };
-            let config = JointConfig { strategy, generate, ..JointConfig::default() };
-            plan_jointly(&step.trace, machine, &config).simulation
+        let plan = |&movable: &Movable| {
+            let generate = GenerateConfig { movable, ..args.planner.generate };
+            let config = JointConfig { strategy, generate, ..args.planner };
+            match args.movable[..] {
+                [_] => plan_preferring(&step.trace, machine, &config).0.simulation,
+                _ => plan_jointly(&step.trace, machine, &config).simulation,
+            }
         };
-        let [activations, all] = [plan(Movable::Activations), plan(Movable::All)];
         let rank = |run: &Simulation| {
             (run.shortfall.map_or(0, |shortfall| shortfall.missing_bytes), run.step_us)
         };
-        if rank(&all) < rank(&activations) { all } else { activations }
+        let faster = |one: Simulation, other: Simulation| {
+            if rank(&other) < rank(&one) { other } else { one }
+        };
+        // Of equals the first.
+        let runs = args.movable.iter().map(plan);
+        runs.reduce(faster).expect("something may leave")
     }
 }
 
@@ -131,12 +138,13 @@ struct Answer {
 /// # Errors
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
+    let args = &args.options()?;
     let open = |path: &PathBuf| Step::open(path).map(|step| (label(path), step));
     let steps = args.traces.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let mut contests = Vec::new();
     for (name, step) in &steps {
-        for memory in &args.memory {
-            contests.push(hold(name, step, memory.of_peak(step.peak_bytes), args));
+        for &budget in &args.budgets {
+            contests.push(hold(name, step, budget_bytes(budget, step.peak_bytes)?, args));
         }
     }
     if let Some(path) = &args.plot {
@@ -151,6 +159,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         say(&(json + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if !args.speaks {
+        return Ok(ExitCode::SUCCESS);
+    }
     let tables: Vec<String> = contests.iter().map(table::text).collect();
     say(&tables.join("\n"))?;
     Ok(ExitCode::SUCCESS)
@@ -163,10 +174,10 @@ fn label(path: &Path) -> String {
     name.strip_suffix(".json").unwrap_or(name).to_owned()
 }
 
-fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareArgs) -> Contest {
-    let machine = args.machine.machine(budget_bytes);
+fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareOptions) -> Contest {
+    let machine = args.machine(budget_bytes);
     let row = |contestant: Contestant| {
-        Row::new(contestant, step, &contestant.simulate(step, &machine, args.effort))
+        Row::new(contestant, step, &contestant.simulate(step, &machine, args))
     };
     Contest {
         trace: name.to_owned(),
@@ -178,12 +189,11 @@ fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareArgs) -> Conte
 }
 
 /// Each strategy from all of the peak down to the least that fits.
-fn sweep(name: &str, step: &Step, args: &CompareArgs) -> plot::Chart {
+fn sweep(name: &str, step: &Step, args: &CompareOptions) -> plot::Chart {
     let lines = Contestant::all().into_iter().map(|contestant| {
         let step_ms = |percent: f64| {
-            let machine =
-                args.machine.machine(MemoryArg::Percent(percent).of_peak(step.peak_bytes));
-            let run = contestant.simulate(step, &machine, args.effort);
+            let machine = args.machine(Budget::Percent(percent).of_peak(step.peak_bytes));
+            let run = contestant.simulate(step, &machine, args);
             run.shortfall.is_none().then_some(run.step_us / 1e3)
         };
         plot::Line { name: contestant.name(), points: points(step_ms) }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use adaptive::{Bytes, Error, Strategy};
+use adaptive::{Bytes, Error, OptimizerState, Settings, Strategy, TrainSettings};
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use crate::args::{Grow, MaxModelArgs, OptimizerState};
+use crate::args::{Grow, MaxModelArgs};
 use crate::compare;
 use crate::device::{Ground, Setup, available_bytes, round_down};
 use crate::gpt::shape::Shape;
@@ -98,7 +98,7 @@ struct Answer {
 /// # Errors
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &MaxModelArgs) -> anyhow::Result<ExitCode> {
-    let shape = args.model.shape()?;
+    let shape = args.model.shape(&TrainSettings::default())?;
     let text = Text::open(None)?;
     let room_bytes = available_bytes().unwrap_or(u64::MAX / 4);
     if round_down(args.memory) == 0 || args.memory > room_bytes / 2 {
@@ -247,7 +247,7 @@ fn measure(
     size: usize,
     strategy: Strategy,
 ) -> anyhow::Result<Trained> {
-    let shape = args.grow.apply(args.model.shape()?, size);
+    let shape = args.grow.apply(args.model.shape(&TrainSettings::default())?, size);
     let job = Job { shape, text, seed: args.seed, steps: STEPS };
     let course = Course {
         setup: *setup,
@@ -256,6 +256,7 @@ fn measure(
         optimizer_state: OptimizerState::Swap,
         plan: None,
         warmup_steps: adaptive::LoopConfig::default().warmup_steps,
+        settings: Settings::default(),
         timeline: false,
         weights: false,
     };

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use adaptive::{
-    Bytes, GenerateConfig, Generated, JointConfig, Machine, Movable, OpIndex, Shortfall, Treatment,
-    plan_jointly,
+    Bytes, Generated, Movable, OpIndex, Prefer, PrintLevel, Shortfall, Treatment, plan_preferring,
 };
 use anyhow::Context as _;
 
-use crate::args::{PlanArgs, Prefer};
+use crate::args::{PlanArgs, budget_bytes};
+use crate::report::files::OutFolder;
 use crate::train::say;
 
 mod holders;
@@ -29,16 +29,23 @@ const NAMED_HOLDERS: usize = 4;
 /// # Errors
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let args = &args.options()?;
+    let save = args.save.as_deref().map(OutFolder::prepare).transpose()?;
+    let out = args.out.clone().or_else(|| save.map(|folder| folder.path("plan.json")));
     let step = Step::open(&args.trace)?;
-    let budget_bytes = args.memory.of_peak(step.peak_bytes);
-    let machine = args.machine.machine(budget_bytes.saturating_sub(args.reserve));
+    let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
+    let machine = args.machine(budget_bytes);
     let started = now();
-    let (made, prefer) = make(args, &step, &machine);
+    let (made, movable) = plan_preferring(&step.trace, &machine, &args.planner);
+    let prefer = match movable {
+        Movable::Activations => Prefer::Performance,
+        Movable::All => Prefer::Memory,
+    };
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let missing = made.infeasible.or(made.simulation.shortfall);
     let report = Report { args, step: &step, budget_bytes, made: &made, prefer, plan_ms, missing };
     if missing.is_none()
-        && let Some(path) = &args.out
+        && let Some(path) = &out
     {
         adaptive::save(path, &made.plan)?;
     }
@@ -50,33 +57,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
         return Ok(ExitCode::from(1));
     }
-    say(&report.text())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The plan, and what may leave in it.
-fn make(args: &PlanArgs, step: &Step, machine: &Machine) -> (Generated, Prefer) {
-    let plan = |movable: Movable| {
-        let generate = GenerateConfig {
-            min_block_bytes: args.min_size,
-            movable,
-            swap_bytes_max: if args.bucket == 0 { u64::MAX } else { args.bucket },
-            effort: args.effort,
-            ..GenerateConfig::default()
-        };
-        let strategy = args.strategy.strategy();
-        plan_jointly(
-            &step.trace,
-            machine,
-            &JointConfig { strategy, generate, ..JointConfig::default() },
-        )
-    };
-    let made = plan(args.prefer.movable());
-    let short = made.infeasible.is_some() || made.simulation.shortfall.is_some();
-    if short && args.prefer == Prefer::Performance {
-        return (plan(Prefer::Memory.movable()), Prefer::Memory);
+    if args.print_level < PrintLevel::None {
+        say(&report.text())?;
     }
-    (made, args.prefer)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Why no plan reaches the budget, in one line.

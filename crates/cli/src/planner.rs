@@ -1,10 +1,10 @@
 //! The planner of `train`: the joint one, told which blocks are to stay, and with a memory.
 
 use adaptive::{
-    Feedback, Generated, JointPlanner, Origin, Plan, Planner, Proposal, Trace, TraceEvent,
+    Feedback, Generated, JointPlanner, OptimizerState, Origin, Plan, Planner, Proposal, Trace,
+    TraceEvent,
 };
 
-use crate::args::OptimizerState;
 use crate::gpt::parameters::MOMENT_PREFIX;
 
 /// Plans through [`JointPlanner`].

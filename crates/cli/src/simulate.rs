@@ -6,7 +6,7 @@ use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, Simulation, simulate};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::args::SimulateArgs;
+use crate::args::{SimulateArgs, SimulateOptions, budget_bytes};
 use crate::collect;
 use crate::plan::step::{MEMORY_ENDLESS, Step};
 use crate::report::run::{Span, SpanKind};
@@ -41,6 +41,7 @@ struct Object {
 /// # Errors
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
+    let args = &args.options()?;
     let step = Step::open(&args.trace)?;
     let plan = match &args.plan {
         Some(path) => {
@@ -50,8 +51,9 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
         }
         None => Plan::default(),
     };
-    let budget_bytes = args.memory.map(|memory| memory.of_peak(step.peak_bytes));
-    let machine = args.machine.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
+    let budget = args.memory.map(|budget| budget_bytes(budget, step.peak_bytes));
+    let budget_bytes = budget.transpose()?;
+    let machine = args.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
     let simulation = simulate(&step.trace, &plan, &machine);
     write_files(args, &step, &plan, &machine, &simulation)?;
     if args.json {
@@ -71,13 +73,15 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::from(1));
     }
-    say(&text(&step, budget_bytes, &simulation))?;
+    if args.speaks {
+        say(&text(&step, budget_bytes, &simulation))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The timeline and the page, if they were asked for.
 fn write_files(
-    args: &SimulateArgs,
+    args: &SimulateOptions,
     step: &Step,
     plan: &Plan,
     machine: &Machine,
@@ -132,7 +136,7 @@ fn added_percent(step: &Step, simulation: &Simulation) -> f64 {
 }
 
 fn object(
-    args: &SimulateArgs,
+    args: &SimulateOptions,
     step: &Step,
     budget_bytes: Option<u64>,
     simulation: &Simulation,

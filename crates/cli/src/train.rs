@@ -4,10 +4,12 @@ use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use adaptive::{Bytes, Error, Plan, Strategy};
+use adaptive::{
+    Budget, Bytes, Error, FinishedStep, OptimizerState, Plan, PrintLevel, Settings, Strategy,
+};
 use anyhow::{Context as _, bail};
 
-use crate::args::{OptimizerState, StrategyArg, TrainArgs};
+use crate::args::{TrainArgs, TrainOptions, budget_bytes};
 use crate::collect;
 use crate::compare::{self, Difference};
 use crate::device::{Ground, Setup, available_bytes};
@@ -17,20 +19,22 @@ use crate::preflight::{self, Need};
 use crate::progress::Meter;
 use crate::report::files::OutFolder;
 use crate::report::run::{MemoryCurves, Model, Run};
-use crate::report::{html, json, table, timeline};
+use crate::report::{html, json, table, timeline, units};
 use crate::text::Text;
-use crate::training::{Course, Job, Outcome, train};
+use crate::training::{Course, Job, Outcome, Progress, train};
 
 /// Steps without a cap when nothing is compared: enough for a median.
 const REFERENCE_STEPS: u64 = 6;
 
 /// All that was checked before anything runs.
 struct Request<'a> {
-    args: &'a TrainArgs,
+    args: &'a TrainOptions,
     shape: Shape,
     text: Text,
     plan: Option<Arc<Plan>>,
     out: Option<OutFolder>,
+    /// The folder for the plan alone.
+    save: Option<OutFolder>,
     accelerator: Option<Accelerator>,
     ground: Ground,
     /// Speed of the link, as planners are to reckon with it.
@@ -42,6 +46,7 @@ struct Request<'a> {
 /// # Errors
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
+    let args = &args.options()?;
     let request = check(args)?;
     let need = need(&request)?;
     let setup = capped(&request, &need)?;
@@ -54,8 +59,15 @@ pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     if let Some(out) = &request.out {
         write_files(out, &run, &outcome)?;
     }
-    let text = if args.json { json::text(&run)? + "\n" } else { table::text(&run) };
-    say(&text)?;
+    if let Some(folder) = &request.save {
+        save_plan(folder, &outcome)?;
+    }
+    say(&match args.print_level {
+        _ if args.json => json::text(&run)? + "\n",
+        PrintLevel::Debug => each_step(&outcome) + &table::text(&run),
+        PrintLevel::Info => table::text(&run),
+        PrintLevel::None => String::new(),
+    })?;
     match difference.flatten() {
         Some(difference) => {
             eprintln!("error: {difference}");
@@ -66,12 +78,12 @@ pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Everything that can be wrong with the request itself.
-fn check(args: &TrainArgs) -> anyhow::Result<Request<'_>> {
-    let shape = args.model.shape()?;
+fn check(args: &TrainOptions) -> anyhow::Result<Request<'_>> {
+    let shape = args.shape;
     let text = Text::open(args.text.as_deref())?;
     text.check(shape.seq)?;
     let plan = args.plan.as_deref().map(adaptive::load).transpose()?.map(Arc::new);
-    if plan.is_some() && args.strategy == StrategyArg::Keep {
+    if plan.is_some() && args.strategy == Strategy::Keep {
         bail!("--strategy keep runs without a plan; leave --plan away or take another strategy");
     }
     let accelerator = accelerator(args.device)?;
@@ -83,7 +95,7 @@ fn check(args: &TrainArgs) -> anyhow::Result<Request<'_>> {
             (ground, ground.link_bytes_per_s(&driver).context("cannot measure the link")?)
         }
     };
-    if let Some(limit_bytes) = args.memory
+    if let Some(Budget::Bytes(limit_bytes)) = args.memory
         && accelerator.is_some()
         && limit_bytes > ground.capacity_bytes
     {
@@ -91,7 +103,8 @@ fn check(args: &TrainArgs) -> anyhow::Result<Request<'_>> {
         bail!("--memory {limit} is more than the {free} that are free on {}", args.device);
     }
     let out = args.out.as_deref().map(OutFolder::prepare).transpose()?;
-    Ok(Request { args, shape, text, plan, out, accelerator, ground, link_bytes_per_s })
+    let save = args.save.as_deref().map(OutFolder::prepare).transpose()?;
+    Ok(Request { args, shape, text, plan, out, save, accelerator, ground, link_bytes_per_s })
 }
 
 /// Opens the device, if it is one that can run the operators.
@@ -157,11 +170,13 @@ fn need(request: &Request<'_>) -> anyhow::Result<Need> {
 /// If the model cannot train under it whatever moves, or the plan file is of another model.
 fn capped(request: &Request<'_>, need: &Need) -> anyhow::Result<Setup> {
     let Request { args, shape, plan, ground, .. } = request;
-    let limit_bytes = args.memory.unwrap_or(need.peak_bytes / 2);
+    let budget = args.memory.map(|budget| budget_bytes(budget, need.peak_bytes)).transpose()?;
+    let limit_bytes = budget.unwrap_or(need.peak_bytes / 2);
+    // Blocks that came back keep their host copy, so all of them may be there at once.
+    let host_bytes = ground.round_up(need.peak_bytes.saturating_mul(2));
     let setup = Setup {
         limit_bytes: Some(limit_bytes),
-        // Blocks that came back keep their host copy, so all of them may be there at once.
-        host_limit_bytes: ground.round_up(need.peak_bytes.saturating_mul(2)),
+        host_limit_bytes: args.settings.host_memory.unwrap_or(host_bytes),
         link_bytes_per_s: request.link_bytes_per_s,
         ground: *ground,
     };
@@ -209,7 +224,7 @@ fn too_small(shape: Shape, setup: &Setup, why: &str) -> String {
 
 fn announce(request: &Request<'_>, need: &Need, setup: &Setup) -> anyhow::Result<()> {
     let Request { args, shape, .. } = request;
-    if args.json {
+    if args.json || args.print_level == PrintLevel::None {
         return Ok(());
     }
     let Shape { layers, hidden, heads, seq, batch, .. } = shape;
@@ -241,6 +256,7 @@ fn reference(request: &Request<'_>, need: &Need) -> anyhow::Result<Outcome> {
         optimizer_state: OptimizerState::Device,
         plan: None,
         warmup_steps: 1,
+        settings: Settings::default(),
         timeline: false,
         weights: args.verify,
     };
@@ -255,10 +271,11 @@ fn train_capped(request: &Request<'_>, setup: Setup) -> anyhow::Result<Outcome> 
     let course = Course {
         setup,
         accelerator: request.accelerator.clone(),
-        strategy: args.strategy.strategy(),
+        strategy: args.strategy,
         optimizer_state: args.optimizer_state,
         plan: plan.clone(),
         warmup_steps: adaptive::LoopConfig::default().warmup_steps,
+        settings: args.settings.clone(),
         timeline: args.out.is_some(),
         weights: args.verify,
     };
@@ -318,18 +335,41 @@ pub(crate) fn command_line() -> String {
 }
 
 fn write_files(out: &OutFolder, run: &Run, outcome: &Outcome) -> anyhow::Result<()> {
-    // The files of a run that never had a plan say so: an empty plan, an empty trace.
-    let signature = outcome.trace.as_ref().map(|trace| trace.signature).unwrap_or_default();
-    let op_count = outcome.trace.as_ref().map_or(0, |trace| trace.ops.len() as u32);
-    let none = Plan { signature, op_count, ..Plan::default() };
-    let plan = outcome.plan.as_deref().unwrap_or(&none);
-    adaptive::save(&out.path("plan.json"), plan)?;
+    save_plan(out, outcome)?;
     if let Some(trace) = &outcome.trace {
         adaptive::save_trace(&out.path("trace.json"), trace)?;
     }
     out.write("timeline.json", timeline::text(run)?.as_bytes())?;
     out.write("report.html", html::text(run)?.as_bytes())?;
     Ok(())
+}
+
+/// Saves the plan. The file of a run that never had one says so: it is empty.
+fn save_plan(folder: &OutFolder, outcome: &Outcome) -> anyhow::Result<()> {
+    let signature = outcome.trace.as_ref().map(|trace| trace.signature).unwrap_or_default();
+    let op_count = outcome.trace.as_ref().map_or(0, |trace| trace.ops.len() as u32);
+    let none = Plan { signature, op_count, ..Plan::default() };
+    Ok(adaptive::save(&folder.path("plan.json"), outcome.plan.as_deref().unwrap_or(&none))?)
+}
+
+/// A line for each step.
+fn each_step(outcome: &Outcome) -> String {
+    let line = |(index, (progress, finished)): (usize, &(Progress, FinishedStep))| {
+        let counters = finished.report.counters;
+        let loss = progress.loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.6}"));
+        format!(
+            "step {index:>4}  {:<12}  loss {loss}  {}  {} out, {} in, stalled {}, {} misses, {} \
+             rescues\n",
+            collect::mode(progress.stage).name(),
+            units::time(progress.step_us),
+            units::bytes(counters.swapped_out_bytes),
+            units::bytes(counters.swapped_in_bytes),
+            units::time(counters.stall_us),
+            counters.misses,
+            counters.rescues,
+        )
+    };
+    outcome.steps.iter().enumerate().map(line).collect::<String>() + "\n"
 }
 
 /// Prints to stdout. A reader that has seen enough and gone away is no error.

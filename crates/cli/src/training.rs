@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use adaptive::{
-    DeviceSpan, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, Plan, Session,
-    Stage, Strategy, StreamHandle, Trace,
+    DeviceSpan, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, OptimizerState,
+    Plan, Session, Settings, Stage, Strategy, StreamHandle, Trace,
 };
 
-use crate::args::OptimizerState;
 use crate::device::{Device, Setup};
 use crate::gpt::call::{Ops, Work};
 use crate::gpt::model::Model;
@@ -39,6 +38,8 @@ pub(crate) struct Course {
     pub(crate) plan: Option<Arc<Plan>>,
     /// Steps recorded before planning.
     pub(crate) warmup_steps: u32,
+    /// What else is set of the loop, the planner and the machine.
+    pub(crate) settings: Settings,
     /// Whether to write down what the streams do in the last step.
     pub(crate) timeline: bool,
     /// Whether to keep the weights.
@@ -144,16 +145,19 @@ impl<'a> Training<'a> {
         engine.end_step()?;
         engine.drain_reports()?;
         let planner = TrainPlanner::new(
-            JointPlanner::new(course.setup.machine(), course.setup.planning(course.strategy)),
+            JointPlanner::new(
+                course.settings.machine(course.setup.machine()),
+                course.settings.joint_config(course.setup.planning(course.strategy)),
+            ),
             course.optimizer_state,
         );
-        let config = LoopConfig {
+        let config = course.settings.loop_config(LoopConfig {
             limit_bytes: course.setup.enforced_bytes(),
             warmup_steps: course.warmup_steps,
             slow_ratio: SLOW_RATIO,
             slow_steps: SLOW_STEPS,
             ..LoopConfig::default()
-        };
+        });
         let mut session = Session::new(engine.clone(), config, planner)?;
         if let Some(plan) = &course.plan {
             session.adopt(Arc::clone(plan))?;

@@ -70,19 +70,20 @@ table! {
     /// ```
     Settings in "" as TOP {
         /// Cap on device memory.
-        memory: Budget => Budget = "half of what is needed (`train`); else it must be given";
+        memory: Budget => Budget =
+            "half of what is needed (`train`); none (`simulate`); else it must be given";
         /// Cap on host memory for swapped blocks.
         host_memory: Size => u64 = "no cap";
         /// Memory to leave unused below the budget.
         reserve: SizeOrNone => u64 = "0";
         /// Blocks below this stay.
-        min_size: Size => u64 = "8MiB; what the device can move (`train`)";
+        min_size: Size => u64 = "8MiB; 1MiB (`compare`); what the device can move (`train`)";
         /// The most bytes that swaps of one step may send to the host; 0 for no such cap.
         bucket: SizeOrNone => u64 = "0";
         /// How blocks may leave the device.
         strategy: Strategy => Strategy = "joint";
         /// What may leave the device.
-        prefer: Prefer => Prefer = "performance; memory (`train`)";
+        prefer: Prefer => Prefer = "performance; memory (`train`); the faster of both (`compare`)";
         /// Placements that the planner tries.
         effort: Whole<1, 100_000> => u64 = "8";
         /// Speed of copies to the host, alone.

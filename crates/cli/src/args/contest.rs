@@ -2,40 +2,99 @@
 
 use std::path::PathBuf;
 
+use adaptive::{Budget, GenerateConfig, JointConfig, Machine, Movable, Prefer, Settings};
+use anyhow::bail;
 use clap::Args;
 
-use super::step::{MachineArgs, MemoryArg, memory};
+use super::config::{self, ConfigArgs, put};
+use super::memory;
+use super::step::{MachineArgs, effort};
 
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
     /// Recorded steps: trace.json of `train --out`, or recorded by a framework; gzip or not
     #[arg(value_name = "TRACE", required = true)]
-    pub(crate) traces: Vec<PathBuf>,
+    traces: Vec<PathBuf>,
     /// Memory budgets: 24GiB, plain bytes, or shares of each step's own peak, such as 80% 60%
     #[arg(
         long,
         value_name = "SIZE|PERCENT%",
         value_parser = memory,
         num_args = 1..,
-        value_delimiter = ',',
-        required = true
+        value_delimiter = ','
     )]
-    pub(crate) memory: Vec<MemoryArg>,
+    memory: Vec<Budget>,
     #[command(flatten)]
-    pub(crate) machine: MachineArgs,
+    machine: MachineArgs,
     /// Placements that our own planner tries; more take longer and may find a faster plan
-    #[arg(
-        long,
-        default_value_t = 8,
-        value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=100_000)
-    )]
-    pub(crate) effort: u32,
+    /// [default: 8]
+    #[arg(long, value_name = "N", value_parser = effort())]
+    effort: Option<u64>,
     /// File for a drawing of step time against memory, for each strategy, from 100% down to the
     /// least that fits
     #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What is to be compared.
+#[derive(Debug)]
+pub(crate) struct CompareOptions {
+    pub(crate) traces: Vec<PathBuf>,
+    pub(crate) budgets: Vec<Budget>,
     pub(crate) plot: Option<PathBuf>,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
     pub(crate) json: bool,
+    pub(crate) speaks: bool,
+    /// Settings of the planner, but for the strategy and for what may leave.
+    pub(crate) planner: JointConfig,
+    /// What our strategies may move: the fastest stands.
+    pub(crate) movable: Vec<Movable>,
+    settings: Settings,
+}
+
+impl CompareOptions {
+    /// The machine under a budget.
+    pub(crate) fn machine(&self, budget_bytes: u64) -> Machine {
+        config::planned_machine(&self.settings, budget_bytes)
+    }
+}
+
+impl CompareArgs {
+    /// What the flags and the file come to.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and how to mend it.
+    pub(crate) fn options(&self) -> anyhow::Result<CompareOptions> {
+        let mut settings = self.config.load()?;
+        self.machine.put_into(&mut settings);
+        put(&mut settings.effort, &self.effort);
+        put(&mut settings.compare.plot, &self.plot);
+        let budgets = match &self.memory[..] {
+            [] => settings.budget().into_iter().collect(),
+            budgets => budgets.to_vec(),
+        };
+        if budgets.is_empty() {
+            bail!("{}", super::step::NO_BUDGET);
+        }
+        let base = GenerateConfig::default();
+        let base = JointConfig { generate: base, ..JointConfig::default() };
+        let planner = settings.joint_config(base);
+        let generate = GenerateConfig { reserve_bytes: 0, ..planner.generate };
+        let movable = match settings.prefer() {
+            Some(Prefer::Performance) => vec![Movable::Activations],
+            Some(Prefer::Memory) => vec![Movable::All],
+            None => vec![Movable::Activations, Movable::All],
+        };
+        Ok(CompareOptions {
+            traces: self.traces.clone(),
+            budgets,
+            plot: settings.compare.plot.clone(),
+            json: config::json(&settings),
+            speaks: config::speaks(&settings),
+            planner: JointConfig { generate, ..planner },
+            movable,
+            settings,
+        })
+    }
 }

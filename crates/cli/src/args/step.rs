@@ -2,170 +2,253 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Bytes, Link, Machine, Movable};
+use adaptive::{Budget, Bytes, JointConfig, Machine, Prefer, PrintLevel, Settings, Strategy};
+use anyhow::Context as _;
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 
-use super::{StrategyArg, rate, size};
+use super::config::{self, ConfigArgs, put};
+use super::{memory, rate, size};
 
-/// Time of one copy before its bytes move, in microseconds, as measured over PCIe 5.
-const COPY_SUBMIT_US: f64 = 8.0;
-/// More host memory than any machine has.
-const HOST_BYTES_ENDLESS: u64 = 1 << 50;
+/// What is said where no budget is given.
+pub(super) const NO_BUDGET: &str = "no memory budget: give --memory, such as --memory 60% or \
+                                    --memory 24GiB, or write `memory` into the file of --config";
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
     /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not
     #[arg(value_name = "TRACE")]
-    pub(crate) trace: PathBuf,
+    trace: PathBuf,
     /// Memory budget: 24GiB, 512MiB, plain bytes, or a share of the step's own peak, such as 60%
     #[arg(long, value_name = "SIZE|PERCENT%", value_parser = memory)]
-    pub(crate) memory: MemoryArg,
+    memory: Option<Budget>,
     #[command(flatten)]
-    pub(crate) machine: MachineArgs,
-    /// What may leave the device
-    #[arg(long, default_value = "performance", value_name = "WHAT")]
-    pub(crate) prefer: Prefer,
-    /// Tensors below this stay; so do all below 8MiB, which share segments
-    #[arg(long, default_value = "8MiB", value_name = "SIZE", value_parser = size)]
-    pub(crate) min_size: u64,
-    /// The most bytes that swaps of one step may send to the host; 0 for no such cap
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size_or_none)]
-    pub(crate) bucket: u64,
-    /// Memory to leave unused below the budget
-    #[arg(long, default_value = "0", value_name = "SIZE", value_parser = size_or_none)]
-    pub(crate) reserve: u64,
-    /// Placements to try; more take longer and may find a faster plan
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = effort())]
-    pub(crate) effort: u32,
-    /// How blocks may leave the device
-    #[arg(long, default_value = "joint", value_name = "HOW")]
-    pub(crate) strategy: StrategyArg,
+    machine: MachineArgs,
+    /// What may leave the device [default: performance]
+    #[arg(long, value_name = "WHAT")]
+    prefer: Option<PreferArg>,
+    /// Tensors below this stay; so do all below 8MiB, which share segments [default: 8MiB]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    min_size: Option<u64>,
+    /// The most bytes that swaps of one step may send to the host; 0 for no such cap [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
+    bucket: Option<u64>,
+    /// Memory to leave unused below the budget [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_none)]
+    reserve: Option<u64>,
+    /// Placements to try; more take longer and may find a faster plan [default: 8]
+    #[arg(long, value_name = "N", value_parser = effort())]
+    effort: Option<u64>,
+    /// How blocks may leave the device [default: joint]
+    #[arg(long, value_name = "HOW")]
+    strategy: Option<StrategyArg>,
     /// File for the plan
     #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What is to be planned, and how.
+#[derive(Debug)]
+pub(crate) struct PlanOptions {
+    pub(crate) trace: PathBuf,
+    pub(crate) budget: Budget,
+    pub(crate) prefer: Prefer,
+    pub(crate) strategy: Strategy,
+    /// File for the plan.
     pub(crate) out: Option<PathBuf>,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
+    /// Folder for the plan, which may have to be made first, if no file is named.
+    pub(crate) save: Option<PathBuf>,
     pub(crate) json: bool,
+    pub(crate) print_level: PrintLevel,
+    pub(crate) planner: JointConfig,
+    settings: Settings,
+}
+
+impl PlanOptions {
+    /// The machine under a budget.
+    pub(crate) fn machine(&self, budget_bytes: u64) -> Machine {
+        config::planned_machine(&self.settings, budget_bytes)
+    }
+}
+
+impl PlanArgs {
+    /// What the flags and the file come to.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and how to mend it.
+    pub(crate) fn options(&self) -> anyhow::Result<PlanOptions> {
+        let mut settings = self.config.load()?;
+        self.machine.put_into(&mut settings);
+        put(&mut settings.memory, &self.memory);
+        put(&mut settings.prefer, &self.prefer.map(PreferArg::prefer));
+        put(&mut settings.min_size, &self.min_size);
+        put(&mut settings.bucket, &self.bucket);
+        put(&mut settings.reserve, &self.reserve);
+        put(&mut settings.effort, &self.effort);
+        put(&mut settings.strategy, &self.strategy.map(StrategyArg::strategy));
+        put(&mut settings.plan.out, &self.out);
+        let out = settings.plan.out.clone();
+        Ok(PlanOptions {
+            trace: self.trace.clone(),
+            budget: settings.budget().context(NO_BUDGET)?,
+            prefer: settings.prefer().unwrap_or(Prefer::Performance),
+            strategy: settings.strategy.unwrap_or_default(),
+            save: config::save_folder(&settings).filter(|_| out.is_none()),
+            out,
+            json: config::json(&settings),
+            print_level: settings.print_level(),
+            planner: config::planner(&settings),
+            settings,
+        })
+    }
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
     /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not
     #[arg(value_name = "TRACE")]
-    pub(crate) trace: PathBuf,
-    /// Plan for that step, as `plan --out` writes it [default: none, everything stays]
+    trace: PathBuf,
+    /// Plan for that step, as `plan --out` writes it [default: none: everything stays]
     #[arg(long, value_name = "FILE")]
-    pub(crate) plan: Option<PathBuf>,
-    /// Memory budget: 24GiB, plain bytes, or a share of the step's own peak [default: no limit]
+    plan: Option<PathBuf>,
+    /// Memory budget: 24GiB, plain bytes, or a share of the step's own peak [default: none]
     #[arg(long, value_name = "SIZE|PERCENT%", value_parser = memory)]
-    pub(crate) memory: Option<MemoryArg>,
+    memory: Option<Budget>,
     #[command(flatten)]
-    pub(crate) machine: MachineArgs,
+    machine: MachineArgs,
     /// File for the step's timeline, which Perfetto opens
     #[arg(long, value_name = "FILE")]
-    pub(crate) timeline: Option<PathBuf>,
+    timeline: Option<PathBuf>,
     /// File for a page with the step's drawing and what becomes of each tensor
     #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// What is to be simulated.
+#[derive(Debug)]
+pub(crate) struct SimulateOptions {
+    pub(crate) trace: PathBuf,
+    pub(crate) plan: Option<PathBuf>,
+    pub(crate) memory: Option<Budget>,
+    pub(crate) timeline: Option<PathBuf>,
     pub(crate) report: Option<PathBuf>,
-    /// Print one JSON object and nothing else
-    #[arg(long)]
     pub(crate) json: bool,
+    pub(crate) speaks: bool,
+    settings: Settings,
+}
+
+impl SimulateOptions {
+    /// The machine with this much device memory.
+    pub(crate) fn machine(&self, limit_bytes: u64) -> Machine {
+        self.settings.machine_of(limit_bytes)
+    }
+}
+
+impl SimulateArgs {
+    /// What the flags and the file come to.
+    ///
+    /// # Errors
+    /// One line that says what is wrong and how to mend it.
+    pub(crate) fn options(&self) -> anyhow::Result<SimulateOptions> {
+        let mut settings = self.config.load()?;
+        self.machine.put_into(&mut settings);
+        put(&mut settings.memory, &self.memory);
+        put(&mut settings.simulate.plan, &self.plan);
+        put(&mut settings.simulate.timeline, &self.timeline);
+        put(&mut settings.simulate.report, &self.report);
+        let simulate = settings.simulate.clone();
+        Ok(SimulateOptions {
+            trace: self.trace.clone(),
+            plan: simulate.plan,
+            memory: settings.budget(),
+            timeline: simulate.timeline,
+            report: simulate.report,
+            json: config::json(&settings),
+            speaks: config::speaks(&settings),
+            settings,
+        })
+    }
 }
 
 /// The machine that steps are planned for.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct MachineArgs {
-    /// Speed of copies to the host, alone
-    #[arg(long, default_value = "55.3GB/s", value_name = "SIZE/s", value_parser = rate)]
-    link_out: u64,
-    /// Speed of copies from the host, alone
-    #[arg(long, default_value = "55.3GB/s", value_name = "SIZE/s", value_parser = rate)]
-    link_in: u64,
-    /// Speed each way while copies run both ways
-    #[arg(long, default_value = "49.5GB/s", value_name = "SIZE/s", value_parser = rate)]
-    link_both: u64,
-    /// Host memory for swapped blocks [default: no limit]
+pub(super) struct MachineArgs {
+    /// Speed of copies to the host, alone [default: 55.3GB/s]
+    #[arg(long, value_name = "SIZE/s", value_parser = rate)]
+    link_out: Option<u64>,
+    /// Speed of copies from the host, alone [default: 55.3GB/s]
+    #[arg(long, value_name = "SIZE/s", value_parser = rate)]
+    link_in: Option<u64>,
+    /// Speed each way while copies run both ways [default: 49.5GB/s]
+    #[arg(long, value_name = "SIZE/s", value_parser = rate)]
+    link_both: Option<u64>,
+    /// Host memory for swapped blocks [default: no cap]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     host_memory: Option<u64>,
 }
 
 impl MachineArgs {
-    /// The machine with this much device memory.
-    pub(crate) fn machine(&self, limit_bytes: u64) -> Machine {
-        let bytes_per_us = |bytes_per_s: u64| bytes_per_s as f64 / 1e6;
-        Machine {
-            limit_bytes,
-            host_limit_bytes: self.host_memory.unwrap_or(HOST_BYTES_ENDLESS),
-            link: Link {
-                out_bytes_per_us: bytes_per_us(self.link_out),
-                in_bytes_per_us: bytes_per_us(self.link_in),
-                both_bytes_per_us: bytes_per_us(self.link_both),
-            },
-            copy_submit_us: COPY_SUBMIT_US,
-        }
+    pub(super) fn put_into(&self, settings: &mut Settings) {
+        put(&mut settings.link_out, &self.link_out);
+        put(&mut settings.link_in, &self.link_in);
+        put(&mut settings.link_both, &self.link_both);
+        put(&mut settings.host_memory, &self.host_memory);
     }
 }
 
-/// A memory budget.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum MemoryArg {
-    /// In bytes.
-    Bytes(u64),
-    /// In percent of the step's own peak.
-    Percent(f64),
+/// How blocks may leave the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum StrategyArg {
+    /// Without a plan: blocks leave only when there is no room otherwise
+    Keep,
+    /// Planned copies to the host and back
+    Swap,
+    /// Planned dropping and recomputing; copies only for what then remains
+    Recompute,
+    /// Whichever is cheaper, block by block
+    Joint,
+    /// As SmartSwap for Ascend plans it; `policy_v2` in the file of --config says which of its
+    /// generators
+    #[value(name = "smartswap")]
+    SmartSwap,
 }
 
-impl MemoryArg {
-    /// The budget in bytes, for a step that needs `peak_bytes`.
-    pub(crate) fn of_peak(self, peak_bytes: u64) -> u64 {
+impl StrategyArg {
+    pub(super) fn strategy(self) -> Strategy {
         match self {
-            MemoryArg::Bytes(bytes) => bytes,
-            MemoryArg::Percent(percent) => (peak_bytes as f64 * percent / 100.0) as u64,
+            StrategyArg::Keep => Strategy::Keep,
+            StrategyArg::Swap => Strategy::Swap,
+            StrategyArg::Recompute => Strategy::Recompute,
+            StrategyArg::Joint => Strategy::Joint,
+            StrategyArg::SmartSwap => Strategy::SmartSwap,
         }
     }
 }
 
 /// What may leave the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Prefer {
+enum PreferArg {
     /// Activations only; weights and optimizer state too where those cannot reach the budget
     Performance,
     /// Weights and optimizer state too
     Memory,
 }
 
-impl Prefer {
-    pub(crate) fn movable(self) -> Movable {
+impl PreferArg {
+    fn prefer(self) -> Prefer {
         match self {
-            Prefer::Performance => Movable::Activations,
-            Prefer::Memory => Movable::All,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Prefer::Performance => "performance",
-            Prefer::Memory => "memory",
+            PreferArg::Performance => Prefer::Performance,
+            PreferArg::Memory => Prefer::Memory,
         }
     }
 }
 
-/// A share of more than this is a slip of the finger.
-const PERCENT_MAX: f64 = 1000.0;
-
-/// A memory budget: bytes or a share.
-pub(crate) fn memory(text: &str) -> Result<MemoryArg, String> {
-    let Some(share) = text.trim().strip_suffix('%') else {
-        return size(text).map(MemoryArg::Bytes);
-    };
-    match share.trim().parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= PERCENT_MAX => Ok(MemoryArg::Percent(percent)),
-        _ => Err(format!("'{text}' is no share: write 60%, at most {PERCENT_MAX}%")),
-    }
-}
-
-fn effort() -> impl clap::builder::TypedValueParser<Value = u32> {
-    clap::value_parser!(u32).range(1..=100_000)
+pub(super) fn effort() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..=100_000)
 }
 
 fn size_or_none(text: &str) -> Result<u64, String> {
@@ -179,16 +262,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_are_sizes_or_shares() {
-        assert_eq!(memory("2MiB"), Ok(MemoryArg::Bytes(2 << 20)));
-        assert_eq!(memory(" 62.5 %"), Ok(MemoryArg::Percent(62.5)));
-        assert_eq!(MemoryArg::Percent(62.5).of_peak(800), 500);
-        assert_eq!(MemoryArg::Bytes(7).of_peak(800), 7);
-        for wrong in ["%", "0%", "-5%", "nan%", "inf%", "1001%", "x%", "half"] {
-            let error = memory(wrong).unwrap_err();
-            assert!(error.contains(wrong), "{error}");
-        }
-        assert!(memory("0").unwrap_err().contains("more than 0"));
+    fn sizes_may_be_none() {
         assert_eq!((size_or_none("0"), size_or_none("1KiB")), (Ok(0), Ok(1024)));
+        assert!(size_or_none("some").is_err());
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use adaptive::{Decision, Generated, Shortfall, Treatment};
+use adaptive::{Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Treatment};
 use serde::Serialize;
 
 use super::holders::holders;
 use super::step::Step;
-use crate::args::{MemoryArg, PlanArgs, Prefer};
+use crate::args::PlanOptions;
 use crate::report::units;
 
 /// Rows of the table in the terminal: of blocks that leave, and of those that stay.
@@ -17,7 +17,7 @@ const HOLDERS_MAX: usize = 16;
 
 /// Everything that is shown of a plan.
 pub(super) struct Report<'a> {
-    pub(super) args: &'a PlanArgs,
+    pub(super) args: &'a PlanOptions,
     pub(super) step: &'a Step,
     pub(super) budget_bytes: u64,
     pub(super) made: &'a Generated,
@@ -161,9 +161,9 @@ impl Report<'_> {
     /// What was asked for, by name.
     fn request(&self) -> [(&'static str, String); 3] {
         let Report { args, step, budget_bytes, .. } = self;
-        let share = match args.memory {
-            MemoryArg::Percent(percent) => format!("{percent} %"),
-            MemoryArg::Bytes(_) => units::percent(*budget_bytes as f64, step.peak_bytes as f64),
+        let share = match args.budget {
+            Budget::Percent(percent) => format!("{percent} %"),
+            _ => units::percent(*budget_bytes as f64, step.peak_bytes as f64),
         };
         let moves = match self.prefer {
             Prefer::Performance => "activations",
@@ -236,8 +236,10 @@ impl Report<'_> {
         let all = decisions.len();
         let (mut decisions, mut stay): (Vec<&Decision>, Vec<&Decision>) =
             decisions.into_iter().partition(|decision| decision.treatment != Treatment::Keep);
-        decisions.truncate(ROWS_MAX[0]);
-        stay.truncate(ROWS_MAX[1]);
+        if self.args.print_level > PrintLevel::Debug {
+            decisions.truncate(ROWS_MAX[0]);
+            stay.truncate(ROWS_MAX[1]);
+        }
         decisions.extend(stay);
         let hidden = all - decisions.len();
         let mut rows = vec![

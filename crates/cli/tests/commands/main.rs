@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod compare;
+mod config;
 mod device;
 mod doctor;
 mod max_model;

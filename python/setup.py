@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import torch
@@ -47,7 +46,7 @@ def cuda_include_folders() -> list[str] | None:
     """Folders with CUDA's headers; None where PyTorch or the headers are without CUDA."""
     if torch.version.cuda is None:
         return None
-    packages = Path(sysconfig.get_paths()["purelib"]) / "nvidia"
+    packages = Path(torch.__file__).resolve().parents[1] / "nvidia"
     major = torch.version.cuda.partition(".")[0]
     folders = [packages / f"cu{major}" / "include", packages / "cuda_runtime" / "include"]
     folders.append(packages / "cuda_nvcc" / "include")

@@ -304,7 +304,7 @@ def summary() -> str:
     now = stats()
     return (
         f"{now['steps']} steps, {now['stage']}; device peak "
-        f"{format_size(now['reserved']['peak'])} of {format_size(now['limit_bytes'])}; moved out "
+        f"{format_size(now['reserved_bytes']['peak'])} of {format_size(now['limit_bytes'])}; moved out "
         f"{format_size(now['swapped_out_bytes'])}, in {format_size(now['swapped_in_bytes'])}; "
         f"waited {now['stall_us'] / 1e6:.3f} s"
     )

@@ -53,9 +53,9 @@ class UnsupportedOptimizerError(SmartSwapError, TypeError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """A clause that names the known word most like `word`; empty if none is near."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:
         bare = {name.lower().lstrip("-"): name for name in names}
-        found = difflib.get_close_matches(word.lower().lstrip("-"), list(bare), n=1, cutoff=0.5)
+        found = difflib.get_close_matches(word.lower().lstrip("-"), list(bare), n=1, cutoff=0.6)
         close = [bare[name] for name in found]
     return f"; did you mean {close[0]}?" if close else ""

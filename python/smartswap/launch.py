@@ -21,10 +21,13 @@ Program = tuple[types.CodeType, types.ModuleType]
 
 def load_script(path: str, args: Sequence[str]) -> Callable[[], Program]:
     """Prepares to run a file, or the __main__.py of a folder, with `args` behind it."""
-    folder = path if os.path.isdir(path) else os.path.dirname(os.path.realpath(path))
-    file = os.path.join(path, "__main__.py") if os.path.isdir(path) else path
+    is_folder = os.path.isdir(path)
+    folder = os.path.abspath(path) if is_folder else os.path.dirname(os.path.realpath(path))
+    file = os.path.join(path, "__main__.py") if is_folder else path
     if not os.path.isfile(file):
         raise SettingsError(f"there is no script '{file}'")
+    # Python joins them just so, and shows the result in __file__ and in tracebacks.
+    file = os.path.join(os.getcwd(), file.removeprefix("./"))
 
     def load() -> Program:
         sys.argv[:] = [path, *args]

@@ -73,7 +73,13 @@ def _meta_twin(optimizer: Optimizer) -> tuple[Optimizer, list[torch.Tensor]]:
     params: list[torch.Tensor] = []
     twin.param_groups = []
     for group in optimizer.param_groups:
-        metas = [_meta_param(param) for param in group["params"] if param.requires_grad]
+        metas = []
+        for param in (param for param in group["params"] if param.requires_grad):
+            metas.append(_meta_param(param))
+            if param in optimizer.state:
+                # Some make their state when they are made themselves.
+                state = optimizer.state[param]
+                twin.state[metas[-1]] = {key: _meta_entry(state[key]) for key in state}
         params += metas
         plain = {key: _plain(value) for key, value in group.items() if key != "params"}
         plain.update({way: False for way in _SCALAR_WAYS if way in plain})
@@ -86,6 +92,12 @@ def _meta_param(param: torch.Tensor) -> torch.Tensor:
     meta = torch.nn.Parameter(torch.empty_like(local(param).detach(), device="meta"))
     meta.grad = torch.empty_like(meta)
     return meta
+
+
+def _meta_entry(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.clone() if value.dim() == 0 else torch.empty_like(local(value), device="meta")
 
 
 def _plain(value: Any) -> Any:

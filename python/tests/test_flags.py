@@ -1,0 +1,82 @@
+"""Flags of Megatron-style scripts, and the errors where they contradict others."""
+
+import argparse
+
+import pytest
+from smartswap.errors import IncompatibleTorchError, NotBuiltError, SettingsError
+from smartswap.flags import add_arguments, check_arguments
+from smartswap._native import check_torch
+
+
+def parse(*words, **others):
+    args = add_arguments(argparse.ArgumentParser()).parse_args(words)
+    vars(args).update(others)
+    return args
+
+
+def test_values():
+    assert parse("--virtual-optimizer", "6", "5", "all").virtual_optimizer == [6.0, 5.0, "all"]
+    assert parse().virtual_optimizer is None
+    assert parse("--smart-swap").smart_swap
+    assert not parse().adaptive_memory_optimization
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (["--smart-swap"], {"adaptive_recompute_device_size": -1}),
+        (["--virtual-optimizer", "all"], {"pipeline_model_parallel_size": 4}),
+        (["--virtual-optimizer", "6", "5"], {"pipeline_model_parallel_size": 2}),
+        (["--adaptive-memory-optimization"], {"ampipe_degree": 1, "recompute_method": None}),
+    ],
+)
+def test_what_goes_together(words, others):
+    check_arguments(parse(*words, **others))
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "says"),
+    [
+        (["--smart-swap"], {"adaptive_recompute_device_size": 1024}, "adaptive recompute"),
+        (["--smart-swap", "--adaptive-memory-optimization"], {}, "cannot be used together"),
+        (["--virtual-optimizer", "1", "2"], {"pipeline_model_parallel_size": 4}, "2 values for 4"),
+        (["--virtual-optimizer", "-1"], {}, "GiB from 0 up"),
+        (["--virtual-optimizer", "1"], {"optimizer_selection": "fused_ema_adamw"}, "fused_ema"),
+        (["--adaptive-memory-optimization"], {"ampipe_degree": 2}, "ampipe"),
+        (["--adaptive-memory-optimization"], {"recompute_granularity": "full"}, "granularity"),
+        (["--adaptive-memory-optimization"], {"recompute_method": "uniform"}, "method"),
+        (["--adaptive-memory-optimization"], {"recompute_activation_function": True}, "activation"),
+        (["--adaptive-memory-optimization"], {"swap_attention": True}, "swap-attention"),
+        (["--adaptive-memory-optimization"], {"recompute_in_bubble": True}, "bubble"),
+        (["--adaptive-memory-optimization"], {"memory_fragmentation": True}, "fragmentation"),
+        (["--adaptive-memory-optimization"], {"adaptive_recompute_device_swap": True}, "swap"),
+    ],
+)
+def test_contradictions_are_told(words, others, says):
+    with pytest.raises(SettingsError, match=says):
+        check_arguments(parse(*words, **others))
+
+
+def test_bad_budget_is_told(capsys):
+    with pytest.raises(SystemExit):
+        parse("--virtual-optimizer", "most")
+    assert "neither 'all' nor a number of GiB" in capsys.readouterr().err
+
+
+def test_another_torch_is_told():
+    built = {"torch": "2.11.0+cu130", "torch_cuda": "13.0", "cuda": True}
+    check_torch(built, "2.11.0+cu130", "13.0")
+    with pytest.raises(IncompatibleTorchError, match="too old: SmartSwap needs 2.4"):
+        check_torch(built, "2.3.1", None)
+    with pytest.raises(IncompatibleTorchError, match=r"2\.12\.0 is installed; build it again"):
+        check_torch(built, "2.12.0", "13.0")
+    with pytest.raises(IncompatibleTorchError, match="for CUDA 12.8"):
+        check_torch(built, "2.11.0+cu130", "12.8")
+
+
+def test_a_package_that_was_not_built_is_told(monkeypatch, tmp_path):
+    from smartswap import _native
+
+    monkeypatch.setattr(_native, "_BUILD_FILE", tmp_path / "none.json")
+    with pytest.raises(NotBuiltError, match="pip install"):
+        _native.built_for()

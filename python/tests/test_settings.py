@@ -1,0 +1,128 @@
+"""Sizes, settings and ranks: what is accepted, and what the errors say."""
+
+import pytest
+from smartswap.engine import choose_device
+from smartswap.errors import SettingsError, nearest
+from smartswap.ranks import Ranks, free_host_bytes
+from smartswap.settings import Settings
+from smartswap.sizes import format_size, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [
+        ("24GiB", 24 << 30),
+        ("24G", 24 << 30),
+        ("1.5 gib", 3 << 29),
+        ("24GB", 24 * 10**9),
+        ("512MiB", 512 << 20),
+        ("8k", 8192),
+        ("123", 123),
+        (123, 123),
+        (0.5e9, 500_000_000),
+        (".5MiB", 1 << 19),
+        ("9007199254740993", 9007199254740993),
+    ],
+)
+def test_sizes(text, n_bytes):
+    assert parse_size(text) == n_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lots", "24 GiBB", "-1GiB", "0", 0, -5, True, None, [1], "1e3", "9999999999TiB"]
+)
+def test_bad_sizes_say_how_to_write_one(text):
+    with pytest.raises(SettingsError, match=r"24GiB|all that is free"):
+        parse_size(text, "memory")
+
+
+def test_sizes_for_people():
+    assert format_size(512) == "512 B"
+    assert format_size(3 << 29) == "1.50 GiB"
+    assert format_size(64 << 20) == "64.00 MiB"
+
+
+def test_settings_are_checked_and_filled_in():
+    settings = Settings.parse(memory="1GiB", prefer="memory", host_memory=None)
+    assert (settings.memory_bytes, settings.prefer, settings.strategy) == (1 << 30, "memory", "joint")
+    wishes = settings.for_adapter("host", Ranks())
+    assert wishes["memory_bytes"] == 1 << 30
+    assert wishes["device"] == "host"
+    assert "config_file" not in wishes
+
+
+@pytest.mark.parametrize(
+    ("wishes", "says"),
+    [
+        ({"memmory": "1GiB"}, "did you mean memory"),
+        ({"prefer": "speed"}, "performance, memory"),
+        ({"strategy": "swp"}, "did you mean swap"),
+        ({"config": "/no/such.toml"}, "no file"),
+        ({"record": "/no/such/folder/a.json"}, "make it first"),
+        ({"memory": "much"}, "memory: 'much' is not a size"),
+    ],
+)
+def test_bad_settings_say_how_to_mend_them(wishes, says):
+    with pytest.raises(SettingsError, match=says):
+        Settings.parse(**wishes)
+
+
+def test_report_may_not_be_a_file(tmp_path):
+    file = tmp_path / "report"
+    file.write_text("")
+    with pytest.raises(SettingsError, match="name a folder"):
+        Settings.parse(report=str(file))
+
+
+def test_nearest_knows_when_nothing_is_near():
+    assert nearest("--memroy", ["--memory", "--prefer"]) == "; did you mean --memory?"
+    assert nearest("zzzz", ["--memory", "--prefer"]) == ""
+
+
+def test_ranks_share_the_host_memory_of_a_node():
+    names = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
+    ranks = Ranks.read(names)
+    assert ranks == Ranks(9, 16, 1, 8)
+    assert ranks.host_bytes(800, None) == 100
+    assert ranks.host_bytes(0, 1000) == 100
+    assert ranks.host_bytes(0, None) == 0
+    assert Ranks.read({}).host_bytes(0, 1000) == 0
+    assert Ranks.read({}).host_bytes(800, 1000) == 800
+    with pytest.raises(SettingsError, match="LOCAL_RANK is 'x'"):
+        Ranks.read({"LOCAL_RANK": "x"})
+
+
+def test_files_of_ranks_differ():
+    assert Settings.file_of_rank("a/b.json", Ranks(1, 2, 1, 2)) == "a/b.rank1.json"
+    assert Settings.file_of_rank("a/b.json", Ranks()) == "a/b.json"
+
+
+def test_free_host_memory_is_the_smaller_of_system_and_group(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable: 700 kB\n")
+    assert free_host_bytes(tmp_path) == 700 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("512000\n")
+    (group / "memory.current").write_text("12000\n")
+    assert free_host_bytes(tmp_path) == 500_000
+    (group / "memory.max").write_text("max\n")
+    assert free_host_bytes(tmp_path) == 700 * 1024
+    assert free_host_bytes(tmp_path / "nowhere") is None
+
+
+def test_devices():
+    assert choose_device("cpu", Ranks()) == "host"
+    assert choose_device("cuda", Ranks(local_rank=3)) == "cuda:3"
+    assert choose_device("npu:1", Ranks(local_rank=3)) == "npu:1"
+    for wish in ("tpu", "cuda:x", ""):
+        with pytest.raises(SettingsError, match="device is host"):
+            choose_device(wish, Ranks())
+
+
+def test_blocks_that_move_are_bounded_from_below():
+    assert Settings().moving_bytes(64 << 30) == 8 << 20
+    assert Settings().moving_bytes(64 << 20) == 128 << 10
+    assert Settings().moving_bytes(1 << 20) == 64 << 10
+    assert Settings(min_block_bytes=5 << 20).moving_bytes(64 << 30) == 5 << 20
+    assert Settings(config="a.toml").moving_bytes(64 << 30) == 64 << 10

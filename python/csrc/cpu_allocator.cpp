@@ -33,7 +33,7 @@ class CpuAllocator final : public c10::Allocator {
     if (in_forked_child() || !attached().active.load(std::memory_order_relaxed)) {
       return before->allocate(size_bytes);
     }
-    observer::raise_pending();
+    observer::before_allocation(size_bytes);
     if (size_bytes == 0) {
       return {nullptr, nullptr, &delete_memory, device};
     }

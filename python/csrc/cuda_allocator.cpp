@@ -316,7 +316,7 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   void* take(size_t size_bytes, cudaStream_t stream) {
-    observer::raise_pending();
+    observer::before_allocation(size_bytes);
     void* memory = smartswap_allocate(size_bytes, handle_of(stream));
     if (memory == nullptr) {
       fail(size_bytes);

@@ -101,6 +101,7 @@ void step() {
   py::gil_scoped_release released;
   observer::step_ended();
   check(smartswap_step());
+  observer::sleep_if_calm();
 }
 
 py::dict bytes_dict(const smartswap_bytes& bytes) {

@@ -1,6 +1,8 @@
 // The dispatcher observer: begin, touches and end for every operator, by at::RecordFunction.
 #include "observer.h"
 
+#include <Python.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/grad_mode.h>
@@ -12,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -98,6 +101,14 @@ Thread& thread() {
 
 std::atomic<bool> step_has_begun{false};
 std::optional<at::CallbackHandle> handle;
+
+// Nobody watches: the model fits.
+std::atomic<bool> asleep{false};
+// Counts the times that it woke, and those of them after which every running operator was known
+// again to be watched.
+std::atomic<uint64_t> wakings{0};
+std::atomic<uint64_t> settled{0};
+std::mutex waking;
 
 const Operator* find(Thread& own, const at::RecordFunction& fn) {
   // An operator's name lies in its schema, so each overload has a place of its own.
@@ -187,7 +198,52 @@ void note_failure(Thread& own, const Operator& op, int code) {
   }
 }
 
+// Every operator that began before the last waking has ended.
+void settle(uint64_t waking_number) {
+  uint64_t before = waking_number - 1;
+  if (wakings.load() == waking_number && settled.compare_exchange_strong(before, waking_number)) {
+    smartswap_awake();
+  }
+}
+
+// The interpreter's main loop runs this between two steps of Python code, so outside operators.
+int settle_from_python(void* number) {
+  settle(reinterpret_cast<uintptr_t>(number));
+  return 0;
+}
+
+// A thread that wakes the engine inside a backward pass is done with its operator when the next
+// node begins.
+thread_local uint64_t woken_here = 0;
+
+std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
+  if (C10_UNLIKELY(woken_here != 0)) {
+    settle(woken_here);
+    woken_here = 0;
+  }
+  return nullptr;
+}
+
+// The operator that allocates now, and maybe those of other threads, began unwatched. Nothing
+// may be sent away until they have ended.
+void wake() {
+  const std::lock_guard<std::mutex> guard(waking);
+  if (!asleep.load()) {
+    return;
+  }
+  check(smartswap_wake());
+  const uint64_t number = wakings.fetch_add(1) + 1;
+  settled.store(number - 1);
+  woken_here = number;
+  install();
+  asleep.store(false);
+  Py_AddPendingCall(&settle_from_python, reinterpret_cast<void*>(static_cast<uintptr_t>(number)));
+}
+
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    return on_node(fn);
+  }
   if (!attached().active.load(std::memory_order_relaxed) || in_forked_child() ||
       at::in_parallel_region()) {
     return nullptr;
@@ -220,6 +276,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    return;
+  }
   Thread& own = thread();
   // Operators that began before the observer did, or while it looked away, are not known.
   if (own.running.empty() || in_forked_child() || at::in_parallel_region() ||
@@ -249,7 +308,9 @@ void install() {
   handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
                                      .needsInputs(true)
                                      .needsOutputs(true)
-                                     .scopes({at::RecordScope::FUNCTION}));
+                                     .scopes(
+                                         {at::RecordScope::FUNCTION,
+                                          at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 void remove() {
@@ -281,7 +342,19 @@ void end() {
   check(smartswap_end());
 }
 
-void raise_pending() {
+void sleep_if_calm() {
+  if (!asleep.load(std::memory_order_relaxed) && smartswap_may_sleep() != 0) {
+    remove();
+    check(smartswap_sleep());
+    asleep.store(true);
+  }
+}
+
+void before_allocation(uint64_t size_bytes) {
+  if (C10_UNLIKELY(asleep.load(std::memory_order_relaxed)) &&
+      smartswap_should_wake(size_bytes) != 0) {
+    wake();
+  }
   Thread& own = thread();
   if (C10_UNLIKELY(own.pending_code != SMARTSWAP_OK)) {
     const int code = own.pending_code;

@@ -32,8 +32,12 @@ void begin(const char* name);
 void touch(const at::Tensor& tensor, smartswap_access access);
 void end();
 
-// Throws what went wrong when the running operator's inputs were brought back. Callbacks cannot
-// throw, so the operator's next allocation does.
-void raise_pending();
+// Stops watching if the engine needs nothing but allocations: the model fits with room to spare.
+// Call it after a step.
+void sleep_if_calm();
+
+// Call it before each allocation. Watches again if the memory might become short. Throws what
+// went wrong when the running operator's inputs were brought back: callbacks cannot throw.
+void before_allocation(uint64_t size_bytes);
 
 }  // namespace smartswap::observer

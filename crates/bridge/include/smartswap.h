@@ -153,6 +153,24 @@ uint32_t smartswap_depth(void);
 /* Ends the training step: call it after each optimizer step, outside any op. */
 int smartswap_step(void);
 
+/* ---- Sleeping ---------------------------------------------------------------------------- */
+
+/* While a model fits with room to spare, nobody needs to say what ops use. A front end may then
+ * stop calling begin, touch and end: it asks smartswap_may_sleep after a step, and while asleep
+ * asks smartswap_should_wake before each allocation. */
+
+/* 1 if the steps fit and go as planned without any moves, else 0. */
+int smartswap_may_sleep(void);
+/* No ops are told of from now on. Steps are only counted. */
+int smartswap_sleep(void);
+/* 1 if `size_bytes` more would bring a sleeping engine near its cap: wake it first. */
+int smartswap_should_wake(uint64_t size_bytes);
+/* Ops are told of again from now on. Blocks stay until an op touches them; and until
+ * smartswap_awake nothing is sent away at all, since an op may be running that nobody told of. */
+int smartswap_wake(void);
+/* Every op that runs now has been told of. */
+int smartswap_awake(void);
+
 /* ---- What it did ------------------------------------------------------------------------- */
 
 /* One counter of bytes. */

@@ -1,11 +1,11 @@
 //! The engine of the process: one at a time, with its loop, its blocks and its streams.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, BlockId, Bytes, Engine, FinishedStep, OpName, Plan, Session, StreamId, Trace,
+    AccessMode, BlockId, Bytes, Engine, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
     save_trace,
 };
 
@@ -24,6 +24,8 @@ pub(crate) struct Context {
     course: Mutex<Course>,
     /// By the driver's handle.
     streams: Mutex<BTreeMap<u64, StreamId>>,
+    /// Nobody tells of ops: the model fits.
+    asleep: AtomicBool,
 }
 
 /// What changes from step to step.
@@ -74,6 +76,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         settings,
         course: Mutex::new(course),
         streams: Mutex::default(),
+        asleep: AtomicBool::new(false),
     }));
     GENERATION.fetch_add(1, Ordering::Release);
     Ok(())
@@ -119,7 +122,7 @@ impl Context {
     /// where no op says so.
     pub(crate) fn keep(&self, id: BlockId, size_bytes: u64) -> Result<u64, Failure> {
         let start = self.engine.address(id)?.0;
-        let is_large = size_bytes >= self.settings.engine.pool.swap_threshold_bytes;
+        let is_large = self.is_large(size_bytes);
         if is_large {
             self.engine.hold_until_touched(id)?;
         }
@@ -174,6 +177,9 @@ impl Context {
         let mut course = self.course();
         course.totals.keep_peaks(&self.engine.memory_stats()?);
         course.totals.steps += 1;
+        if self.is_asleep() {
+            return Ok(());
+        }
         let finished = course.session.end_step()?;
         self.note(&mut course, &finished)
     }
@@ -189,6 +195,48 @@ impl Context {
             }
         }
         Ok(())
+    }
+
+    /// Whether steps need nothing of the engine but memory.
+    pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
+        let course = self.course();
+        let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
+        let calm = course.session.stage() == Stage::Stable && !moves;
+        // The last step's peak; the running one has only begun.
+        Ok(calm && course.totals.last_resident_bytes < self.wake_bytes())
+    }
+
+    /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
+    /// running then.
+    fn wake_bytes(&self) -> u64 {
+        self.settings.machine.limit_bytes / 10 * 8
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
+        if !self.is_asleep() || !self.is_large(size_bytes) {
+            return Ok(false);
+        }
+        let active_bytes = self.engine.memory_stats()?.active_bytes.current;
+        Ok(active_bytes + size_bytes > self.wake_bytes())
+    }
+
+    pub(crate) fn wake(&self) -> Result<(), Failure> {
+        self.engine.allow_rescue(false)?;
+        self.engine.hold_all_until_touched()?;
+        self.asleep.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn is_large(&self, size_bytes: u64) -> bool {
+        size_bytes >= self.settings.engine.pool.swap_threshold_bytes
     }
 
     /// Waits for the device and takes in what steps still owe.

@@ -5,9 +5,11 @@ mod memory;
 mod ops;
 mod pluggable;
 mod results;
+mod sleeping;
 
 pub use engine::*;
 pub use memory::*;
 pub use ops::*;
 pub use pluggable::*;
 pub use results::*;
+pub use sleeping::*;

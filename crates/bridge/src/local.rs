@@ -147,6 +147,8 @@ impl Local {
         let inside = self.stream == Some(stream);
         let id = if inside {
             self.stack.allocate(size_bytes, self.name)?
+        } else if self.context.is_asleep() {
+            self.context.engine.allocate_aside(size_bytes, "", stream)?
         } else {
             self.context.engine.allocate_on(size_bytes, "", stream)?
         };

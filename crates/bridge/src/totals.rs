@@ -15,6 +15,8 @@ pub(crate) struct Totals {
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
+    /// The most that was resident in the last step that reported.
+    pub(crate) last_resident_bytes: u64,
     /// The highest since they were reset, up to the last step's end.
     peaks: [u64; 4],
 }
@@ -30,6 +32,7 @@ impl Totals {
         self.host_waits += counters.host_waits;
         self.stall_us += counters.stall_us;
         self.last_step_us = finished.report.device_us;
+        self.last_resident_bytes = finished.report.resident_bytes_peak;
     }
 
     /// Keeps the peaks of a step that ends: the engine starts them anew.

@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) resident_bytes: u64,
     /// A wrapper of the driver wants to be told what ops use.
     pub(crate) notes_accesses: bool,
+    /// Allocations that find no memory may send others away.
+    pub(crate) may_rescue: bool,
     /// Reports name the copies of their step.
     pub(crate) logs_moves: bool,
     /// Why nothing can be swapped on this device; `None` where it can.
@@ -109,6 +111,7 @@ impl Core {
             moving: false,
             resident_bytes: 0,
             notes_accesses,
+            may_rescue: true,
             logs_moves: false,
             unswappable,
         })
@@ -247,6 +250,18 @@ impl Core {
         entry.hold = hold;
         let place = entry.place;
         self.record_held(place, hold != Hold::No);
+        Ok(())
+    }
+
+    pub(crate) fn hold_all_until_touched(&mut self) -> Result<(), Error> {
+        let free = |entry: &&Entry| entry.hold == Hold::No;
+        let ids: Vec<BlockId> =
+            self.entries.iter().flatten().filter(free).map(|entry| entry.id).collect();
+        for id in ids {
+            if self.memory.pool.is_swappable(id) {
+                self.hold(id, Hold::UntilTouched)?;
+            }
+        }
         Ok(())
     }
 

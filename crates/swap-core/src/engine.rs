@@ -151,6 +151,23 @@ impl Engine {
         self.shared.lock()?.allocate(size_bytes, name, stream, Asker::Nobody)
     }
 
+    /// As [`allocate_on`](Engine::allocate_on), for a block that is no part of the running step.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Engine::allocate).
+    pub fn allocate_aside(
+        &self,
+        size_bytes: u64,
+        name: &str,
+        stream: StreamId,
+    ) -> Result<BlockId, Error> {
+        let mut core = self.shared.lock()?;
+        let block = core.allocate(size_bytes, name, stream, Asker::Aside)?;
+        // Nobody's op holds it.
+        core.entry_mut(block)?.pins -= 1;
+        Ok(block)
+    }
+
     /// Takes host memory that the device addresses directly, for use on `stream`. It is none of
     /// the cap's and never moves.
     ///
@@ -191,6 +208,24 @@ impl Engine {
     /// [`Error::Freed`].
     pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
         self.shared.lock()?.hold(block, Hold::UntilTouched)
+    }
+
+    /// As [`hold_until_touched`](Engine::hold_until_touched), for all blocks that may leave now:
+    /// ops may be using them that the engine was not told of.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn hold_all_until_touched(&self) -> Result<(), Error> {
+        self.shared.lock()?.hold_all_until_touched()
+    }
+
+    /// Whether an allocation that finds no memory may send others away. If not, it fails.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn allow_rescue(&self, allowed: bool) -> Result<(), Error> {
+        self.shared.lock()?.may_rescue = allowed;
+        Ok(())
     }
 
     /// Makes known that work on `stream` uses the block besides its ops: when it leaves or is

@@ -21,7 +21,8 @@ impl Core {
         evicted: &mut bool,
     ) -> Result<(), Error> {
         let mut host_full = false;
-        for id in self.victims() {
+        let victims = if self.may_rescue { self.victims() } else { Vec::new() };
+        for id in victims {
             let left = self.swap_out(id)?;
             host_full |= !left;
             let left = left || self.discard_instead(id)?;

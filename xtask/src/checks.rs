@@ -16,7 +16,8 @@ pub(crate) enum Tests {
     Skip,
 }
 
-/// All tests, those of the documentation among them, then those that need planted bugs.
+/// All tests, those of the documentation among them, then those that need planted bugs or
+/// another build.
 pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
     // A change is judged by the same random cases each time; `cargo test` alone draws others.
     let _seed = shell.push_env("PROPTEST_RNG_SEED", "1");
@@ -30,6 +31,8 @@ pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
     if !planted.is_empty() {
         cmd!(shell, "cargo test --locked {planted...} --features {PLANTED}").run()?;
     }
+    // Plans are the same to the byte in other builds: by the checksums that the run above has met.
+    cmd!(shell, "cargo test --release --locked -p policy --test determinism").run()?;
     Ok(())
 }
 

@@ -10,8 +10,9 @@
 //! what is above the limit. The program minimizes the time of waits and replays.
 //!
 //! Every steady step under a plan is a solution, so its added time is at least the optimum. The
-//! bound must not be above the optimum either: then each window that it adds up is one that the
-//! program has, too, and the bound is proven without a plan. So, in added time,
+//! bound must not be above the optimum either: then all that it adds up is in the program, too, and
+//! it holds whatever the plan. One wait serves both directions: what must be back when it ends and
+//! what may leave when it begins. So, in added time,
 //!
 //! ```text
 //!   bound <= optimum of the program <= any plan that goes to plan, once it is steady

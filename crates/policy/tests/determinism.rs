@@ -1,8 +1,8 @@
 //! Promise: the same trace and settings give the same plan, to the byte: in each run, on any number
 //! of threads at once, and in builds of every kind.
 //!
-//! The checksums of the plans lie in `data/plan-checksums.txt`; `cargo xtask test` runs this test in
-//! the test build and in the release build. When the planner has been changed on purpose,
+//! The checksums of the plans lie in `data/plan-checksums.txt`; `cargo xtask test` runs this test
+//! in the test build and in the release build. When the planner has been changed on purpose,
 //! `UPDATE_CHECKSUMS=1 cargo test -p policy --test determinism` writes them anew.
 
 use std::path::Path;

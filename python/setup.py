@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -46,10 +47,10 @@ def cuda_include_folders() -> list[str] | None:
     """Folders with CUDA's headers; None where PyTorch or the headers are without CUDA."""
     if torch.version.cuda is None:
         return None
-    packages = Path(torch.__file__).resolve().parents[1] / "nvidia"
     major = torch.version.cuda.partition(".")[0]
-    folders = [packages / f"cu{major}" / "include", packages / "cuda_runtime" / "include"]
-    folders.append(packages / "cuda_nvcc" / "include")
+    sites = dict.fromkeys([Path(torch.__file__).parents[1], Path(sysconfig.get_paths()["purelib"])])
+    names = (f"cu{major}", "cuda_runtime", "cuda_nvcc")
+    folders = [site / "nvidia" / name / "include" for site in sites for name in names]
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(name):
             folders.insert(0, Path(os.environ[name]) / "include")

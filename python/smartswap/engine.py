@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import logging
 import os
@@ -52,7 +53,6 @@ class _Open:
 
     settings: Settings
     ranks: Ranks
-    process: int
     ends: StepEnds
     chunks: ChunkedOps
     pointers: RawPointers
@@ -153,6 +153,10 @@ def open_with(settings: Settings) -> None:
     device = choose_device(settings.device, ranks)
     adapter = _native.adapter()
     if adapter.is_open():
+        # One that was disabled while tensors of it lived; they may be gone by now.
+        gc.collect()
+        adapter.close()
+    if adapter.is_open():
         raise AlreadyEnabledError(
             "tensors of an earlier SmartSwap engine live on in this process, and it has one "
             "engine: delete them first, or start a new process"
@@ -177,7 +181,6 @@ def _assemble(adapter: Any, settings: Settings, ranks: Ranks) -> _Open:
     opened = _Open(
         settings=settings,
         ranks=ranks,
-        process=os.getpid(),
         ends=StepEnds(adapter.step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=RawPointers(adapter, settings.moving_bytes(limit_bytes)),
@@ -192,7 +195,7 @@ def _assemble(adapter: Any, settings: Settings, ranks: Ranks) -> _Open:
 
 def is_enabled() -> bool:
     """Whether the engine of this process is open."""
-    return _open is not None and _open.process == os.getpid()
+    return _open is not None
 
 
 def _engine() -> Any:
@@ -284,6 +287,19 @@ def beside_step() -> Iterator[None]:
         yield
     finally:
         adapter.set_aside(_AUTOMATIC)
+
+
+def _forget_after_fork() -> None:
+    """A forked child has no engine: its threads stayed with the parent."""
+    global _open
+    opened, _open = _open, None
+    if opened is not None:
+        opened.ends.remove()
+        opened.pointers.remove()
+        opened.chunks.remove()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _report_folder(opened: _Open) -> str:

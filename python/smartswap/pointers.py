@@ -26,17 +26,24 @@ _COMPARERS = (
     "torch.nn",
     "torch.optim",
     "torch.serialization",
+    "torch.storage",
     "transformers",
 )
-_READ, _READ_WRITE = 0, 2
+_READ, _WRITE, _READ_WRITE = 0, 1, 2
 _MISSING = object()
 _storage_data_ptr = torch.UntypedStorage.data_ptr
+
+
+def _storage_of(value: Any) -> torch.UntypedStorage:
+    if isinstance(value, torch.Tensor):
+        return value.untyped_storage()
+    return value if isinstance(value, torch.UntypedStorage) else value._untyped_storage
 
 
 def storage_address(value: Any) -> tuple[int, int]:
     """The address and size in bytes of the memory under a tensor or storage; 0, 0 for none."""
     try:
-        storage = value if isinstance(value, torch.UntypedStorage) else value.untyped_storage()
+        storage = _storage_of(value)
         if storage.device.type == "meta":
             return 0, 0
         return _storage_data_ptr(storage), storage.nbytes()
@@ -79,6 +86,7 @@ class RawPointers:
             for name in ("__getitem__", "__setitem__", "tolist", "_write_file"):
                 self._replace(owner, name, lambda function, name=name: self._as_op(function, name))
         self._replace(torch._C.PyTorchFileWriter, "write_record", self._writing)
+        self._replace(torch._C.PyTorchFileReader, "get_storage_from_record", self._reading)
 
     def remove(self) -> None:
         """Watches no more. Memory that is held stays so until it is freed."""
@@ -148,20 +156,26 @@ class RawPointers:
 
         return run
 
+    def _reading(self, function: Callable[..., Any]) -> Any:
+        """A reader of records, which fills memory that it allocates itself."""
+
+        def run(reader: Any, *args: Any, **kwargs: Any) -> Any:
+            self._adapter.begin("smartswap::read_record")
+            try:
+                result = function(reader, *args, **kwargs)
+                self._adapter.touch(result, _WRITE)
+                return result
+            finally:
+                self._adapter.end()
+
+        return run
+
     def _view_of_moving(self, value: Any) -> torch.Tensor | None:
         """A tensor over memory that the engine may move; None for everything else."""
-        if isinstance(value, torch.Tensor):
-            storage = None
-            view = value
-        else:
-            storage = getattr(value, "_untyped_storage", value)
-            view = None
-            if not isinstance(storage, torch.UntypedStorage):
-                return None
-        address, size_bytes = storage_address(view if storage is None else storage)
+        address, size_bytes = storage_address(value)
         if size_bytes < self._least_bytes or not address or self._adapter.find(address) is None:
             return None
-        if view is None:
-            view = torch.empty(0, dtype=torch.uint8, device=storage.device)
-            view.set_(storage)
-        return view
+        if isinstance(value, torch.Tensor):
+            return value
+        storage = _storage_of(value)
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

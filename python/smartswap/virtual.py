@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import types
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
@@ -90,11 +90,19 @@ class VirtualState:
         allocate: Allocate,
         is_placed: Callable[[torch.Tensor], bool],
     ) -> None:
-        self.optimizer = optimizer
+        # The optimizer owns this; a cycle would keep its state alive longer than it lives.
+        self._optimizer = weakref.ref(optimizer)
         self.plan = StatePlan(predict_sizes(optimizer), budget_bytes)
         self._masters: list[torch.Tensor] = []
         self._allocate = allocate
         self._is_placed = is_placed
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        optimizer = self._optimizer()
+        assert optimizer is not None, "the optimizer owns its virtual state"
+        return optimizer
 
     def add_master_weights(self) -> None:
         """Plans for the optimizer's fp32 parameters as well, before `install`."""
@@ -109,10 +117,23 @@ class VirtualState:
         self.adopt()
         optimizer = self.optimizer
         if hasattr(optimizer, "_init_group"):
-            optimizer._init_group = self._around_init(optimizer._init_group)
+            optimizer._init_group = self._around_init(self._unbound("_init_group"))
         if isinstance(optimizer, SGD) or not hasattr(optimizer, "_init_group"):
-            optimizer.step = self._around_step(optimizer.step)
+            optimizer.step = self._around_step(self._unbound("step"))
         optimizer.register_load_state_dict_pre_hook(self._before_load)
+
+    def _unbound(self, name: str) -> Callable[..., Any]:
+        """A method of the optimizer that does not keep the optimizer alive."""
+        own = self.optimizer.__dict__.get(name)
+        if own is not None:
+            return own
+        method = getattr(type(self.optimizer), name)
+
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return method(self.optimizer, *args, **kwargs)
+
+        return call
 
     @torch.no_grad()
     def adopt(self) -> None:
@@ -166,7 +187,7 @@ class VirtualState:
         key = "momentum_buffer" if is_sgd else None
 
         @functools.wraps(step)
-        def run(_: Any, *args: Any, closure: Any = None) -> Any:
+        def run(*args: Any, closure: Any = None) -> Any:
             args = args or (() if closure is None else (closure,))
             groups = self.optimizer.param_groups
             if is_sgd:
@@ -179,8 +200,9 @@ class VirtualState:
             self.adopt()
             return result
 
-        # Schedulers want a method that they can bind themselves.
-        return types.MethodType(run, self.optimizer)
+        # Schedulers take the function out of what they think is a method, and bind it themselves.
+        run.__func__ = lambda _, *args, **kwargs: run(*args, **kwargs)
+        return run
 
     def _lacks_state(self, group: dict[str, Any], key: str | None) -> bool:
         states = self.optimizer.state

@@ -1,7 +1,9 @@
 """The virtual optimizer over memory that only notes what was asked of it."""
 
 import copy
+import gc
 import io
+import weakref
 
 import pytest
 import torch
@@ -286,6 +288,19 @@ def test_other_optimizers():
         predict_sizes(torch.optim.LBFGS(parameters()))
     with pytest.raises(UnsupportedOptimizerError, match="SparseAdam"):
         predict_sizes(torch.optim.SparseAdam(parameters()))
+
+
+def test_the_optimizer_dies_with_its_last_name():
+    optimizer = optimizer_of("SGD", {"momentum": 0.9})
+    virtual(optimizer, Host())
+    run(optimizer)
+    watch = weakref.ref(optimizer)
+    gc.disable()
+    try:
+        del optimizer
+        assert watch() is None
+    finally:
+        gc.enable()
 
 
 def test_prediction_makes_nothing_on_the_device():

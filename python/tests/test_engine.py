@@ -1,0 +1,317 @@
+"""The whole package on PyTorch for the CPU, where the engine drives a software device.
+
+Each test is a process of its own: the engine is opened before the first large tensor.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from smartswap import _native
+from smartswap.errors import NotBuiltError
+
+try:
+    _native.built_for()
+except NotBuiltError:
+    pytest.skip("the compiled part of the package is not built", allow_module_level=True)
+
+START = """
+import copy, ctypes, gc, io, os, pickle, sys, torch, smartswap
+MIB = 1 << 20
+def values(seed, size=MIB):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+"""
+
+
+def python(*words, cwd=None):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def run(tmp_path, text, *words):
+    script = tmp_path / "script.py"
+    script.write_text(START + textwrap.dedent(text))
+    done = python(*words, script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_memory_that_is_away_is_read_right_by_those_beside_operators(tmp_path):
+    """Twice as many tensors as fit; each way out of PyTorch meets one that is away."""
+    text = """
+        smartswap.enable("32MiB", device="host", min_block="1MiB")
+        expected = [float(values(seed).double().sum()) for seed in range(16)]
+        def fresh():
+            return [values(seed) for seed in range(16)]
+        tensors = fresh()
+        smartswap.step()
+        assert smartswap.stats()["swapped_out_bytes"] >= 24 * MIB
+        numpy = tensors[0].numpy()
+        assert float(numpy.astype("float64").sum()) - expected[0] < 1e-6
+        assert torch.equal(torch.from_dlpack(tensors[1].__dlpack__()), values(1))
+        address = tensors[2].data_ptr()
+        assert (ctypes.c_float * 4).from_address(address)[3] == values(2)[3].item()
+        tensors[3].untyped_storage().data_ptr()
+        assert sum(t.double().sum().item() for t in tensors[4:]) - sum(expected[4:]) < 1e-6
+        # What was held is still there, although all others came and went.
+        assert (ctypes.c_float * 4).from_address(address)[3] == values(2)[3].item()
+        assert float(numpy.astype("float64").sum()) - expected[0] < 1e-6
+        del numpy
+        tensors = fresh()
+        assert tensors[5].tolist()[:9] == values(5)[:9].tolist()
+        assert tensors[6].untyped_storage()[0] == values(6).untyped_storage()[0]
+        assert torch.equal(copy.deepcopy(tensors[7]), values(7))
+        assert torch.equal(pickle.loads(pickle.dumps(tensors[8])), values(8))
+        assert repr(tensors[9]) == repr(values(9))
+        print(smartswap.stats()["reserved_bytes"]["peak"] <= 32 * MIB)
+    """
+    assert run(tmp_path, text) == "True\n"
+
+
+def test_saving_holds_nothing(tmp_path):
+    """A checkpoint larger than the cap is written, and everything can still move after it."""
+    text = """
+        smartswap.enable("32MiB", device="host", min_block="1MiB")
+        tensors = {str(seed): values(seed) for seed in range(16)}
+        for _ in range(2):
+            torch.save(tensors, "saved.pt")
+            assert all(torch.equal(tensors[str(seed)], values(seed)) for seed in range(16))
+            smartswap.step()
+            assert smartswap.stats()["swapped_in_bytes"] >= 32 * MIB
+        few = {str(seed): tensors[str(seed)] for seed in range(4)}
+        torch.save(few, "old.pt", _use_new_zipfile_serialization=False)
+        del tensors, few
+        for name, count in (("saved.pt", 16), ("old.pt", 4)):
+            loaded = torch.load(name)
+            assert all(torch.equal(loaded[str(seed)], values(seed)) for seed in range(count))
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+def test_swapped_tensors_do_what_tensors_do(tmp_path):
+    text = """
+        smartswap.enable("16MiB", device="host", host_memory="256MiB")
+        start = smartswap.stats()["reserved_bytes"]["peak"]
+        large = smartswap.empty_with_swapped_memory((8, MIB))
+        assert smartswap.stats()["reserved_bytes"]["peak"] == start
+        assert large.shape == (8, MIB) and large.is_contiguous() and large.dtype == torch.float32
+        source = values(1)
+        tensor = smartswap.empty_with_swapped_memory(MIB, torch.float32)
+        assert tensor.copy_(source) is tensor
+        is_swap = smartswap.is_swap_tensor
+        assert is_swap(tensor) and is_swap(tensor.detach()) and is_swap(tensor[5:9])
+        assert is_swap(tensor.view(2, -1).data)
+        assert not is_swap(source) and not is_swap(tensor.clone()) and not is_swap(3)
+        assert not is_swap(torch.empty(2, device="meta")) and not is_swap(tensor + 1)
+        for made in (tensor.cpu(), tensor.clone(), tensor.detach(), copy.deepcopy(tensor)):
+            assert torch.equal(made, source)
+        assert repr(tensor) == repr(source)
+        assert torch.equal((tensor * 2).add_(1), source * 2 + 1)
+        module = torch.nn.Module()
+        module.register_buffer("moment", tensor)
+        torch.save(module.state_dict(), "saved.pt")
+        assert torch.equal(torch.load("saved.pt")["moment"], source)
+        tensor.zero_()
+        module.load_state_dict(torch.load("saved.pt"))
+        assert torch.equal(tensor, source) and is_swap(module.moment)
+        assert smartswap.empty_with_swapped_memory((2, 0)).shape == (2, 0)
+        assert smartswap.empty_with_swapped_memory(7, torch.bfloat16).dtype == torch.bfloat16
+        try:
+            smartswap.empty_with_swapped_memory((512 * MIB,))
+        except RuntimeError as error:
+            print(type(error).__name__)
+        print(float(tensor.sum()) == float(source.sum()))
+    """
+    assert run(tmp_path, text).endswith("True\n")
+
+
+VIRTUAL = """
+    def train(how, budget, resume):
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(512, 512) for _ in range(6)]
+        model = torch.nn.Sequential(*layers)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **how)
+        if budget is not None:
+            smartswap.virtual_optimizer(optimizer, budget)
+        for step in range(6):
+            if step == 3 and resume:
+                torch.save(optimizer.state_dict(), "optimizer.pt")
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **how)
+                if budget is not None:
+                    smartswap.virtual_optimizer(optimizer, budget)
+                optimizer.load_state_dict(torch.load("optimizer.pt"))
+            model(values(step, 512).view(1, -1)).pow(2).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, optimizer
+    def placed(optimizer):
+        return sum(
+            value.nbytes
+            for state in optimizer.state.values()
+            for value in state.values()
+            if smartswap.is_swap_tensor(value)
+        )
+"""
+
+
+def test_virtual_optimizer_gives_the_same_bits_and_saves_the_device(tmp_path):
+    text = VIRTUAL + """
+    plain = [train(how, None, False) for how in ({"fused": True}, {"foreach": True})]
+    peaks = []
+    for budget in (None, "all", 0.005):
+        smartswap.enable("128MiB", device="host", host_memory="256MiB")
+        for how, (expected, _) in zip(({"fused": True}, {"foreach": True}), plain):
+            smartswap.reset_peaks()
+            model, optimizer = train(how, budget, True)
+            for one, other in zip(model.parameters(), expected.parameters()):
+                assert torch.equal(one, other)
+            if budget == "all":
+                assert placed(optimizer) == 2 * sum(p.nbytes for p in model.parameters())
+            if budget == 0.005:
+                assert 4 * MIB < placed(optimizer) <= 0.005 * 1024 * MIB
+        peaks.append(smartswap.stats()["requested_bytes"]["peak"])
+        del model, optimizer, one
+        gc.collect()
+        smartswap.disable()
+    # Twelve MiB of moments, less what is saved elsewhere.
+    assert peaks[1] <= peaks[0] - 11 * MIB, peaks
+    assert peaks[2] <= peaks[0] - 4 * MIB, peaks
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+def test_enable_and_disable(tmp_path):
+    text = """
+        before = (torch._foreach_add_, torch.Tensor.data_ptr, torch.Tensor.numpy)
+        with smartswap.swapping(memory="64MiB", device="host"):
+            assert smartswap.is_enabled()
+            kept = values(1)
+            try:
+                smartswap.enable("64MiB")
+            except smartswap.SmartSwapError as error:
+                print(error)
+            assert smartswap.explain()
+        assert not smartswap.is_enabled()
+        assert torch.equal(kept, values(1))
+        assert before == (torch._foreach_add_, torch.Tensor.data_ptr, torch.Tensor.numpy)
+        try:
+            smartswap.stats()
+        except smartswap.SmartSwapError as error:
+            print(error)
+        del kept
+        smartswap.enable("32MiB", device="host")
+        print(smartswap.stats()["limit_bytes"] == 32 * MIB)
+    """
+    told = run(tmp_path, text).splitlines()
+    assert "disable() first" in told[0]
+    assert "call smartswap.enable" in told[1]
+    assert told[2] == "True"
+
+
+def test_functions_that_use_addresses_run_as_one_op(tmp_path):
+    text = """
+        from smartswap.pointers import _storage_data_ptr
+        def floats(tensor):
+            address = _storage_data_ptr(tensor.untyped_storage())
+            return (ctypes.c_float * tensor.numel()).from_address(address)
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x, others):
+                context.save_for_backward(x)
+                context.factor = others["factor"]
+                y = torch.empty_like(x)
+                floats(y)[:] = [2 * value for value in floats(x)]
+                return y
+            @staticmethod
+            def backward(context, gradient):
+                x, = context.saved_tensors
+                result = torch.empty_like(x)
+                factor = floats(context.factor)[0]
+                floats(result)[:] = [
+                    factor * g + 0 * value for g, value in zip(floats(gradient), floats(x))
+                ]
+                return result, None
+        smartswap.enable("8MiB", device="host", min_block="64KiB")
+        size = MIB // 4
+        inputs = [values(seed, size).requires_grad_() for seed in range(10)]
+        others = {"factor": torch.full((size,), 2.0)}
+        outputs = [smartswap.adapt_mem_func_wrapper(Double, x, others) for x in inputs]
+        for seed in (0, 4, 9):
+            assert torch.equal(outputs[seed], 2 * values(seed, size))
+        for seed, output in enumerate(outputs):
+            output.backward(values(100 + seed, size))
+        for seed in (0, 4, 9):
+            assert torch.equal(inputs[seed].grad, 2 * values(100 + seed, size))
+        plain = smartswap.adapt_mem_func_wrapper(lambda x, k: floats(x)[k], inputs[1].detach(), k=3)
+        assert plain == values(1, size)[3].item()
+        smartswap.step()
+        assert smartswap.stats()["swapped_out_bytes"] > 0
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+TRAIN = """
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+    for step in range(5):
+        loss = model(values(step, 256 * 256).view(256, 256)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.item().hex())
+"""
+
+
+def test_command_line_runs_a_script_and_writes_the_report(tmp_path):
+    text = "torch.manual_seed(1)\n" + textwrap.dedent(TRAIN)
+    plain = run(tmp_path, text)
+    flags = ["--memory", "16MiB", "--min-block", "64KiB", "--report", tmp_path / "report"]
+    flags += ["--record", tmp_path / "trace.json", "--log-level", "info"]
+    script = tmp_path / "script.py"
+    done = python("-m", "smartswap", *flags, script, cwd=tmp_path)
+    assert done.stdout == plain
+    assert "5 steps" in done.stderr
+    assert json.loads((tmp_path / "report" / "explain.json").read_text())
+    assert (tmp_path / "trace.json").stat().st_size > 0
+
+
+def test_command_line_shows_errors_as_python_does(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import torch\ndef f():\n    raise ValueError('bad')\nf()\n")
+    plain = python(script)
+    done = python("-m", "smartswap", "--memory", "16MiB", script)
+    assert done.returncode == plain.returncode == 1
+    assert done.stderr == plain.stderr
+    done = python("-m", "smartswap", "--memmory", "16MiB", script)
+    assert done.returncode == 2
+    assert done.stderr == "smartswap: unknown flag --memmory; did you mean --memory?\n"
+    done = python("-m", "smartswap", "--device", "cuda:0", script)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "built without CUDA" in done.stderr or "no such device" in done.stderr
+
+
+def test_forked_children_have_no_engine(tmp_path):
+    text = """
+        smartswap.enable("32MiB", device="host", min_block="1MiB")
+        tensor = values(1)
+        child = os.fork()
+        if child == 0:
+            assert not smartswap.is_enabled()
+            made = values(2)
+            made.numpy(), made.data_ptr()
+            torch._foreach_add_([made], 1)
+            os._exit(0 if torch.equal(made, values(2) + 1) else 5)
+        print(os.waitpid(child, 0)[1], smartswap.is_enabled())
+        assert torch.equal(tensor, values(1))
+    """
+    assert run(tmp_path, text) == "0 True\n"

@@ -1,8 +1,8 @@
 //! Keep, swap or recompute: one choice for each block, against one budget.
 
 use policy::{
-    Feedback, GenerateConfig, Generated, Link, Machine, Movable, Planner, Prediction, Preference,
-    Proposal, RecomputeOption, Trace, generate,
+    Feedback, GenerateConfig, Generated, Generator, Link, Machine, Movable, Plan, Planner,
+    Prediction, Preference, Proposal, RecomputeOption, Trace, generate,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
@@ -53,34 +53,75 @@ pub struct JointConfig {
 /// Makes the best plan that the strategy allows.
 ///
 /// Under [`Joint`](Strategy::Joint) the choices for each block are also held against those of the
-/// two pure strategies, and the plan with the fastest simulated step wins; not so with an effort
-/// of 1, which is for the largest steps.
+/// two pure strategies, and the plan with the fastest simulated step wins. With an effort of 1,
+/// which is for the largest steps, swapping alone is tried up to 20,000 ops, and making blocks
+/// again alone is not.
 ///
 /// # Panics
 /// If the trace is not well formed ([`check_trace`](policy::check_trace)), or if a rate of the link
 /// is not above 0.
 pub fn plan_jointly(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
-    let options = recompute_options(trace, &config.recompute);
-    let run = |preference: Preference, options: &[RecomputeOption]| {
-        generate(trace, machine, &GenerateConfig { preference, ..config.generate }, options)
-    };
-    match config.strategy {
-        Strategy::Keep => unmoved(trace, machine, config),
-        Strategy::SmartSwap => smartswap::plan(trace, machine, config),
-        Strategy::Swap => run(Preference::Cheapest, &[]),
-        Strategy::Recompute => run(Preference::RecomputeFirst, &options),
-        Strategy::Joint => {
-            let joint = run(Preference::Cheapest, &options);
-            let quick = config.generate.effort <= 1;
-            if joint.plan.actions.is_empty() || hardly_adds(&joint) || quick {
-                return joint;
+    Joint::new(trace, machine, config).plan(config.generate.movable)
+}
+
+/// What several plans for one step have in common.
+pub(crate) struct Joint<'a> {
+    trace: &'a Trace,
+    machine: &'a Machine,
+    pub(crate) generator: Generator<'a>,
+    config: &'a JointConfig,
+    options: Vec<RecomputeOption>,
+    pub(crate) bound_us: f64,
+}
+
+impl<'a> Joint<'a> {
+    pub(crate) fn new(
+        trace: &'a Trace,
+        machine: &'a Machine,
+        config: &'a JointConfig,
+    ) -> Joint<'a> {
+        let generator = Generator::new(trace, machine);
+        let options = match config.strategy {
+            Strategy::Keep | Strategy::Swap | Strategy::SmartSwap => Vec::new(),
+            Strategy::Recompute | Strategy::Joint => recompute_options(trace, &config.recompute),
+        };
+        let bound_us = generator.bound_us(&options);
+        Joint { trace, machine, generator, config, options, bound_us }
+    }
+
+    /// Whether the step has so many ops for the effort that one plan has to do.
+    pub(crate) fn is_large(&self) -> bool {
+        self.trace.ops.len() > OPS_MAX.saturating_mul(self.config.generate.effort.max(1) as usize)
+    }
+
+    /// The best plan if only some blocks may leave.
+    pub(crate) fn plan(&self, movable: Movable) -> Generated {
+        let run = |preference: Preference, options: &[RecomputeOption]| {
+            let config = GenerateConfig { preference, movable, ..self.config.generate };
+            self.generator.plan(&config, options, self.bound_us)
+        };
+        match self.config.strategy {
+            Strategy::Keep => {
+                // Moving on demand may do where no plan is made.
+                self.generator.describe(Plan::default(), &self.config.generate, self.bound_us)
             }
-            let swap = run(Preference::Cheapest, &[]);
-            let recompute = run(Preference::RecomputeFirst, &options);
-            let bound_us = joint.bound_us;
-            let best = better(joint, better(swap, recompute));
-            // What holds for every plan that may recompute holds for the winner.
-            Generated { bound_us, ..best }
+            Strategy::SmartSwap => smartswap::plan(self.trace, self.machine, self.config),
+            Strategy::Swap => run(Preference::Cheapest, &[]),
+            Strategy::Recompute => run(Preference::RecomputeFirst, &self.options),
+            Strategy::Joint => {
+                let joint = run(Preference::Cheapest, &self.options);
+                let quick = self.config.generate.effort <= 1;
+                let unmoved = joint.plan.actions.is_empty();
+                if unmoved || hardly_adds(&joint) || quick && self.is_large() {
+                    return joint;
+                }
+                let swap = run(Preference::Cheapest, &[]);
+                if quick {
+                    return better(joint, swap);
+                }
+                let recompute = run(Preference::RecomputeFirst, &self.options);
+                better(joint, better(swap, recompute))
+            }
         }
     }
 }
@@ -114,6 +155,8 @@ pub(crate) fn unmoved(trace: &Trace, machine: &Machine, config: &JointConfig) ->
     Generated { infeasible: kept.simulation.shortfall, ..kept }
 }
 
+/// Ops for each unit of effort up to which several plans are made for one step.
+const OPS_MAX: usize = 20_000;
 /// Below this share of the step, other plans could gain nothing that can be measured.
 const ADDED_SHARE_IGNORED: f64 = 0.001;
 

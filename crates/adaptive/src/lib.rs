@@ -45,13 +45,17 @@
 
 #![forbid(unsafe_code)]
 
+mod gap;
 mod joint;
 mod recompute;
+mod rivals;
 mod settings;
 mod smartswap;
 
+pub use gap::{gap_fraction, gap_reason};
 pub use joint::{JointConfig, JointPlanner, Strategy, plan_jointly, plan_preferring};
 pub use recompute::{RecomputeConfig, recompute_options};
+pub use rivals::plan_best;
 pub use settings::{
     Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, Prefer, PrintLevel,
     Settings, SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,

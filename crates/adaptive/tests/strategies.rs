@@ -4,8 +4,8 @@
 use std::cell::Cell;
 
 use adaptive::{
-    JointConfig, JointPlanner, Link, Machine, RecomputeConfig, Strategy, plan_jointly,
-    recompute_options,
+    Baseline, JointConfig, JointPlanner, Link, Machine, Movable, RecomputeConfig, Strategy,
+    gap_fraction, gap_reason, plan_best, plan_jointly, recompute_options, run_baseline,
 };
 use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
@@ -148,4 +148,56 @@ fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
         });
     result.expect("the property holds");
     assert!(replays.get() > 50 && faster.get() > 50, "{} {}", replays.get(), faster.get());
+}
+
+#[test]
+fn the_best_plan_is_at_or_below_all_others_and_says_where_it_misses_the_bound() {
+    let trace = transformer();
+    let mut reasons = 0;
+    for (percent, link) in [(80, 20_000.0), (55, 20_000.0), (45, 4_000.0), (40, 1_000.0)] {
+        let machine = under(&trace, percent, link);
+        for strategy in [Strategy::Swap, Strategy::Joint] {
+            for effort in [1, 8] {
+                let mut config = config(strategy);
+                config.generate.effort = effort;
+                let both = [Movable::Activations, Movable::All];
+                let (best, _) = plan_best(&trace, &machine, &config, &both);
+                for movable in both {
+                    config.generate.movable = movable;
+                    let one = plan_jointly(&trace, &machine, &config);
+                    assert!(one.infeasible.is_some() || best.added_us() <= one.added_us() + 1e-6);
+                }
+                for baseline in Baseline::ALL {
+                    let run = run_baseline(&trace, &machine, baseline);
+                    let theirs = *run.trace == trace && run.simulation.shortfall.is_none();
+                    let swaps = run.simulation.recomputed_ops == 0 || strategy == Strategy::Joint;
+                    let slower = best.simulation.step_us <= run.simulation.step_us + 1e-6;
+                    assert!(!theirs || !swaps || slower, "{baseline} {percent} {effort}");
+                }
+                assert!(best.added_us() + 1e-6 >= best.bound_us);
+                let reason = gap_reason(&trace, &best);
+                assert_eq!(reason.is_some(), gap_fraction(&best) > 0.03, "{reason:?}");
+                let said = |text: &String| text.contains(" waits ") || text.contains("made again");
+                assert!(reason.as_ref().is_none_or(said), "{reason:?}");
+                reasons += usize::from(reason.is_some());
+            }
+        }
+    }
+    assert!(reasons > 0, "no plan misses the bound by enough to say why");
+}
+
+#[test]
+fn settings_hold_for_the_plans_of_others_too() {
+    let trace = transformer();
+    let machine = under(&trace, 60, 2_000.0);
+    let mut config = config(Strategy::Swap);
+    config.generate.min_block_bytes = 32 << 20;
+    let (best, _) = plan_best(&trace, &machine, &config, &[Movable::Activations]);
+    assert!(!best.plan.actions.is_empty());
+    for action in &best.plan.actions {
+        let block = &trace.blocks[action.block.0 as usize];
+        assert!(block.size_bytes >= 32 << 20, "{}", block.name);
+        assert_ne!(block.origin, policy::Origin::Persistent, "{}", block.name);
+        assert!(matches!(action.kind, ActionKind::SwapOut | ActionKind::SwapIn));
+    }
 }

@@ -75,12 +75,6 @@ impl Gap {
         (start, end - start)
     }
 
-    /// Whether it can be away in a slot of this step.
-    pub(crate) fn covers(&self, slot: usize, slot_count: usize) -> bool {
-        let inside = |slot: i64| self.from < slot && slot < self.to;
-        inside(slot as i64) || inside((slot + slot_count) as i64)
-    }
-
     pub(crate) fn describe(&self, trace: &Trace, usage: &Usage) -> Candidate {
         let slot_count = usage.slot_count() as i64;
         let op = |slot: i64| usage.slots.get((slot % slot_count) as usize).copied();

@@ -3,19 +3,22 @@
 use swap_core::{BlockIndex, OpIndex, Plan, Trace};
 
 use crate::machine::Machine;
-use crate::simulate::{Shortfall, Simulation};
+use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
 
 mod decide;
 mod deterministic;
 mod offers;
 mod place;
+mod search;
 mod select;
+mod taste;
 
 pub use decide::{Decision, Reason, Treatment};
 pub use deterministic::{is_deterministic, mark_replayable};
 use place::{Placement, Placer};
 use select::{HIDDEN_SHARES, Selection, by_slot, need_curve, select};
+use taste::Taste;
 
 /// What to prefer where a block can be swapped or made again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -50,8 +53,9 @@ pub struct GenerateConfig {
     pub swap_bytes_max: u64,
     /// Memory to leave unused below the limit.
     pub reserve_bytes: u64,
-    /// How many placements to simulate, at most, for each way to choose what leaves. With 1 there
-    /// is one such way. More take longer and may find a faster plan.
+    /// How many placements to simulate, at most, for each way to choose what leaves, and how long
+    /// to look for a better choice. With 1 there is one such way, and no search. More take longer
+    /// and may find a faster plan.
     pub effort: u32,
 }
 
@@ -141,6 +145,16 @@ struct Chooser<'a> {
     target: Machine,
     options: &'a [RecomputeOption],
     config: &'a GenerateConfig,
+    /// No plan makes a shorter step than this, in microseconds.
+    least_us: f64,
+}
+
+/// What leaves, and when.
+#[derive(Clone)]
+struct Made {
+    selection: Selection,
+    placement: Placement,
+    hidden_share: f64,
 }
 
 impl Chooser<'_> {
@@ -148,35 +162,40 @@ impl Chooser<'_> {
     ///
     /// Only where blocks can be made again is there more than one: then a busy link can be worth
     /// sparing, and by how much shows in the simulation alone.
-    fn best(&self) -> (Selection, Placement) {
+    fn best(&self) -> Made {
         let several = self.config.effort > 1 && !self.options.is_empty();
         let ways = if several { HIDDEN_SHARES.len() } else { 1 };
-        let mut best: Option<(Selection, Placement)> = None;
+        let taste = Taste::neutral(self.trace.blocks.len());
+        let mut best: Option<Made> = None;
         for &share in &HIDDEN_SHARES[..ways] {
-            let made = self.attempt(share);
-            let done = made.0.choices.is_empty();
-            if best.as_ref().is_none_or(|best| rank(&made) < rank(best)) {
+            let made = self.attempt(share, &taste);
+            let done = made.selection.choices.is_empty();
+            if best.as_ref().is_none_or(|best| made.rank() < best.rank()) {
                 best = Some(made);
             }
             if done {
                 break;
             }
         }
-        best.expect("at least one choice was made")
+        let best = best.expect("at least one choice was made");
+        if several { search::improve(self, best) } else { best }
     }
 
-    fn attempt(&self, hidden_share: f64) -> (Selection, Placement) {
+    fn attempt(&self, hidden_share: f64, taste: &Taste) -> Made {
+        let selection = self.select(hidden_share, taste);
+        let placement = self.placer(&selection).best(self.config.effort);
+        Made { selection, placement, hidden_share }
+    }
+
+    fn select(&self, hidden_share: f64, taste: &Taste) -> Selection {
         let Chooser { trace, usage, target, options, config, .. } = *self;
-        let selection = select(trace, usage, &target, options, config, hidden_share);
-        let placer = Placer {
-            trace,
-            usage,
-            machine: self.machine,
-            room_bytes: target.limit_bytes.max(self.least_bytes(&selection)),
-            selection: &selection,
-        };
-        let placement = placer.best(config.effort);
-        (selection, placement)
+        select(trace, usage, &target, options, config, hidden_share, taste)
+    }
+
+    fn placer<'b>(&'b self, selection: &'b Selection) -> Placer<'b> {
+        let room_bytes = self.target.limit_bytes.max(self.least_bytes(selection));
+        let Chooser { trace, usage, machine, .. } = *self;
+        Placer { trace, usage, machine, room_bytes, selection }
     }
 
     /// The memory that a choice needs if the limit is too low for it.
@@ -185,11 +204,102 @@ impl Chooser<'_> {
     }
 }
 
-/// What is better comes first: what fits, what goes to plan, what is fast.
-fn rank((selection, placement): &(Selection, Placement)) -> (u64, bool, f64) {
-    let simulation = &placement.simulation;
-    let missing_bytes = selection.excess.map_or(0, |(_, bytes)| bytes);
-    (missing_bytes, !simulation.went_to_plan(), simulation.step_us)
+impl Made {
+    /// What is better comes first: what fits, what goes to plan, what is fast.
+    fn rank(&self) -> (u64, bool, f64) {
+        let simulation = &self.placement.simulation;
+        let missing_bytes = self.selection.excess.map_or(0, |(_, bytes)| bytes);
+        (missing_bytes, !simulation.went_to_plan(), simulation.step_us)
+    }
+}
+
+/// Makes plans for one kind of step on one machine.
+#[derive(Debug)]
+pub struct Generator<'a> {
+    trace: &'a Trace,
+    machine: &'a Machine,
+    usage: Usage,
+    /// Bytes by row with everything resident.
+    need: Vec<u64>,
+    unlimited_us: f64,
+}
+
+impl<'a> Generator<'a> {
+    /// Prepares the lookups on a trace once, for several plans.
+    ///
+    /// # Panics
+    /// If the trace is not well formed ([`check_trace`](crate::check_trace)).
+    pub fn new(trace: &'a Trace, machine: &'a Machine) -> Generator<'a> {
+        let usage = Usage::new(trace);
+        let need = need_curve(trace, &usage);
+        let unlimited_us = trace.ops.iter().map(|op| op.device_us).sum();
+        Generator { trace, machine, usage, need, unlimited_us }
+    }
+
+    /// No plan for the machine's limit can add less than this to the step, in microseconds.
+    ///
+    /// # Panics
+    /// If a rate of the link is not above 0.
+    pub fn bound_us(&self, options: &[RecomputeOption]) -> f64 {
+        let options = in_order(self.trace, options);
+        crate::bound::bound_us(self.trace, &self.usage, self.machine, &options)
+    }
+
+    /// Makes a plan. Stops looking for a better one where it comes close to `bound_us`, which must
+    /// be a bound for these options; 0 always is.
+    ///
+    /// # Panics
+    /// If a rate of the link is not above 0.
+    pub fn plan(
+        &self,
+        config: &GenerateConfig,
+        options: &[RecomputeOption],
+        bound_us: f64,
+    ) -> Generated {
+        let Generator { trace, machine, ref usage, ref need, unlimited_us } = *self;
+        let options = in_order(trace, options);
+        let fits = need.iter().all(|&bytes| bytes <= machine.limit_bytes);
+        let reserve_bytes = if fits { 0 } else { config.reserve_bytes };
+        let target = machine.with_limit(machine.limit_bytes.saturating_sub(reserve_bytes));
+        let options = &options;
+        let least_us = unlimited_us + bound_us;
+        let choice = Chooser { trace, usage, machine, target, options, config, least_us };
+        let Made { selection, placement: Placement { plan, simulation, .. }, .. } = choice.best();
+        let least_bytes = choice.least_bytes(&selection);
+        let infeasible = selection.excess.and_then(|(row, _)| {
+            let last = OpIndex(trace.ops.len() as u32);
+            let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
+            (missing_bytes > 0).then_some(Shortfall {
+                op: usage.slots.get(usage.row_slot[row] as usize).copied().unwrap_or(last),
+                missing_bytes,
+            })
+        });
+        let decisions =
+            decide::decide(trace, usage, machine, config, &selection, &by_slot(usage, need));
+        Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
+    }
+
+    /// What is known about a plan that was made elsewhere, under the same settings.
+    ///
+    /// # Panics
+    /// If a rate of the link is not above 0.
+    pub fn describe(&self, plan: Plan, config: &GenerateConfig, bound_us: f64) -> Generated {
+        let Generator { trace, machine, ref usage, ref need, unlimited_us } = *self;
+        let simulation = simulate_with(trace, usage, &plan, machine);
+        let need = by_slot(usage, need);
+        let decisions = decide::decide_plan(trace, usage, machine, config, &plan, &need);
+        let infeasible = simulation.shortfall;
+        Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
+    }
+}
+
+/// Options by block, one for each.
+fn in_order(trace: &Trace, options: &[RecomputeOption]) -> Vec<RecomputeOption> {
+    let mut options = options.to_vec();
+    options.retain(|option| (option.block.0 as usize) < trace.blocks.len());
+    options.sort_by_key(|option| option.block);
+    options.dedup_by_key(|option| option.block);
+    options
 }
 
 /// Makes a plan for one kind of step.
@@ -207,29 +317,7 @@ pub fn generate(
     config: &GenerateConfig,
     options: &[RecomputeOption],
 ) -> Generated {
-    let usage = Usage::new(trace);
-    let mut options = options.to_vec();
-    options.retain(|option| (option.block.0 as usize) < trace.blocks.len());
-    options.sort_by_key(|option| option.block);
-    options.dedup_by_key(|option| option.block);
-    let need = need_curve(trace, &usage);
-    let fits = need.iter().all(|&bytes| bytes <= machine.limit_bytes);
-    let reserve_bytes = if fits { 0 } else { config.reserve_bytes };
-    let target = machine.with_limit(machine.limit_bytes.saturating_sub(reserve_bytes));
-    let choice = Chooser { trace, usage: &usage, machine, target, options: &options, config };
-    let (selection, Placement { plan, simulation }) = choice.best();
-    let least_bytes = choice.least_bytes(&selection);
-    let unlimited_us = trace.ops.iter().map(|op| op.device_us).sum();
-    let infeasible = selection.excess.and_then(|(row, _)| {
-        let last = OpIndex(trace.ops.len() as u32);
-        let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
-        (missing_bytes > 0).then_some(Shortfall {
-            op: usage.slots.get(usage.row_slot[row] as usize).copied().unwrap_or(last),
-            missing_bytes,
-        })
-    });
-    let decisions =
-        decide::decide(trace, &usage, machine, config, &selection, &by_slot(&usage, &need));
-    let bound_us = crate::bound::bound_us(trace, &usage, machine, &options);
-    Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
+    let generator = Generator::new(trace, machine);
+    let bound_us = generator.bound_us(options);
+    generator.plan(config, options, bound_us)
 }

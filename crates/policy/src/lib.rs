@@ -88,8 +88,8 @@ pub use file::{
 };
 pub use filter::Exclusion;
 pub use generate::{
-    Decision, GenerateConfig, Generated, Movable, Preference, Reason, RecomputeOption, Replayable,
-    Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
+    Decision, GenerateConfig, Generated, Generator, Movable, Preference, Reason, RecomputeOption,
+    Replayable, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use machine::{Link, Machine};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};

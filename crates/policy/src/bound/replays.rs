@@ -1,175 +1,203 @@
-//! The least time that replays take to keep bytes off the link: the cheapest ones first, and only
-//! those of blocks that can be away in the peak slot and be made again.
+//! The least time that windows lack if blocks are made again instead.
+//!
+//! Each window gets a weight from 0 to 1. Weighted, what the windows lack, less what each replay
+//! saves beyond its own time, is never above the least added time, whatever the weights are
+//! (weak duality of the linear program over shares of replays). So any weights do, and better ones
+//! give a better bound.
 
-use swap_core::Trace;
+use swap_core::{Direction, Trace};
 
+use super::window::{Window, Windows};
 use crate::candidate::Gap;
 use crate::generate::RecomputeOption;
+use crate::machine::Machine;
 use crate::usage::Usage;
 
-/// Bytes against the least replay time, as corners of a line that gets steeper and steeper.
+/// Weights tried, at most and at least. A quarter of them are the same for all windows; the search
+/// starts from the best of these.
+const TRIES: [usize; 2] = [80, 8];
+/// Savings looked at for all tries together, about.
+const LOOKS: usize = 4_000_000;
+
+/// The gaps that a replay can end, with their times.
 #[derive(Debug)]
 pub(super) struct Replays {
-    corners: Vec<(f64, f64)>,
+    gap_count: usize,
+    slot_count: usize,
+    parts: Vec<Part>,
 }
 
-/// A way of the link: bytes that it must carry, its rate, and the time that it has for nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    pub(super) bytes: f64,
-    pub(super) bytes_per_us: f64,
-    pub(super) window_us: f64,
+struct Part {
+    gap: u32,
+    from: i64,
+    to: i64,
+    bytes: f64,
+    us: f64,
 }
 
-impl Way {
-    /// Time beyond the window if so many bytes need not be carried. Negative if time is left.
-    fn late_us(self, saved_bytes: f64) -> f64 {
-        (self.bytes - saved_bytes) / self.bytes_per_us - self.window_us
-    }
+/// What a replay saves one window.
+#[derive(Clone, Copy, Debug)]
+struct Saving {
+    window: u32,
+    /// Link time saved.
+    us: f64,
+    /// Whether the replay itself may run in the window without losing that.
+    beside: bool,
 }
 
 impl Replays {
-    /// Of the gaps over the peak, those whose blocks have a recipe when they start. A block that
-    /// is not needed again is dropped for nothing.
+    /// Of the gaps, those whose blocks have a recipe when they start. A block that is not needed
+    /// again is dropped for nothing.
     pub(super) fn new(
         trace: &Trace,
         usage: &Usage,
         options: &[RecomputeOption],
         gaps: &[Gap],
     ) -> Replays {
-        let cost = |gap: &Gap| {
+        let cost = |(number, gap): (u32, &Gap)| {
             let option = options.binary_search_by_key(&gap.block, |option| option.block.0).ok()?;
             let op = usage.slots.get(usize::try_from(gap.from).ok()?)?;
             let end = usage.op_end[op.0 as usize] as usize;
             let (_, recipe) = usage.recipe_at(gap.block as usize, end)?;
             let device_us = trace.ops[recipe.producer.0 as usize].device_us;
             let least_us = device_us.min(options[option].replay_us).max(0.0);
-            let replay_us = if gap.returns { least_us } else { 0.0 };
-            Some((trace.blocks[gap.block as usize].size_bytes as f64, replay_us))
+            Some(Part {
+                gap: number,
+                from: gap.from,
+                to: gap.to,
+                bytes: trace.blocks[gap.block as usize].size_bytes as f64,
+                us: if gap.returns { least_us } else { 0.0 },
+            })
         };
-        let mut parts: Vec<(f64, f64)> = gaps.iter().filter_map(cost).collect();
-        parts.retain(|part| part.0 > 0.0);
-        parts.sort_by(|one, other| (one.1 / one.0).total_cmp(&(other.1 / other.0)));
-        let mut corners = vec![(0.0, 0.0)];
-        let mut sum = (0.0, 0.0);
-        for (bytes, us) in parts {
-            sum = (sum.0 + bytes, sum.1 + us);
-            corners.push(sum);
-        }
-        Replays { corners }
+        let parts = (0..).zip(gaps).filter_map(cost).collect();
+        Replays { gap_count: gaps.len(), slot_count: usage.slot_count(), parts }
     }
 
-    /// Like [`added_us`](Replays::added_us) if the time of replays is also time for copies out.
-    /// Takes the better end of each straight piece for either part, so it may be a little low.
-    pub(super) fn added_around_us(&self, out: Option<Way>, back: Option<Way>) -> f64 {
-        let link_us = |(bytes, _): (f64, f64)| late_us(out, bytes) + late_us(back, bytes);
-        let corners = &self.corners;
-        // More bytes saved take more replay time and less link time: look where they meet.
-        let meet = corners.partition_point(|&corner| corner.1 < link_us(corner));
-        let Some(&end) = corners.get(meet) else {
-            return link_us(corners[corners.len() - 1]);
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// By gap: whether a replay takes less than a share of the copies' time.
+    pub(super) fn cheaper_than(&self, share: f64, machine: &Machine) -> Vec<bool> {
+        let mut cheaper = vec![false; self.gap_count];
+        for part in &self.parts {
+            let copy_us = part.bytes / machine.link.in_bytes_per_us;
+            cheaper[part.gap as usize] = part.us < share * copy_us;
+        }
+        cheaper
+    }
+
+    /// The least that must be added so that all windows can do their work, in microseconds.
+    pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Window]) -> f64 {
+        if chosen.is_empty() {
+            return 0.0;
+        }
+        let lacks_us: Vec<f64> = chosen
+            .iter()
+            .map(|window| window.bytes as f64 * window.us_per_byte - window.free_us)
+            .collect();
+        let parts: Vec<(f64, Vec<Saving>)> = self
+            .parts
+            .iter()
+            .map(|part| (part.us, self.savings(part, windows, chosen)))
+            .filter(|(_, savings)| savings.iter().any(|saving| saving.us > 0.0))
+            .collect();
+        Dual { lacks_us, parts }.most_us()
+    }
+
+    fn savings(&self, part: &Part, windows: &Windows<'_>, chosen: &[Window]) -> Vec<Saving> {
+        let saving = |(number, window): (u32, &Window)| {
+            let carried = windows.carries(window, part.gap as usize);
+            let us = if carried { part.bytes * window.us_per_byte } else { 0.0 };
+            // A replay comes after the peak that it serves.
+            let beside = !(carried && window.direction == Direction::Out);
+            (carried || self.meets(part, window)).then_some(Saving { window: number, us, beside })
         };
-        let start_us = meet.checked_sub(1).map_or(0.0, |before| corners[before].1);
-        start_us.max(link_us(end))
+        (0..).zip(chosen).filter_map(saving).collect()
     }
 
-    /// The least that must be added so that the bytes of both ways are moved or made again.
-    ///
-    /// A replay saves both ways its bytes, and its time is time for copies back. The sum is
-    /// convex in the bytes saved, so its least value is near the corner with the least one.
-    pub(super) fn added_us(&self, out: Option<Way>, back: Option<Way>) -> f64 {
-        let late_us = |way: Option<Way>, saved: f64| way.map_or(0.0, |way| way.late_us(saved));
-        let total_us =
-            |(bytes, us): (f64, f64)| late_us(out, bytes).max(0.0) + late_us(back, bytes).max(us);
-        let corners = &self.corners;
-        let (mut low, mut high) = (0, corners.len() - 1);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if total_us(corners[middle + 1]) < total_us(corners[middle]) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let mut least_us = total_us(corners[low]);
-        for start in [low.checked_sub(1), Some(low)].into_iter().flatten() {
-            let Some(&end) = corners.get(start + 1) else { continue };
-            for share in kinks(corners[start], end, out, back) {
-                least_us = least_us.min(total_us(between(corners[start], end, share)));
-            }
-        }
-        least_us
+    /// Whether a gap and a window have a moment in common.
+    fn meets(&self, part: &Part, window: &Window) -> bool {
+        let count = self.slot_count as i64;
+        let (start, slots) = (window.start as i64, window.slots as i64);
+        [-count, 0, count].into_iter().any(|shift| {
+            let start = start + shift;
+            part.from < start + slots && start <= part.to
+        })
     }
 }
 
-/// Time beyond the window; 0 if there is no such way or time is left.
-fn late_us(way: Option<Way>, saved_bytes: f64) -> f64 {
-    way.map_or(0.0, |way| way.late_us(saved_bytes).max(0.0))
+/// The dual of the linear program.
+struct Dual {
+    lacks_us: Vec<f64>,
+    parts: Vec<(f64, Vec<Saving>)>,
 }
 
-/// A point of a straight piece.
-fn between(start: (f64, f64), end: (f64, f64), share: f64) -> (f64, f64) {
-    let share = share.clamp(0.0, 1.0);
-    (start.0 + share * (end.0 - start.0), start.1 + share * (end.1 - start.1))
-}
-
-/// Where on a straight piece the sum may have its least value inside: where the way out is just
-/// in time, and where the way back takes just as long as the replays.
-fn kinks(start: (f64, f64), end: (f64, f64), out: Option<Way>, back: Option<Way>) -> [f64; 2] {
-    let root = |at_start: f64, at_end: f64| {
-        let share = at_start / (at_start - at_end);
-        if share.is_finite() { share } else { 0.0 }
-    };
-    let out = out.map_or(0.0, |way| root(way.late_us(start.0), way.late_us(end.0)));
-    let behind = |way: Way, point: (f64, f64)| way.late_us(point.0) - point.1;
-    let back = back.map_or(0.0, |way| root(behind(way, start), behind(way, end)));
-    [out, back]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The least value over a fine grid of shares of each piece.
-    fn by_grid(replays: &Replays, out: Option<Way>, back: Option<Way>) -> f64 {
-        let mut least_us = f64::INFINITY;
-        for pair in replays.corners.windows(2) {
-            for step in 0..=1000 {
-                let (bytes, us) = between(pair[0], pair[1], f64::from(step) / 1000.0);
-                let out_us = out.map_or(0.0, |way| way.late_us(bytes).max(0.0));
-                let back_us = back.map_or(0.0, |way| (way.late_us(bytes) - us).max(0.0));
-                least_us = least_us.min(us + out_us + back_us);
+impl Dual {
+    /// The highest value found.
+    fn most_us(&self) -> f64 {
+        let count = self.lacks_us.len();
+        if self.parts.is_empty() {
+            return self.lacks_us.iter().filter(|us| **us > 0.0).sum();
+        }
+        let mut slope = vec![0.0; count];
+        let (mut best_us, mut best) = (0.0, vec![0.0; count]);
+        let looks: usize = self.parts.iter().map(|(_, savings)| savings.len()).sum();
+        let tries = (LOOKS / looks.max(1)).clamp(TRIES[1], TRIES[0]);
+        let starts = tries / 4;
+        for start in 1..=starts {
+            let weights = vec![start as f64 / starts as f64; count];
+            let us = self.value(&weights, &mut slope);
+            if us > best_us {
+                (best_us, best) = (us, weights);
             }
         }
-        least_us
+        let mut weights = best;
+        for step in 0..tries - starts {
+            self.value(&weights, &mut slope);
+            let steepest = slope.iter().fold(0.0_f64, |most, slope| most.max(slope.abs()));
+            if steepest <= 0.0 {
+                break;
+            }
+            let size = 0.3 / (1.0 + step as f64 / 3.0) / steepest;
+            for (weight, slope) in weights.iter_mut().zip(&slope) {
+                *weight = (*weight + size * slope).clamp(0.0, 1.0);
+            }
+            best_us = best_us.max(self.value(&weights, &mut slope));
+        }
+        best_us
     }
 
-    #[test]
-    fn the_least_value_is_found() {
-        let mut numbers = crate::synthetic::Numbers::new(7);
-        let mut inside = 0;
-        for _ in 0..500 {
-            let mut number = |end: u64| numbers.below(end) as f64;
-            let mut rate = 0.0;
-            let mut corners = vec![(0.0, 0.0)];
-            for _ in 0..1 + number(6) as usize {
-                let (bytes, us) = corners[corners.len() - 1];
-                rate += number(5) / 10.0;
-                let size_bytes = 1.0 + number(50);
-                corners.push((bytes + size_bytes, us + rate * size_bytes));
+    /// The value at some weights, and where it rises.
+    fn value(&self, weights: &[f64], slope: &mut [f64]) -> f64 {
+        slope.copy_from_slice(&self.lacks_us);
+        let mut value: f64 = weights.iter().zip(&self.lacks_us).map(|(w, us)| w * us).sum();
+        for (us, savings) in &self.parts {
+            let saved_us: f64 = savings.iter().map(|s| weights[s.window as usize] * s.us).sum();
+            // The replay's own time is time for at most one window.
+            let mut own: Option<(f64, Saving)> = None;
+            for &saving in savings {
+                let weight = weights[saving.window as usize];
+                let lost_us = if saving.beside { 0.0 } else { weight * saving.us };
+                let gain_us = weight * us - lost_us;
+                if gain_us > own.map_or(0.0, |(most_us, _)| most_us) {
+                    own = Some((gain_us, saving));
+                }
             }
-            let replays = Replays { corners };
-            let mut way =
-                || Way { bytes: number(200), bytes_per_us: 0.5 + number(4), window_us: number(60) };
-            let (out, back) = (way(), way());
-            for (out, back) in [(Some(out), Some(back)), (Some(out), None), (None, Some(back))] {
-                let (found_us, least_us) =
-                    (replays.added_us(out, back), by_grid(&replays, out, back));
-                assert!(found_us <= least_us + 1e-9, "{found_us} {least_us} {replays:?}");
-                assert!(found_us >= least_us - 1.0, "{found_us} {least_us} {replays:?}");
-                inside += u32::from(found_us < least_us - 1e-9);
+            let gain_us = saved_us + own.map_or(0.0, |(gain_us, _)| gain_us) - us;
+            if gain_us <= 0.0 {
+                continue;
+            }
+            value -= gain_us;
+            for saving in savings {
+                slope[saving.window as usize] -= saving.us;
+            }
+            if let Some((_, saving)) = own {
+                let lost_us = if saving.beside { 0.0 } else { saving.us };
+                slope[saving.window as usize] -= us - lost_us;
             }
         }
-        assert!(inside > 50, "only {inside} least values between the points of the grid");
+        value
     }
 }

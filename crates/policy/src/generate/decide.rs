@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use swap_core::{BlockIndex, OpIndex, Trace};
+use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Plan, Trace};
 
 use super::GenerateConfig;
 use super::select::{Mode, Selection};
@@ -108,14 +108,63 @@ pub(super) fn decide(
             }
         })
         .collect();
+    let fits = selection.choices.is_empty() && selection.excess.is_none();
+    add_kept(&mut decisions, fits, trace, exclusion(trace, usage, machine, config, need));
+    decisions
+}
+
+/// The decisions that the actions of a plan stand for.
+pub(super) fn decide_plan(
+    trace: &Trace,
+    usage: &Usage,
+    machine: &Machine,
+    config: &GenerateConfig,
+    plan: &Plan,
+    need: &[u64],
+) -> Vec<Decision> {
+    let mut decisions = Vec::new();
+    for (place, action) in plan.actions.iter().enumerate() {
+        let (treatment, reason, back) = match action.kind {
+            ActionKind::SwapOut => (Treatment::Swap, Reason::Exposed, ActionKind::SwapIn),
+            ActionKind::Discard => {
+                (Treatment::Recompute, Reason::CheaperThanLink, ActionKind::Replay)
+            }
+            ActionKind::SwapIn | ActionKind::Replay => continue,
+        };
+        let returns = |other: &&Action| other.block == action.block && other.kind == back;
+        let later = plan.actions[place..].iter().find(returns);
+        let returned = later.or_else(|| plan.actions[..place].iter().find(returns));
+        let block = &trace.blocks[action.block.0 as usize];
+        decisions.push(Decision {
+            block: action.block,
+            name: block.name.clone(),
+            size_bytes: block.size_bytes,
+            treatment,
+            leaves_after: Some(action.op),
+            returns_before: returned.map(|action| action.due),
+            reason,
+            added_us: 0.0,
+        });
+    }
+    let fits = need.iter().all(|&bytes| bytes <= machine.limit_bytes);
+    add_kept(&mut decisions, fits, trace, exclusion(trace, usage, machine, config, need));
+    decisions
+}
+
+/// Adds the blocks that stay all the time, and puts all in order.
+fn add_kept(
+    decisions: &mut Vec<Decision>,
+    fits: bool,
+    trace: &Trace,
+    exclusions: Vec<Option<Exclusion>>,
+) {
     let mut leaves = vec![false; trace.blocks.len()];
-    for decision in &decisions {
+    for decision in decisions.iter() {
         leaves[decision.block.0 as usize] = true;
     }
-    let exclusions = exclusion(trace, usage, machine, config, need);
     for (index, block) in trace.blocks.iter().enumerate().filter(|&(index, _)| !leaves[index]) {
         let reason = match exclusions[index] {
-            _ if selection.choices.is_empty() && selection.excess.is_none() => Reason::Fits,
+            _ if fits => Reason::Fits,
             Some(exclusion) => Reason::Excluded(exclusion),
             None => Reason::OthersAreCheaper,
         };
@@ -131,5 +180,4 @@ pub(super) fn decide(
         });
     }
     decisions.sort_by_key(|decision| (decision.block, decision.leaves_after));
-    decisions
 }

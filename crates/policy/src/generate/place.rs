@@ -27,6 +27,8 @@ const TRIES: [(Departure, f64); 7] = [
 pub(super) struct Placement {
     pub(super) plan: Plan,
     pub(super) simulation: Simulation,
+    /// Which of the ways to place it was.
+    attempt: usize,
 }
 
 /// When each slot starts and when its op does, in microseconds from the step's start.
@@ -86,12 +88,11 @@ impl Placer<'_> {
         let mut timeline = self.timeline(None);
         let mut best: Option<Placement> = None;
         for attempt in 0..effort.max(1) as usize {
-            let (departure, lead) = TRIES[attempt % TRIES.len()];
-            let plan = self.plan(&timeline, departure, lead);
-            let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
+            let placement = self.place(&timeline, attempt);
             let rank = |s: &Simulation| (!s.went_to_plan(), s.step_us);
-            if best.as_ref().is_none_or(|best| rank(&simulation) < rank(&best.simulation)) {
-                best = Some(Placement { plan, simulation });
+            let better = |best: &Placement| rank(&placement.simulation) < rank(&best.simulation);
+            if best.as_ref().is_none_or(better) {
+                best = Some(placement);
             }
             let found = best.as_ref().expect("the first placement is the best so far");
             // Without a stall there is nothing left to place better.
@@ -103,6 +104,18 @@ impl Placer<'_> {
             }
         }
         best.expect("at least one placement was tried")
+    }
+
+    /// The placement that did best for another choice, which this one is like.
+    pub(super) fn like(&self, other: &Placement) -> Placement {
+        self.place(&self.timeline(None), other.attempt)
+    }
+
+    fn place(&self, timeline: &Timeline, attempt: usize) -> Placement {
+        let (departure, lead) = TRIES[attempt % TRIES.len()];
+        let plan = self.plan(timeline, departure, lead);
+        let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
+        Placement { plan, simulation, attempt }
     }
 
     fn timeline(&self, simulation: Option<&Simulation>) -> Timeline {

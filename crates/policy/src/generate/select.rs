@@ -8,6 +8,7 @@
 use swap_core::{Origin, Trace, TraceEvent};
 
 use super::offers::{Offers, Priced};
+use super::taste::Taste;
 use super::{GenerateConfig, Movable, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
@@ -104,6 +105,7 @@ struct Selector<'a> {
     options: &'a [RecomputeOption],
     preference: Preference,
     hidden_share: f64,
+    taste: &'a Taste,
     /// Bytes that swaps may still send away.
     swap_bytes_left: u64,
     curve: Curve,
@@ -132,6 +134,7 @@ pub(crate) fn select(
     options: &[RecomputeOption],
     config: &GenerateConfig,
     hidden_share: f64,
+    taste: &Taste,
 ) -> Selection {
     let need = need_curve(trace, usage);
     let mut slot_us: Vec<f64> =
@@ -150,6 +153,7 @@ pub(crate) fn select(
         options,
         preference: config.preference,
         hidden_share,
+        taste,
         swap_bytes_left: config.swap_bytes_max,
         weight: weights(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
@@ -257,7 +261,8 @@ impl Selector<'_> {
                 Mode::Swap => (self.stall_us(&gap, slot), self.link_us(&gap).into_iter().sum()),
                 Mode::Recompute => (item.replay_us, 0.0),
             };
-            let score = (added_us + self.hidden_share * hidden_us) / item.value;
+            let cost_us = added_us + self.hidden_share * hidden_us;
+            let score = cost_us * self.taste.factor(gap.block, item.mode) / item.value;
             self.offers[kind].put_back(node, Priced { score, ..offer });
             if score <= offer.score {
                 return Some((offer.item, added_us));
@@ -280,6 +285,7 @@ impl Selector<'_> {
         let first_row = first_row % self.usage.row_slot.len();
         let mut add = |mode: Mode, replay_us: f64, score: f64| {
             let item = self.items.len() as u32;
+            let score = score * self.taste.factor(gap.block, mode);
             self.items.push(Item { gap: place, mode, replay_us, value });
             self.offers[mode as usize].add(first_row, row_count, Priced { score, item });
         };

@@ -17,15 +17,15 @@ pub(crate) struct Live {
 /// Live allocations, found by any address inside them.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    /// Those that move: few, and looked for at each touch.
-    large: Mutex<BTreeMap<u64, Live>>,
-    small: Mutex<BTreeMap<u64, Live>>,
-    swapped: Mutex<BTreeMap<u64, SwappedBlock>>,
+    tables: Mutex<Tables>,
 }
 
-fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no table half-changed.
-    table.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Debug, Default)]
+struct Tables {
+    /// Those that move: few, and looked for at each touch.
+    large: BTreeMap<u64, Live>,
+    small: BTreeMap<u64, Live>,
+    swapped: BTreeMap<u64, SwappedBlock>,
 }
 
 fn around(table: &BTreeMap<u64, Live>, address: u64) -> Option<Live> {
@@ -34,55 +34,58 @@ fn around(table: &BTreeMap<u64, Live>, address: u64) -> Option<Live> {
 }
 
 impl Blocks {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        // A panic leaves no table half-changed.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn insert(&self, live: Live, is_large: bool) {
-        let table = if is_large { &self.large } else { &self.small };
-        lock(table).insert(live.start, live);
+        let mut tables = self.lock();
+        let table = if is_large { &mut tables.large } else { &mut tables.small };
+        table.insert(live.start, live);
     }
 
     /// Takes out the block that starts at `start`.
     pub(crate) fn remove(&self, start: u64) -> Option<Live> {
-        let large = lock(&self.large).remove(&start);
-        large.or_else(|| lock(&self.small).remove(&start))
+        let mut tables = self.lock();
+        tables.small.remove(&start).or_else(|| tables.large.remove(&start))
     }
 
     /// The block that moves and has `address` in it.
     pub(crate) fn find_large(&self, address: u64) -> Option<Live> {
-        around(&lock(&self.large), address)
+        around(&self.lock().large, address)
     }
 
     /// The block that has `address` in it.
     pub(crate) fn find(&self, address: u64) -> Option<Live> {
-        self.find_large(address).or_else(|| around(&lock(&self.small), address))
+        let tables = self.lock();
+        around(&tables.large, address).or_else(|| around(&tables.small, address))
     }
 
     /// All blocks that move.
     pub(crate) fn large(&self) -> Vec<Live> {
-        lock(&self.large).values().copied().collect()
+        self.lock().large.values().copied().collect()
     }
 
     /// Number and bytes of all live blocks.
     pub(crate) fn count(&self) -> (usize, u64) {
-        let sum = |table: &BTreeMap<u64, Live>| {
-            (table.len(), table.values().map(|live| live.size_bytes).sum::<u64>())
-        };
-        let ((large, large_bytes), (small, small_bytes)) =
-            (sum(&lock(&self.large)), sum(&lock(&self.small)));
-        let swapped = lock(&self.swapped);
-        let swapped_bytes: u64 = swapped.values().map(SwappedBlock::requested_bytes).sum();
-        (large + small + swapped.len(), large_bytes + small_bytes + swapped_bytes)
+        let Tables { large, small, swapped } = &*self.lock();
+        let moving = large.values().chain(small.values()).map(|live| live.size_bytes);
+        let fixed = swapped.values().map(SwappedBlock::requested_bytes);
+        (large.len() + small.len() + swapped.len(), moving.chain(fixed).sum())
     }
 
     pub(crate) fn insert_swapped(&self, block: SwappedBlock) {
-        lock(&self.swapped).insert(block.address().0, block);
+        self.lock().swapped.insert(block.address().0, block);
     }
 
     pub(crate) fn remove_swapped(&self, start: u64) -> Option<SwappedBlock> {
-        lock(&self.swapped).remove(&start)
+        self.lock().swapped.remove(&start)
     }
 
     pub(crate) fn is_swapped(&self, address: u64) -> bool {
-        let swapped = lock(&self.swapped);
-        let block = swapped.range(..=address).next_back();
+        let tables = self.lock();
+        let block = tables.swapped.range(..=address).next_back();
         block.is_some_and(|(start, block)| address - start < block.size_bytes())
     }
 }

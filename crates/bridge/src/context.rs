@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, BlockId, Bytes, Engine, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
+    AccessMode, Bytes, Engine, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
     save_trace,
 };
 
@@ -118,18 +118,6 @@ impl Context {
         Ok(id)
     }
 
-    /// Notes a fresh block and returns its address. Until an op touches it, it may be in use
-    /// where no op says so.
-    pub(crate) fn keep(&self, id: BlockId, size_bytes: u64) -> Result<u64, Failure> {
-        let start = self.engine.address(id)?.0;
-        let is_large = self.is_large(size_bytes);
-        if is_large {
-            self.engine.hold_until_touched(id)?;
-        }
-        self.blocks.insert(Live { id, start, size_bytes }, is_large);
-        Ok(start)
-    }
-
     pub(crate) fn free(&self, start: u64) -> Result<(), Failure> {
         Ok(self.engine.free(self.take_out(start)?.id)?)
     }
@@ -235,7 +223,7 @@ impl Context {
         Ok(())
     }
 
-    fn is_large(&self, size_bytes: u64) -> bool {
+    pub(crate) fn is_large(&self, size_bytes: u64) -> bool {
         size_bytes >= self.settings.engine.pool.swap_threshold_bytes
     }
 

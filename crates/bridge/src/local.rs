@@ -6,6 +6,7 @@ use std::sync::Arc;
 use adaptive::{AccessMode, OpStack, StreamId};
 use smallvec::SmallVec;
 
+use crate::blocks::Live;
 use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::names::NameCache;
@@ -41,6 +42,21 @@ pub(crate) enum Use {
 thread_local! {
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NAMES: RefCell<NameCache> = RefCell::default();
+}
+
+/// Runs `body` with the open engine. Unlike [`with`], also on a thread that is ending.
+pub(crate) fn with_context<T>(
+    body: impl FnOnce(&Context) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let own = LOCAL.try_with(|cell| {
+        let cell = cell.try_borrow().ok()?;
+        let local = cell.as_ref().filter(|local| local.generation == context::generation())?;
+        Some(Arc::clone(&local.context))
+    });
+    match own.ok().flatten() {
+        Some(context) => body(&context),
+        None => body(&*context::current()?),
+    }
 }
 
 /// Runs `body` with the thread's part of the open engine.
@@ -145,15 +161,16 @@ impl Local {
     pub(crate) fn allocate(&mut self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream(stream)?;
         let inside = self.stream == Some(stream);
-        let id = if inside {
-            self.stack.allocate(size_bytes, self.name)?
-        } else if self.context.is_asleep() {
-            self.context.engine.allocate_aside(size_bytes, "", stream)?
+        let (id, address) = if inside {
+            self.stack.allocate_unshown(size_bytes, self.name)?
         } else {
-            self.context.engine.allocate_on(size_bytes, "", stream)?
+            let aside = self.context.is_asleep();
+            self.context.engine.allocate_unshown(size_bytes, stream, aside)?
         };
-        let start = self.context.keep(id, size_bytes)?;
-        if inside {
+        let start = address.0;
+        let is_large = self.context.is_large(size_bytes);
+        self.context.blocks.insert(Live { id, start, size_bytes }, is_large);
+        if inside && is_large {
             self.fresh.push(start);
         }
         Ok(start)

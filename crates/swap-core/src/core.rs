@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, Site, StreamId};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -135,7 +135,13 @@ impl Core {
             }
         };
         // Replays and what runs beside the step come and go, so they have no place in it.
-        let placed = swappable && !matches!(asker, Asker::Replay | Asker::Aside);
+        let has_place = match asker {
+            Asker::Op(_) => true,
+            // From another thread, or on another stream than the op that is open.
+            Asker::Nobody => !self.step.is_inside_op(),
+            Asker::Replay | Asker::Aside => false,
+        };
+        let placed = swappable && has_place;
         let place = if placed { self.step.next_place(id) } else { NO_PLACE };
         let entry = Entry {
             id,
@@ -251,6 +257,14 @@ impl Core {
         let place = entry.place;
         self.record_held(place, hold != Hold::No);
         Ok(())
+    }
+
+    /// Keeps a fresh block until it is touched, and returns it with its address.
+    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<(BlockId, DevicePtr), Error> {
+        if self.memory.pool.is_swappable(id) {
+            self.hold(id, Hold::UntilTouched)?;
+        }
+        Ok((id, self.memory.pool.address(id)))
     }
 
     pub(crate) fn hold_all_until_touched(&mut self) -> Result<(), Error> {

@@ -151,21 +151,26 @@ impl Engine {
         self.shared.lock()?.allocate(size_bytes, name, stream, Asker::Nobody)
     }
 
-    /// As [`allocate_on`](Engine::allocate_on), for a block that is no part of the running step.
+    /// Allocates for use on `stream` by somebody who may never show it to an op, such as a
+    /// library that wants a workspace: it stays until an op touches it. With `aside` it is no
+    /// part of the running step. Returns its address too.
     ///
     /// # Errors
     /// As for [`allocate`](Engine::allocate).
-    pub fn allocate_aside(
+    pub fn allocate_unshown(
         &self,
         size_bytes: u64,
-        name: &str,
         stream: StreamId,
-    ) -> Result<BlockId, Error> {
+        aside: bool,
+    ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
-        let block = core.allocate(size_bytes, name, stream, Asker::Aside)?;
-        // Nobody's op holds it.
-        core.entry_mut(block)?.pins -= 1;
-        Ok(block)
+        let asker = if aside { Asker::Aside } else { Asker::Nobody };
+        let block = core.allocate(size_bytes, "", stream, asker)?;
+        if aside {
+            // Nobody's op holds it.
+            core.entry_mut(block)?.pins -= 1;
+        }
+        core.show_later(block)
     }
 
     /// Takes host memory that the device addresses directly, for use on `stream`. It is none of

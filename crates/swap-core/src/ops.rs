@@ -26,6 +26,9 @@ mod frame;
 
 /// The open ops of one thread, innermost last.
 ///
+/// Ops of the step are those of one stack at a time: one that begins while another thread has some
+/// open is beside the step, as with [`begin_aside`](OpStack::begin_aside).
+///
 /// Each operator is `begin`, a `touch` for each block it uses, its work, `end`. A touched block is
 /// resident, ordered before the op's work, and stays until the op ends. Dropping the stack in the
 /// middle of ops, as an exception does, lets their blocks go.
@@ -80,17 +83,29 @@ impl OpStack {
         if !within.is_replay() {
             core.housekeeping()?;
         }
-        if within == Within::Step {
-            while let Some(block) = core.before_op()? {
-                drop(core);
-                self.replay_ahead(block)?;
-                core = self.shared.lock()?;
-            }
+        let mut within = self.admitted(&core, within);
+        while within == Within::Step
+            && let Some(block) = core.before_op()?
+        {
+            drop(core);
+            self.replay_ahead(block)?;
+            core = self.shared.lock()?;
+            within = self.admitted(&core, within);
         }
         let frame = self.open_frame(&mut core, name, stream, within)?;
         drop(core);
         self.frames.push(frame);
         Ok(())
+    }
+
+    /// What an op is a part of that asks to be `within`: beside the step where ops of another
+    /// thread are open, or where the step ended inside the op around it.
+    fn admitted(&self, core: &Core, within: Within) -> Within {
+        let is_late = self.frames.last().is_some_and(|outer| outer.step != core.step.number);
+        match within {
+            Within::Step if is_late || !core.step.admits(self.number) => Within::Aside,
+            _ => within,
+        }
     }
 
     fn open_frame(
@@ -115,6 +130,7 @@ impl OpStack {
                 recorder.op(name.text(), self.frames.len());
             }
             core.event(TraceEvent::Begin(op));
+            core.step.op_opened(op, self.number);
         }
         Ok(Frame {
             name,
@@ -200,6 +216,20 @@ impl OpStack {
         }
         self.frames.last_mut().ok_or(NO_OP)?.allocated.push(block);
         Ok(block)
+    }
+
+    /// As [`allocate`](OpStack::allocate), for a block that may never be an operator's tensor: it
+    /// stays until an op touches it. Returns its address too.
+    ///
+    /// # Errors
+    /// As for [`touch`](OpStack::touch).
+    pub fn allocate_unshown(
+        &mut self,
+        size_bytes: u64,
+        name: &str,
+    ) -> Result<(BlockId, DevicePtr), Error> {
+        let block = self.allocate(size_bytes, name)?;
+        self.shared.lock()?.show_later(block)
     }
 
     /// Frees a block. Legal in every state; work already submitted still sees it.
@@ -322,7 +352,7 @@ impl OpStack {
         self.replays -= 1;
         let done = matches!(outcome, Ok(Ok(())));
         let ended = shared.lock().and_then(|mut core| {
-            for frame in self.frames.drain(depth..) {
+            for frame in self.frames.drain(depth..).rev() {
                 abandon_frame(&mut core, &frame);
             }
             core.end_replay(block, done)?;
@@ -377,7 +407,7 @@ impl Drop for OpStack {
     fn drop(&mut self) {
         // A poisoned engine keeps its pins; nothing runs on it any more.
         if let Ok(mut core) = self.shared.lock() {
-            for frame in self.frames.drain(..) {
+            for frame in self.frames.drain(..).rev() {
                 abandon_frame(&mut core, &frame);
             }
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use vmem::{BlockId, EventHandle, Stall, Uses};
 
 use crate::core::Core;
@@ -11,7 +12,7 @@ use crate::orders::Orders;
 use crate::plan::Phase;
 use crate::recorder::Recorder;
 use crate::report::{Direction, Move, StepCounters, StepReport};
-use crate::trace::{BlockIndex, OpIndex, Origin, Signature};
+use crate::trace::{BlockIndex, OpIndex, Origin, Signature, TraceEvent};
 
 /// State that starts anew with each step.
 #[derive(Debug, Default)]
@@ -37,6 +38,9 @@ pub(crate) struct Step {
     pub(crate) stalls: Vec<Stall>,
     pub(crate) host_waits_before: u64,
     pub(crate) moves: Vec<Move>,
+    /// Ops of the step that are open, innermost last, and the op stack that they are on.
+    open: SmallVec<[OpIndex; 4]>,
+    open_on: u64,
 }
 
 impl Step {
@@ -44,6 +48,21 @@ impl Step {
         let place = u32::try_from(self.places.len()).expect("fewer than 2^32 blocks a step");
         self.places.push(id);
         BlockIndex(place)
+    }
+
+    /// Whether ops are open, so that what comes from elsewhere has no place in the step now.
+    pub(crate) fn is_inside_op(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether an op on this stack can be one of the step. Ops of two threads at once do not nest.
+    pub(crate) fn admits(&self, stack: u64) -> bool {
+        self.open.is_empty() || self.open_on == stack
+    }
+
+    pub(crate) fn op_opened(&mut self, op: OpIndex, stack: u64) {
+        self.open.push(op);
+        self.open_on = stack;
     }
 
     pub(crate) fn take_timers(&mut self) -> Vec<EventHandle> {
@@ -91,8 +110,19 @@ impl PendingReport {
 }
 
 impl Core {
+    /// The innermost open op of the step ends.
+    pub(crate) fn op_closed(&mut self) {
+        if let Some(op) = self.step.open.pop() {
+            self.event(TraceEvent::End(op));
+        }
+    }
+
     /// Ends the step. Its report comes from [`finished`](Core::finished).
     pub(crate) fn end_step(&mut self) -> Result<(), Error> {
+        // Another thread may be inside an op.
+        while self.step.is_inside_op() {
+            self.op_closed();
+        }
         let end = match self.step.start {
             Some(_) => Some(self.memory.streams.timer(self.compute)?),
             None => None,

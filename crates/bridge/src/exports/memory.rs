@@ -25,8 +25,7 @@ pub extern "C" fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_voi
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_free(address: *mut c_void) -> c_int {
-    // Not through the thread's part: memory is freed while threads end, too.
-    code(|| context::current()?.free(address_of(address)))
+    code(|| local::with_context(|context| context.free(address_of(address))))
 }
 
 /// See `smartswap.h`.

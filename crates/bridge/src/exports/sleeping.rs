@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use crate::context;
 use crate::failure::{code, guard};
+use crate::local::with_context;
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
@@ -23,7 +24,8 @@ pub extern "C" fn smartswap_sleep() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_should_wake(size_bytes: u64) -> c_int {
-    c_int::from(guard(|| context::current()?.should_wake(size_bytes)).unwrap_or(false))
+    let should = guard(|| with_context(|context| context.should_wake(size_bytes)));
+    c_int::from(should.unwrap_or(false))
 }
 
 /// See `smartswap.h`.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::name::OpName;
 use crate::recipe::{Recipe, Replayable};
 use crate::recorder::Timing;
-use crate::trace::{OpIndex, TraceEvent};
+use crate::trace::OpIndex;
 
 /// What an op is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,9 +82,6 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
     }
     let recipe = frame.recipe.take();
     keep_recipe(core, &frame, recipe)?;
-    if frame.step == core.step.number {
-        core.event(TraceEvent::End(frame.op));
-    }
     let timed = keep_timing(core, &frame, timer);
     let marked = if core.moving { core.memory.streams.mark(frame.stream) } else { Ok(()) };
     noted.and(timed).and(marked.map_err(Error::from))
@@ -166,5 +163,8 @@ pub(super) fn abandon_frame(core: &mut Core, frame: &Frame) {
     }
     if let Some(timer) = frame.timer {
         core.memory.streams.recycle_timer(timer);
+    }
+    if frame.within == Within::Step && frame.step == core.step.number {
+        core.op_closed();
     }
 }

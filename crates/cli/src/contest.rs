@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adaptive::{
-    Baseline, Budget, GenerateConfig, JointConfig, Machine, Movable, Simulation, Strategy,
-    plan_jointly, plan_preferring, run_baseline_with,
+    Baseline, Budget, Generated, JointConfig, Machine, Movable, Simulation, Strategy, gap_fraction,
+    gap_reason, plan_best, run_baseline_with,
 };
 use anyhow::Context as _;
 use serde::Serialize;
@@ -48,31 +48,46 @@ impl Contestant {
     }
 
     /// The step as this strategy would run it.
-    fn simulate(self, step: &Step, machine: &Machine, args: &CompareOptions) -> Simulation {
+    fn run(self, step: &Step, machine: &Machine, args: &CompareOptions) -> Run {
         let strategy = match self {
             Contestant::Other(baseline) => {
                 let config = &args.planner.smartswap.config;
-                return run_baseline_with(&step.trace, machine, baseline, config).simulation;
+                let run = run_baseline_with(&step.trace, machine, baseline, config);
+                return Run::Other(run.simulation);
             }
             Contestant::Ours(strategy) => strategy,
         };
-        let plan = |&movable: &Movable| {
-            let generate = GenerateConfig { movable, ..args.planner.generate };
-            let config = JointConfig { strategy, generate, ..args.planner };
-            match args.movable[..] {
-                [_] => plan_preferring(&step.trace, machine, &config).0.simulation,
-                _ => plan_jointly(&step.trace, machine, &config).simulation,
-            }
+        let config = JointConfig { strategy, ..args.planner };
+        let plan = |movable: &[Movable]| plan_best(&step.trace, machine, &config, movable).0;
+        let made = plan(&args.movable);
+        let short = made.infeasible.or(made.simulation.shortfall);
+        let limited = short.is_some() && args.movable == [Movable::Activations];
+        Run::Ours(if limited { plan(&[Movable::All]) } else { made })
+    }
+}
+
+/// A step as a strategy would run it.
+enum Run {
+    Other(Simulation),
+    Ours(Generated),
+}
+
+impl Run {
+    fn simulation(&self) -> &Simulation {
+        match self {
+            Run::Other(simulation) => simulation,
+            Run::Ours(made) => &made.simulation,
+        }
+    }
+
+    /// Bytes that are missing where the step does not run.
+    fn missing_bytes(&self) -> Option<u64> {
+        let planned = match self {
+            Run::Other(_) => None,
+            Run::Ours(made) => made.infeasible,
         };
-        let rank = |run: &Simulation| {
-            (run.shortfall.map_or(0, |shortfall| shortfall.missing_bytes), run.step_us)
-        };
-        let faster = |one: Simulation, other: Simulation| {
-            if rank(&other) < rank(&one) { other } else { one }
-        };
-        // Of equals the first.
-        let runs = args.movable.iter().map(plan);
-        runs.reduce(faster).expect("something may leave")
+        let shortfall = planned.or(self.simulation().shortfall);
+        shortfall.map(|shortfall| shortfall.missing_bytes)
     }
 }
 
@@ -94,14 +109,29 @@ struct Row {
     stall_us: f64,
     misses: u64,
     rescues: u64,
+    /// What no plan of the same kind can add less than. Of our own strategies alone.
+    bound_us: Option<f64>,
+    /// By how much of the step ours misses that.
+    gap_fraction: Option<f64>,
+    /// Why, where that is above 3 %.
+    gap_reason: Option<String>,
 }
 
 impl Row {
-    fn new(contestant: Contestant, step: &Step, run: &Simulation) -> Row {
+    fn new(contestant: Contestant, step: &Step, whole: &Run) -> Row {
+        let run = whole.simulation();
+        let missing_bytes = whole.missing_bytes();
+        let ours = match whole {
+            Run::Ours(made) if missing_bytes.is_none() => Some(made),
+            _ => None,
+        };
         Row {
+            bound_us: ours.map(|made| made.bound_us),
+            gap_fraction: ours.map(gap_fraction),
+            gap_reason: ours.and_then(|made| gap_reason(&step.trace, made)),
             strategy: contestant.name(),
-            fits: run.shortfall.is_none(),
-            infeasible: run.shortfall.map(|shortfall| shortfall.missing_bytes),
+            fits: missing_bytes.is_none(),
+            infeasible: missing_bytes,
             step_us: run.step_us,
             overhead_fraction: run.step_us / step.baseline_us - 1.0,
             peak_bytes: run.held_bytes_peak,
@@ -176,9 +206,8 @@ fn label(path: &Path) -> String {
 
 fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareOptions) -> Contest {
     let machine = args.machine(budget_bytes);
-    let row = |contestant: Contestant| {
-        Row::new(contestant, step, &contestant.simulate(step, &machine, args))
-    };
+    let row =
+        |contestant: Contestant| Row::new(contestant, step, &contestant.run(step, &machine, args));
     Contest {
         trace: name.to_owned(),
         budget_bytes,
@@ -193,8 +222,8 @@ fn sweep(name: &str, step: &Step, args: &CompareOptions) -> plot::Chart {
     let lines = Contestant::all().into_iter().map(|contestant| {
         let step_ms = |percent: f64| {
             let machine = args.machine(Budget::Percent(percent).of_peak(step.peak_bytes));
-            let run = contestant.simulate(step, &machine, args);
-            run.shortfall.is_none().then_some(run.step_us / 1e3)
+            let run = contestant.run(step, &machine, args);
+            run.missing_bytes().is_none().then(|| run.simulation().step_us / 1e3)
         };
         plot::Line { name: contestant.name(), points: points(step_ms) }
     });

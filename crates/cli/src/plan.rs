@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use adaptive::{
-    Bytes, Generated, Movable, OpIndex, Prefer, PrintLevel, Shortfall, Treatment, plan_preferring,
+    Bytes, Generated, Movable, OpIndex, Prefer, PrintLevel, Shortfall, Treatment, plan_best,
 };
 use anyhow::Context as _;
 
@@ -36,7 +36,16 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
     let machine = args.machine(budget_bytes);
     let started = now();
-    let (made, movable) = plan_preferring(&step.trace, &machine, &args.planner);
+    let plan = |movable: &[Movable]| plan_best(&step.trace, &machine, &args.planner, movable);
+    let (made, movable) = match args.prefer {
+        None => plan(&[Movable::Activations, Movable::All]),
+        Some(Prefer::Memory) => plan(&[Movable::All]),
+        Some(Prefer::Performance) => {
+            let first = plan(&[Movable::Activations]);
+            let short = first.0.infeasible.or(first.0.simulation.shortfall);
+            if short.is_some() { plan(&[Movable::All]) } else { first }
+        }
+    };
     let prefer = match movable {
         Movable::Activations => Prefer::Performance,
         Movable::All => Prefer::Memory,

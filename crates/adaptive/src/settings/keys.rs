@@ -83,7 +83,7 @@ table! {
         /// How blocks may leave the device.
         strategy: Strategy => Strategy = "joint";
         /// What may leave the device.
-        prefer: Prefer => Prefer = "performance; memory (`train`); the faster of both (`compare`)";
+        prefer: Prefer => Prefer = "whichever makes the faster step; memory (`train`)";
         /// Placements that the planner tries.
         effort: Whole<1, 100_000> => u64 = "8";
         /// Speed of copies to the host, alone.

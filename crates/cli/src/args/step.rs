@@ -24,7 +24,7 @@ pub(crate) struct PlanArgs {
     memory: Option<Budget>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// What may leave the device [default: performance]
+    /// What may leave the device [default: whichever makes the faster step]
     #[arg(long, value_name = "WHAT")]
     prefer: Option<PreferArg>,
     /// Tensors below this stay; so do all below 8MiB, which share segments [default: 8MiB]
@@ -54,7 +54,7 @@ pub(crate) struct PlanArgs {
 pub(crate) struct PlanOptions {
     pub(crate) trace: PathBuf,
     pub(crate) budget: Budget,
-    pub(crate) prefer: Prefer,
+    pub(crate) prefer: Option<Prefer>,
     pub(crate) strategy: Strategy,
     /// File for the plan.
     pub(crate) out: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl PlanArgs {
         Ok(PlanOptions {
             trace: self.trace.clone(),
             budget: settings.budget().context(NO_BUDGET)?,
-            prefer: settings.prefer().unwrap_or(Prefer::Performance),
+            prefer: settings.prefer(),
             strategy: settings.strategy.unwrap_or_default(),
             save: config::save_folder(&settings).filter(|_| out.is_none()),
             out,

@@ -3,7 +3,7 @@
 use super::{Contest, Row};
 use crate::report::units;
 
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "strategy",
     "fits",
     "step",
@@ -14,6 +14,7 @@ const COLUMNS: [&str; 10] = [
     "recomputed",
     "stalls",
     "misses+rescues",
+    "gap",
 ];
 
 /// One contest as text, ending with a line break.
@@ -37,10 +38,15 @@ pub(super) fn text(contest: &Contest) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    for row in &contest.strategies {
+        if let Some(reason) = &row.gap_reason {
+            text.push_str(&format!("{}: {reason}\n", row.strategy));
+        }
+    }
     text
 }
 
-fn cells(row: &Row) -> [String; 10] {
+fn cells(row: &Row) -> [String; 11] {
     let none = || "-".to_owned();
     if let Some(missing_bytes) = row.infeasible {
         let short = format!("no, {} short", units::bytes(missing_bytes));
@@ -63,6 +69,7 @@ fn cells(row: &Row) -> [String; 10] {
         time(row.recomputed_us),
         time(row.stall_us),
         if unplanned == 0 { none() } else { format!("{}+{}", row.misses, row.rescues) },
+        row.gap_fraction.map_or_else(none, |gap| format!("{:.1} %", 100.0 * gap)),
     ]
 }
 
@@ -89,6 +96,9 @@ mod tests {
             stall_us: 500.0,
             misses: 2,
             rescues: 1,
+            bound_us: None,
+            gap_fraction: Some(0.04),
+            gap_reason: Some("gap 4.0 %: it waits".to_owned()),
         };
         let contest = Contest {
             trace: "small".to_owned(),
@@ -99,9 +109,10 @@ mod tests {
         };
         let text = text(&contest);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[4], "keep: gap 4.0 %: it waits");
         assert!(lines[0].contains("4 MiB (50 % of its peak)"), "{text}");
-        for expect in ["yes", "2.5 ms", "25.0 %", "0.5 ms", "2+1"] {
+        for expect in ["yes", "2.5 ms", "25.0 %", "0.5 ms", "2+1", "4.0 %"] {
             assert!(lines[2].contains(expect), "{text}");
         }
         assert!(lines[3].contains("no, 5 MiB short") && !lines[3].contains("2.5"), "{text}");

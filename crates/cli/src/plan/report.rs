@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use adaptive::{Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Treatment};
+use adaptive::{
+    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Treatment, gap_fraction, gap_reason,
+};
 use serde::Serialize;
 
 use super::holders::holders;
@@ -45,6 +47,8 @@ struct Object<'a> {
     step_us: Option<f64>,
     bound_us: f64,
     gap_fraction: Option<f64>,
+    /// Set where the gap is above 3 % of the step.
+    gap_reason: Option<String>,
     swapped_out_bytes: Option<u64>,
     swapped_in_bytes: Option<u64>,
     recomputed_ops: Option<u64>,
@@ -88,9 +92,7 @@ struct DecisionObject<'a> {
 impl Report<'_> {
     /// The part of the step by which the plan misses the bound.
     fn gap_fraction(&self) -> f64 {
-        let gap_us = (self.made.added_us() - self.made.bound_us).max(0.0);
-        let step_us = self.made.simulation.step_us;
-        if step_us > 0.0 { gap_us / step_us } else { 0.0 }
+        gap_fraction(self.made)
     }
 
     /// The JSON object, on one line.
@@ -115,6 +117,7 @@ impl Report<'_> {
             step_us: time(simulation.step_us),
             bound_us: made.bound_us,
             gap_fraction: time(self.gap_fraction()),
+            gap_reason: gap_reason(&step.trace, made),
             swapped_out_bytes: bytes(simulation.swapped_out_bytes),
             swapped_in_bytes: bytes(simulation.swapped_in_bytes),
             recomputed_ops: bytes(simulation.recomputed_ops),
@@ -167,7 +170,7 @@ impl Report<'_> {
         };
         let moves = match self.prefer {
             Prefer::Performance => "activations",
-            Prefer::Memory if self.prefer != args.prefer => {
+            Prefer::Memory if args.prefer == Some(Prefer::Performance) => {
                 "weights and optimizer state too: activations alone cannot reach the budget"
             }
             Prefer::Memory => "activations, weights and optimizer state",
@@ -221,12 +224,33 @@ impl Report<'_> {
             ("bound", bound),
             ("planned in", units::time(self.plan_ms * 1e3)),
         ];
+        if let Some(reason) = gap_reason(&step.trace, made) {
+            lines.push(("why more", reason));
+        }
+        if let Some(note) = self.min_size_note() {
+            lines.push(("min size", note));
+        }
         if !simulation.went_to_plan() {
             let (misses, rescues) = (simulation.misses, simulation.rescues);
             let words = format!("{misses} touches of blocks away, {rescues} evictions");
             lines.push(("on demand", words));
         }
         lines
+    }
+
+    /// Says so where `--min-size` asks for tensors that the step has no record of.
+    fn min_size_note(&self) -> Option<String> {
+        let asked_bytes = self.args.planner.generate.min_block_bytes;
+        let smallest_bytes = self.step.trace.blocks.iter().map(|block| block.size_bytes).min()?;
+        let shared_bytes = adaptive::RecordedConfig::default().swap_threshold_bytes;
+        let in_vain = asked_bytes < shared_bytes && smallest_bytes >= shared_bytes;
+        in_vain.then(|| {
+            format!(
+                "{} changes nothing: tensors below {} share segments and cannot move alone",
+                units::bytes(asked_bytes),
+                units::bytes(shared_bytes)
+            )
+        })
     }
 
     /// What becomes of the largest blocks, those that leave first, and why.

@@ -81,6 +81,11 @@ fn ours_are_at_or_below_all_others_on_every_budget() {
                 assert!(step_us(ours) <= step_us(row) + 1e-6, "{ours} {row}");
             }
         }
+        for ours in &rows[8..] {
+            let gap = ours["gap_fraction"].as_f64().unwrap();
+            assert_eq!(ours["gap_reason"].is_string(), gap > 0.03, "{ours}");
+        }
+        assert_eq!(rows[1]["gap_fraction"], Value::Null);
         // Without a plan the step has to wait, and somebody does better.
         assert!(number(&rows[0], "rescues") > 0 && step_us(&rows[9]) < step_us(&rows[0]));
     }

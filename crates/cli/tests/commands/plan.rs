@@ -118,6 +118,7 @@ fn the_object_has_exactly_the_documented_fields() {
         "step_us",
         "bound_us",
         "gap_fraction",
+        "gap_reason",
         "swapped_out_bytes",
         "swapped_in_bytes",
         "recomputed_ops",
@@ -143,19 +144,24 @@ fn activations_move_first_and_optimizer_state_where_those_cannot_do() {
     let folder = tempfile::tempdir().unwrap();
     let trace = write_stacked(folder.path());
     let plan = |args: &[&str]| on("plan", &trace, &[args, &["--json"]].concat()).json();
+    let first = ["--prefer", "performance"];
     let moves_state = |plan: &Value| {
         let decisions = plan["decisions"].as_array().unwrap().iter();
         decisions.filter(|row| row["treatment"] != "keep").any(|row| row["size_bytes"] == 128 << 20)
     };
     // All activations are a third of the peak.
-    let some = plan(&["--memory", "80%"]);
+    let some = plan(&[&["--memory", "80%"], &first[..]].concat());
     assert_eq!((some["prefer"].as_str(), moves_state(&some)), (Some("performance"), false));
-    let all = plan(&["--memory", "40%"]);
+    let all = plan(&[&["--memory", "40%"], &first[..]].concat());
     assert_eq!((all["prefer"].as_str(), moves_state(&all)), (Some("memory"), true));
     assert_eq!(all["infeasible"], Value::Null);
     let asked = plan(&["--memory", "80%", "--prefer", "memory"]);
     assert_eq!(asked["prefer"], "memory");
-    let words = on("plan", &trace, &["--memory", "40%"]);
+    // Without a wish, what is faster stands.
+    let either = plan(&["--memory", "80%"]);
+    let fastest_us = float(&some, "step_us").min(float(&asked, "step_us"));
+    assert!(float(&either, "step_us") <= fastest_us, "{either}");
+    let words = on("plan", &trace, &[&["--memory", "40%"], &first[..]].concat());
     assert!(words.stdout.contains("activations alone cannot reach the budget"), "{}", words.stdout);
 }
 
@@ -191,6 +197,13 @@ fn limits_on_what_moves_are_kept() {
     assert!(number(&reserve, "peak_bytes") + (200 << 20) <= number(&reserve, "budget_bytes"));
     let slow = plan(&["--link-out", "2GB/s", "--link-in", "2GB/s", "--link-both", "1GB/s"]);
     assert!(float(&slow, "step_us") > float(&free, "step_us"));
+}
+
+#[test]
+fn a_size_below_all_that_can_move_is_said_to_change_nothing() {
+    let words = |size| on("plan", &recorded(), &["--memory", "90%", "--min-size", size]).stdout;
+    assert!(words("1MiB").contains("1 MiB changes nothing"));
+    assert!(!words("16MiB").contains("changes nothing"));
 }
 
 #[test]

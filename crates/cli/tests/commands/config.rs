@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::plan::{on, stacked};
-use crate::rig::{Ran, names_in, number, smartswap, train};
+use crate::rig::{Ran, TINY, names_in, number, smartswap, train};
 
 /// A folder with a trace and a file of settings in it.
 struct Place {
@@ -242,4 +242,26 @@ fn the_originals_generators_can_be_trained_with_and_change_no_bit() {
     assert_eq!((ran.code, lines.count()), (0, 3), "{}", ran.stdout);
     let ran = train_with(&file, "smartswap.print_level = 2\n", &["--steps", "3"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, ""));
+}
+
+#[test]
+fn a_file_with_all_that_the_originals_document_trains_and_saves_its_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    let text = "[smartswap]\nwarmup_step = 2\nstable_step = 3\nop_diff_thresh = 0.05\n\
+                tensor_size_filter = 20971520\nredundant_memory = 2147483648\n\
+                adjust_memory = 314572800\ntarget_mode = false\ntarget_memory = 42949672960\n\
+                reduction_memory = 3221225472\nsize_coverage_weight = 2\npolicy_v2 = true\n\
+                policy_pref = \"BETTER_PERFORMANCE\"\nswap_bucket_size = -1\n\
+                num_attn_layers_per_stage = 1\nsave_policy = true\nprint_level = 1\n";
+    // The model is much smaller than what they would take off.
+    assert!(train_with(&file, text, &[]).refusal().contains("`reduction_memory` is 3.00 GiB"));
+    let mut command = assert_cmd::Command::cargo_bin("smartswap").unwrap();
+    let config = file.to_str().unwrap();
+    let flags = ["--memory", "50%", "--steps", "8", "--verify", "--config", config];
+    let all = [&["train"], &TINY[..], &flags].concat();
+    let output = command.current_dir(folder.path()).args(all).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && stdout.contains("identical bit for bit"), "{stdout}");
+    assert_eq!(names_in(&folder.path().join("swap_output")), ["plan.json"]);
 }

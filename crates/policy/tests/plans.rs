@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Origin, Phase, Plan, Trace, TraceEvent};
 
-const CASES: u32 = 10_000;
+const CASES: u32 = 1_000;
 
 fn machine(link_bytes_per_us: f64) -> Machine {
     Machine {

@@ -74,12 +74,15 @@ typedef struct smartswap_settings {
   /* The stream on which ops run by default. Ignored by the host device, whose ops run on the
    * calling thread. */
   uint64_t compute_stream;
-  /* "performance": activations move, and optimizer state where they alone are not enough.
-   * "memory": both. */
+  /* "performance" (where nothing is said): activations move, and optimizer state where they alone
+   * are not enough. "memory": both. NULL: what config_file says. */
   const char *prefer;
-  /* "joint", "swap", "recompute", "keep". */
+  /* "joint" (where nothing is said), "swap", "recompute", "keep", "smartswap". NULL: what
+   * config_file says. */
   const char *strategy;
-  /* A TOML file with more settings, or NULL. What is set above wins over it. */
+  /* A TOML file with more settings, or NULL. What is set above, that is neither 0 nor NULL, wins
+   * over it. Keys that only the command line's commands take are passed over. docs/configuration.md
+   * lists all keys; a cap measured by the step's own peak is refused, as no step has run yet. */
   const char *config_file;
   /* A trace of each newly recorded step is saved here, or NULL. */
   const char *record_file;
@@ -94,8 +97,11 @@ int smartswap_open(const smartswap_settings *settings);
  * live, and leaves the engine as it is. */
 int smartswap_close(void);
 
-/* 1 if the engine is open, else 0. */
+/* 1 if the engine is open, else 0. It is not open in forked children of its process. */
 int smartswap_is_open(void);
+
+/* The stream that the engine was opened with. */
+uint64_t smartswap_compute_stream(void);
 
 /* Brings every block back and keeps it on the device from now on, so that nobody needs to begin
  * ops any more. Fails with SMARTSWAP_OUT_OF_MEMORY if they do not fit under the cap. */
@@ -152,6 +158,9 @@ uint32_t smartswap_depth(void);
 
 /* Ends the training step: call it after each optimizer step, outside any op. */
 int smartswap_step(void);
+
+/* 1 if an op of the running step has begun, else 0. */
+int smartswap_step_begun(void);
 
 /* ---- Sleeping ---------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 //! The engine of the process: one at a time, with its loop, its blocks and its streams.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
@@ -21,6 +21,10 @@ pub(crate) struct Context {
     pub(crate) engine: Engine,
     pub(crate) blocks: Blocks,
     pub(crate) settings: Settings,
+    /// The driver's handle of the stream that the engine was opened with.
+    pub(crate) compute_stream: u64,
+    /// Whether an op of the running step has begun.
+    pub(crate) step_has_begun: AtomicBool,
     course: Mutex<Course>,
     /// By the driver's handle.
     streams: Mutex<BTreeMap<u64, StreamId>>,
@@ -38,6 +42,9 @@ pub(crate) struct Course {
 }
 
 static CURRENT: Mutex<Option<Arc<Context>>> = Mutex::new(None);
+/// The process that opened the engine; 0 while none is open. In a forked child the tables above
+/// may be locked for ever, and the engine's threads are not there.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Changes whenever [`CURRENT`] does.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
@@ -49,17 +56,31 @@ pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Acquire)
 }
 
+/// Fails in forked children of the engine's process.
+fn check_process() -> Result<(), Failure> {
+    match OWNER.load(Ordering::Acquire) {
+        0 => Ok(()),
+        owner if owner == std::process::id() => Ok(()),
+        owner => Err(Failure::usage(format!(
+            "the engine belongs to process {owner}, of which this one is a fork: use it there, or \
+             start a process of its own"
+        ))),
+    }
+}
+
 pub(crate) fn current() -> Result<Arc<Context>, Failure> {
+    check_process()?;
     let none = || Failure::usage("the engine is not open: call smartswap_open first");
     lock(&CURRENT).clone().ok_or_else(none)
 }
 
 pub(crate) fn is_open() -> bool {
-    lock(&CURRENT).is_some()
+    OWNER.load(Ordering::Acquire) == std::process::id()
 }
 
 /// Opens the engine of the process.
 pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
+    check_process()?;
     let mut current = lock(&CURRENT);
     if current.is_some() {
         let text = "an engine is open already: a process has one, close it first";
@@ -74,16 +95,20 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         engine,
         blocks: Blocks::default(),
         settings,
+        compute_stream: wishes.compute_stream,
+        step_has_begun: AtomicBool::new(false),
         course: Mutex::new(course),
         streams: Mutex::default(),
         asleep: AtomicBool::new(false),
     }));
     GENERATION.fetch_add(1, Ordering::Release);
+    OWNER.store(std::process::id(), Ordering::Release);
     Ok(())
 }
 
 /// Closes the engine, unless blocks are live.
 pub(crate) fn close() -> Result<(), Failure> {
+    check_process()?;
     let mut current = lock(&CURRENT);
     let Some(context) = current.as_ref() else { return Ok(()) };
     let (count, size_bytes) = context.blocks.count();
@@ -94,6 +119,7 @@ pub(crate) fn close() -> Result<(), Failure> {
         )));
     }
     context.engine.close()?;
+    OWNER.store(0, Ordering::Release);
     *current = None;
     GENERATION.fetch_add(1, Ordering::Release);
     Ok(())
@@ -165,6 +191,7 @@ impl Context {
         let mut course = self.course();
         course.totals.keep_peaks(&self.engine.memory_stats()?);
         course.totals.steps += 1;
+        self.step_has_begun.store(false, Ordering::Relaxed);
         if self.is_asleep() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Treatment};
+use adaptive::{Decision, Strategy, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -37,6 +37,13 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "limit_bytes": machine.limit_bytes,
         "host_limit_bytes": machine.host_limit_bytes,
         "min_block_bytes": context.settings.engine.pool.swap_threshold_bytes,
+        "strategy": match context.settings.planning.strategy {
+            Strategy::Keep => "keep",
+            Strategy::Swap => "swap",
+            Strategy::Recompute => "recompute",
+            Strategy::Joint => "joint",
+            Strategy::SmartSwap => "smartswap",
+        },
         "prefer": match context.settings.prefer {
             Prefer::Performance => "performance",
             Prefer::Memory => "memory",

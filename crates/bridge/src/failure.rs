@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{self, AssertUnwindSafe};
 
-use adaptive::{DriverError, Error, FileError, OpenError};
+use adaptive::{DriverError, Error, FileError, OpenError, SettingsError};
 
 /// What a call can fail with: `smartswap_code`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +67,12 @@ impl From<FileError> for Failure {
     }
 }
 
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Failure {
+        Failure::settings(error.to_string())
+    }
+}
+
 thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
@@ -75,6 +81,12 @@ thread_local! {
 pub(crate) fn last_text() -> *const c_char {
     // A thread that ends has no last error any more.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// As [`last_text`], for this library itself.
+pub(crate) fn last_string() -> String {
+    let text = LAST.try_with(|last| last.borrow().to_string_lossy().into_owned());
+    text.unwrap_or_default()
 }
 
 /// Keeps a failure's text for the thread, and returns its code.
@@ -112,4 +124,31 @@ pub(crate) fn text_of<'a>(text: Option<&'a CStr>, what: &str) -> Result<Option<&
         text.to_str().map_err(|_| Failure::settings(format!("{what} is not UTF-8 text")))
     };
     text.map(utf8).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_failure_with_its_words() {
+        type Body = fn() -> Result<(), Failure>;
+        let bodies: [(Body, &str); 4] = [
+            (|| panic!("plain"), "internal error: plain"),
+            (|| panic!("with {}", 7), "internal error: with 7"),
+            (|| panic::panic_any(7), "internal error: a panic without words"),
+            (|| Err(Failure::usage("a zero\0 inside")), "a zero  inside"),
+        ];
+        for (body, expect) in bodies {
+            let got = code(body);
+            assert_eq!(
+                (got == Code::Usage as c_int, last_string()),
+                (expect.contains("zero"), expect.into())
+            );
+            assert_ne!(got, OK);
+        }
+        assert_eq!(code(|| Ok(())), OK);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use adaptive::{AccessMode, OpStack, StreamId};
 use smallvec::SmallVec;
@@ -114,10 +115,12 @@ impl Local {
         }
         let stream = self.stream(stream)?;
         let name = NAMES.with_borrow_mut(|names| names.find(name));
-        if aside {
+        // A sleeping engine counts no ops.
+        if aside || self.context.is_asleep() {
             self.stack.begin_aside(name, stream)?;
         } else {
             self.stack.begin_on(name, stream)?;
+            self.context.step_has_begun.store(true, Ordering::Relaxed);
         }
         self.depth = 1;
         self.name = name.text();

@@ -15,6 +15,15 @@ pub(crate) enum Prefer {
     Memory,
 }
 
+impl From<adaptive::Prefer> for Prefer {
+    fn from(prefer: adaptive::Prefer) -> Prefer {
+        match prefer {
+            adaptive::Prefer::Performance => Prefer::Performance,
+            adaptive::Prefer::Memory => Prefer::Memory,
+        }
+    }
+}
+
 /// Plans through [`JointPlanner`].
 #[derive(Debug)]
 pub(crate) struct PreferringPlanner {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use adaptive::{
-    ArenaConfig, Bytes, Config, Driver, GenerateConfig, HostMemory, JointConfig, Link, LoopConfig,
-    Machine, PoolConfig, Strategy, measure_link,
+    ArenaConfig, Budget, Bytes, Compute, Config, Driver, GenerateConfig, HostMemory, JointConfig,
+    Link, LoopConfig, Machine, PoolConfig, Settings as FileSettings, Strategy, measure_link,
 };
 
 use crate::device::{Device, DeviceName};
@@ -30,16 +30,38 @@ const LINK_COPIES: u32 = 4;
 const LINK_PIECE_BYTES: u64 = 32 << 20;
 
 /// What a caller asks for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Wishes {
     pub(crate) device: DeviceName,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) host_memory_bytes: Option<u64>,
     pub(crate) min_block_bytes: Option<u64>,
     pub(crate) compute_stream: u64,
-    pub(crate) prefer: Prefer,
-    pub(crate) strategy: Strategy,
+    pub(crate) prefer: Option<Prefer>,
+    pub(crate) strategy: Option<Strategy>,
+    /// Holds what is set nowhere else.
+    pub(crate) file: FileSettings,
     pub(crate) record_file: Option<PathBuf>,
+}
+
+impl Wishes {
+    /// The cap on device memory: what was asked for, or else what the file says.
+    fn limit_bytes(&self) -> Result<Option<u64>, Failure> {
+        match (self.memory_bytes, self.file.budget()) {
+            (Some(bytes), _) | (None, Some(Budget::Bytes(bytes))) => Ok(Some(bytes)),
+            (None, None) => Ok(None),
+            (None, Some(Budget::Percent(_) | Budget::BelowPeak(_))) => Err(Failure::settings(
+                "the settings file measures the cap by the step's own peak, which is not known \
+                 before the first step: set memory_bytes, or write `memory` as a size such as \
+                 \"24GiB\"",
+            )),
+        }
+    }
+
+    fn prefer(&self) -> Prefer {
+        let file = self.file.prefer().map(Prefer::from);
+        self.prefer.or(file).unwrap_or_default()
+    }
 }
 
 /// What the engine is opened with.
@@ -68,8 +90,9 @@ pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
         "swap" => Ok(Strategy::Swap),
         "recompute" => Ok(Strategy::Recompute),
         "keep" => Ok(Strategy::Keep),
+        "smartswap" => Ok(Strategy::SmartSwap),
         _ => Err(Failure::settings(format!(
-            "strategy is joint, swap, recompute or keep, not '{text}'"
+            "strategy is joint, swap, recompute, keep or smartswap, not '{text}'"
         ))),
     }
 }
@@ -77,15 +100,10 @@ pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
 impl Settings {
     /// Opens the device and fills in what was left open.
     pub(crate) fn new(wishes: &Wishes) -> Result<Settings, Failure> {
-        let room_bytes = HostMemory::read().room_bytes();
-        let is_host = wishes.device == DeviceName::Host;
-        let half_room = || {
-            let text = "the system does not say how much memory is free: set memory_bytes";
-            room_bytes.map(|bytes| bytes / 2).ok_or_else(|| Failure::settings(text))
-        };
-        let capacity_bytes = match wishes.memory_bytes {
+        let wished_bytes = wishes.limit_bytes()?;
+        let capacity_bytes = match wished_bytes {
             Some(bytes) => bytes,
-            None if is_host => half_room()?,
+            None if wishes.device == DeviceName::Host => half_room()?,
             None => 0,
         };
         let device = Device::open(
@@ -95,46 +113,73 @@ impl Settings {
         )?;
         let driver = device.driver();
         let granularity_bytes = driver.properties().granularity_bytes;
-        let limit_bytes = device_limit(&*driver, wishes.memory_bytes)?;
+        let limit_bytes = device_limit(&*driver, wished_bytes)?;
         let least_bytes = limit_bytes / BLOCKS_PER_CAP / granularity_bytes * granularity_bytes;
         let min_block_bytes = wishes
             .min_block_bytes
+            .or(wishes.file.min_block_bytes())
             .unwrap_or(MIN_BLOCK_BYTES.min(least_bytes))
             .max(granularity_bytes);
-        let host_limit_bytes = match wishes.host_memory_bytes {
+        let host_limit_bytes = match wishes.host_memory_bytes.or(wishes.file.host_memory) {
             Some(bytes) => bytes,
             None => half_room()?,
         };
-        let machine = Machine {
+        let machine = wishes.file.machine(Machine {
             limit_bytes,
             host_limit_bytes,
             link: link(&device, granularity_bytes, limit_bytes)?,
             copy_submit_us: COPY_SUBMIT_US,
-        };
-        let generate = GenerateConfig { min_block_bytes, ..GenerateConfig::default() };
-        let engine = Config {
-            pool: PoolConfig {
-                limit_bytes,
-                swap_threshold_bytes: min_block_bytes,
-                segment_bytes: min_block_bytes * BLOCKS_PER_SEGMENT,
-            },
-            arena: ArenaConfig {
-                region_bytes: REGION_BYTES.min(host_limit_bytes / 8).max(1 << 20),
-                swapped_limit_bytes: host_limit_bytes,
-                ..ArenaConfig::new(host_limit_bytes)
-            },
-            compute: device.compute(wishes.compute_stream)?,
-            record: false,
-        };
+        });
+        let compute = device.compute(wishes.compute_stream)?;
+        let record_file = wishes.record_file.clone();
         Ok(Settings {
             device,
-            engine,
-            machine,
-            planning: JointConfig { strategy: wishes.strategy, generate, ..JointConfig::default() },
-            policy: LoopConfig { limit_bytes, ..LoopConfig::default() },
-            prefer: wishes.prefer,
-            record_file: wishes.record_file.clone(),
+            engine: engine_config(limit_bytes, host_limit_bytes, min_block_bytes, compute),
+            machine: Machine { host_limit_bytes, ..machine },
+            planning: planning(wishes, min_block_bytes),
+            policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),
+            prefer: wishes.prefer(),
+            record_file,
         })
+    }
+}
+
+/// Half of the host memory that is free.
+fn half_room() -> Result<u64, Failure> {
+    let text = "the system does not say how much memory is free: set memory_bytes";
+    let room_bytes = HostMemory::read().room_bytes();
+    room_bytes.map(|bytes| bytes / 2).ok_or_else(|| Failure::settings(text))
+}
+
+fn engine_config(
+    limit_bytes: u64,
+    host_limit_bytes: u64,
+    min_block_bytes: u64,
+    compute: Compute,
+) -> Config {
+    Config {
+        pool: PoolConfig {
+            limit_bytes,
+            swap_threshold_bytes: min_block_bytes,
+            segment_bytes: min_block_bytes * BLOCKS_PER_SEGMENT,
+        },
+        arena: ArenaConfig {
+            region_bytes: REGION_BYTES.min(host_limit_bytes / 8).max(1 << 20),
+            swapped_limit_bytes: host_limit_bytes,
+            ..ArenaConfig::new(host_limit_bytes)
+        },
+        compute,
+        record: false,
+    }
+}
+
+/// How plans are made: as the file says, with what was asked for on top.
+fn planning(wishes: &Wishes, min_block_bytes: u64) -> JointConfig {
+    let filed = wishes.file.joint_config(JointConfig::default());
+    JointConfig {
+        strategy: wishes.strategy.unwrap_or(filed.strategy),
+        generate: GenerateConfig { min_block_bytes, ..filed.generate },
+        ..filed
     }
 }
 

@@ -4,7 +4,10 @@
 #[cfg(test)]
 mod engine {
     mod acl;
+    mod aside;
+    mod beside;
     mod faults;
+    mod hold;
     mod judge;
     mod lab;
     mod plain;

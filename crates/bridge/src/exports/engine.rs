@@ -1,10 +1,12 @@
 //! Opening and closing the engine, and the settings as C writes them.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use adaptive::Settings as FileSettings;
 
 use crate::context;
-use crate::failure::{Failure, code, last_text, text_of};
+use crate::failure::{Failure, code, guard, last_text, text_of};
 use crate::settings::{Wishes, parse_prefer, parse_strategy};
 
 /// The version of the interface: `SMARTSWAP_ABI_VERSION`.
@@ -53,8 +55,8 @@ pub unsafe extern "C" fn smartswap_default_settings(settings: *mut SmartswapSett
         host_memory_bytes: 0,
         min_block_bytes: 0,
         compute_stream: 0,
-        prefer: c"performance".as_ptr(),
-        strategy: c"joint".as_ptr(),
+        prefer: std::ptr::null(),
+        strategy: std::ptr::null(),
         config_file: std::ptr::null(),
         record_file: std::ptr::null(),
     };
@@ -87,18 +89,17 @@ fn wishes(settings: &SmartswapSettings) -> Result<Wishes, Failure> {
     }
     let given = |bytes: u64| (bytes > 0).then_some(bytes);
     let device = text(settings.device, "device")?.unwrap_or("host");
-    if text(settings.config_file, "config_file")?.is_some() {
-        return Err(Failure::settings("config_file is not read here yet: set the fields"));
-    }
+    let config_file = text(settings.config_file, "config_file")?;
+    let file = config_file.map(|path| FileSettings::load(Path::new(path))).transpose()?;
     Ok(Wishes {
         device: device.parse()?,
         memory_bytes: given(settings.memory_bytes),
         host_memory_bytes: given(settings.host_memory_bytes),
         min_block_bytes: given(settings.min_block_bytes),
         compute_stream: settings.compute_stream,
-        prefer: text(settings.prefer, "prefer")?.map_or(Ok(Default::default()), parse_prefer)?,
-        strategy: text(settings.strategy, "strategy")?
-            .map_or(Ok(Default::default()), parse_strategy)?,
+        prefer: text(settings.prefer, "prefer")?.map(parse_prefer).transpose()?,
+        strategy: text(settings.strategy, "strategy")?.map(parse_strategy).transpose()?,
+        file: file.unwrap_or_default(),
         record_file: text(settings.record_file, "record_file")?.map(PathBuf::from),
     })
 }
@@ -122,6 +123,12 @@ pub extern "C" fn smartswap_close() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_is_open() -> c_int {
     c_int::from(context::is_open())
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_compute_stream() -> u64 {
+    guard(|| Ok(context::current()?.compute_stream)).unwrap_or(0)
 }
 
 /// See `smartswap.h`.

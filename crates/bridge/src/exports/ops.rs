@@ -1,10 +1,12 @@
 //! Ops and steps.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use adaptive::AccessMode;
 
 use super::memory::address_of;
+use crate::context;
 use crate::failure::{Failure, code, guard};
 use crate::local::{self, Use};
 
@@ -74,4 +76,11 @@ pub extern "C" fn smartswap_step() -> c_int {
         })?;
         context.step()
     })
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_step_begun() -> c_int {
+    let begun = guard(|| Ok(context::current()?.step_has_begun.load(Ordering::Relaxed)));
+    c_int::from(begun.unwrap_or(false))
 }

@@ -1,0 +1,21 @@
+//! The C interface as a C program sees it: every function, rightly and wrongly used.
+
+// Brings the exported functions in; they are called by their C declarations alone.
+#[cfg(test)]
+use smartswap as _;
+
+#[cfg(test)]
+mod c_abi {
+    mod closed;
+    mod config_file;
+    mod layout;
+    mod memory;
+    mod misuse;
+    mod pluggable;
+    mod pressure;
+    mod programs;
+    mod rig;
+    mod sleeping;
+    mod sources;
+    mod threads;
+}

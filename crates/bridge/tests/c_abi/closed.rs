@@ -1,0 +1,77 @@
+//! Every function while no engine is open.
+
+use std::ptr;
+
+use super::rig::{
+    ASIDE, OK, READ, STEP, Stats, Turn, USAGE, assert_fails, base_alloc, begin_named, explain,
+    find, find_nothing, free_no_text, get_stats, last_error, save_report, save_trace,
+    smartswap_abi_version, smartswap_allocate, smartswap_allocate_swapped, smartswap_awake,
+    smartswap_bring_home, smartswap_close, smartswap_compute_stream, smartswap_delete,
+    smartswap_depth, smartswap_end, smartswap_free, smartswap_free_swapped, smartswap_hold,
+    smartswap_is_open, smartswap_is_swapped, smartswap_malloc, smartswap_may_sleep,
+    smartswap_memory_fraction, smartswap_record_stream, smartswap_reset, smartswap_reset_peaks,
+    smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch,
+    smartswap_trim, smartswap_use_on, smartswap_wake,
+};
+
+const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
+
+#[test]
+fn every_function_says_that_no_engine_is_open() {
+    let _turn = Turn::take();
+    let foreign = ptr::from_ref(&0u64).cast_mut().cast();
+    let mut stats = Stats { struct_size: size_of::<Stats>() as u32, ..Stats::default() };
+    let codes = [
+        smartswap_bring_home(),
+        smartswap_free(foreign),
+        smartswap_use_on(foreign, 0),
+        smartswap_hold(foreign),
+        find(foreign).expect_err("nothing is found"),
+        find_nothing(foreign),
+        smartswap_trim(),
+        smartswap_free_swapped(foreign, 0),
+        begin_named(Some(c"op"), STEP),
+        begin_named(Some(c"op"), ASIDE),
+        smartswap_touch(foreign, READ),
+        smartswap_end(),
+        smartswap_step(),
+        smartswap_sleep(),
+        smartswap_wake(),
+        smartswap_awake(),
+        get_stats(Some(&mut stats)),
+        smartswap_reset_peaks(),
+        save_trace(Some(c"/tmp/none")),
+        save_report(Some(c"/tmp/none")),
+    ];
+    for (index, code) in codes.into_iter().enumerate() {
+        assert_eq!(code, USAGE, "function {index}");
+    }
+    assert_fails(smartswap_trim(), USAGE, NOT_OPEN);
+}
+
+#[test]
+fn functions_without_a_code_say_it_in_their_own_way() {
+    let _turn = Turn::take();
+    let foreign = ptr::from_ref(&0u64).cast_mut().cast();
+    for memory in [
+        smartswap_allocate(64, 0),
+        smartswap_allocate_swapped(64, 0),
+        smartswap_malloc(64, 0, ptr::null_mut()),
+        base_alloc(foreign, None),
+    ] {
+        assert!(memory.is_null());
+        assert_eq!(last_error(), NOT_OPEN);
+    }
+    assert_eq!(explain(), None);
+    assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
+    assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
+    assert_eq!(smartswap_abi_version(), 1);
+    assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
+    free_no_text();
+    smartswap_delete(foreign, 64, 0, ptr::null_mut());
+    smartswap_reset();
+    smartswap_memory_fraction(0.5, 0);
+    smartswap_record_stream(foreign, ptr::null_mut());
+    // There is nothing to close, so it is closed.
+    assert_eq!(smartswap_close(), OK);
+}

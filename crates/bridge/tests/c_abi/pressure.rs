@@ -1,0 +1,109 @@
+//! Training-like steps in far less memory than they use: plans come and go, bytes stay right.
+
+use std::ffi::c_void;
+
+use super::rig::{
+    BLOCK, MIB, OK, READ, READ_WRITE, Rig, Settings, WRITE, assert_holds, begin, check,
+    default_settings, fill, free, last_error, make, smartswap_allocate, smartswap_end,
+    smartswap_touch, stats, step,
+};
+
+const LAYERS: u64 = 12;
+
+/// Weights and what they were updated to.
+struct Model {
+    weights: Vec<(*mut c_void, u64)>,
+}
+
+fn touch(memory: *mut c_void, access: i32) {
+    assert_eq!(smartswap_touch(memory, access), OK, "{}", last_error());
+}
+
+impl Model {
+    fn new() -> Model {
+        Model { weights: (0..LAYERS).map(|tag| (make(BLOCK, tag), tag)).collect() }
+    }
+
+    /// Activations forward, back over them, weights changed on the way.
+    fn train(&mut self, number: u64) {
+        let mut activations = Vec::new();
+        for &(weight, tag) in &self.weights {
+            assert_eq!(begin("forward"), OK, "{}", last_error());
+            touch(weight, READ);
+            let made = smartswap_allocate(BLOCK, 0);
+            assert!(!made.is_null(), "{}", last_error());
+            touch(made, WRITE);
+            assert_holds(weight, BLOCK, tag);
+            fill(made, BLOCK, tag ^ number << 32);
+            assert_eq!(smartswap_end(), OK);
+            activations.push(made);
+        }
+        for (weight, tag) in self.weights.iter_mut().rev() {
+            let activation = activations.pop().expect("one a layer");
+            assert_eq!(begin("backward"), OK, "{}", last_error());
+            touch(activation, READ);
+            touch(*weight, READ_WRITE);
+            assert_holds(activation, BLOCK, *tag ^ number << 32);
+            assert_holds(*weight, BLOCK, *tag);
+            *tag += 1000;
+            fill(*weight, BLOCK, *tag);
+            assert_eq!(smartswap_end(), OK);
+            free(activation);
+        }
+        step();
+    }
+
+    fn end(self) {
+        for (weight, tag) in self.weights {
+            check(weight, BLOCK, tag);
+            free(weight);
+        }
+    }
+}
+
+/// Trains under a strategy at a third of what is needed, and returns the last stage.
+fn train(settings: Settings, steps: u64) -> u32 {
+    let rig = Rig::with(Settings { memory_bytes: 8 * MIB, ..settings });
+    let mut model = Model::new();
+    for number in 0..steps {
+        model.train(number);
+        rig.check_cap();
+    }
+    let now = stats();
+    assert_eq!(now.steps, steps);
+    assert!(now.swapped_out_bytes > 4 * steps * BLOCK, "{now:?}");
+    assert!(now.swapped_in_bytes > 4 * steps * BLOCK, "{now:?}");
+    assert!(now.allocated.peak > 2 * rig.limit_bytes, "{now:?}");
+    model.end();
+    rig.close();
+    now.stage
+}
+
+#[test]
+fn bytes_are_right_in_every_stage() {
+    assert_eq!(train(default_settings(), 14), 2, "it came to rest");
+}
+
+#[test]
+fn bytes_are_right_under_every_strategy_and_preference() {
+    for strategy in [c"joint", c"swap", c"recompute", c"keep", c"smartswap"] {
+        train(Settings { strategy: strategy.as_ptr(), ..default_settings() }, 7);
+    }
+    train(Settings { prefer: c"memory".as_ptr(), ..default_settings() }, 7);
+}
+
+#[test]
+fn engines_can_follow_each_other() {
+    for _ in 0..3 {
+        train(default_settings(), 3);
+    }
+}
+
+#[test]
+fn the_trace_of_a_recorded_step_is_saved_where_it_was_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.json.gz");
+    let text = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no zero inside");
+    train(Settings { record_file: text.as_ptr(), ..default_settings() }, 4);
+    assert!(path.metadata().expect("it was saved").len() > 100);
+}

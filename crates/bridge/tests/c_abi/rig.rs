@@ -1,0 +1,343 @@
+//! The interface declared anew, after `include/smartswap.h`, and an engine to use it on.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) const OK: c_int = 0;
+pub(crate) const OUT_OF_MEMORY: c_int = 1;
+pub(crate) const USAGE: c_int = 2;
+pub(crate) const SETTINGS: c_int = 3;
+
+pub(crate) const READ: c_int = 0;
+pub(crate) const WRITE: c_int = 1;
+pub(crate) const READ_WRITE: c_int = 2;
+pub(crate) const UNKNOWN: c_int = 3;
+pub(crate) const OUTPUT: c_int = 4;
+
+pub(crate) const STEP: c_int = 0;
+pub(crate) const ASIDE: c_int = 1;
+
+pub(crate) const MIB: u64 = 1 << 20;
+/// Blocks of the tests.
+pub(crate) const BLOCK: u64 = MIB;
+
+/// `smartswap_settings`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Settings {
+    pub(crate) struct_size: u32,
+    pub(crate) device: *const c_char,
+    pub(crate) memory_bytes: u64,
+    pub(crate) host_memory_bytes: u64,
+    pub(crate) min_block_bytes: u64,
+    pub(crate) compute_stream: u64,
+    pub(crate) prefer: *const c_char,
+    pub(crate) strategy: *const c_char,
+    pub(crate) config_file: *const c_char,
+    pub(crate) record_file: *const c_char,
+}
+
+/// `smartswap_bytes`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub(crate) struct Counter {
+    pub(crate) current: u64,
+    pub(crate) peak: u64,
+}
+
+/// `smartswap_stats`.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+#[repr(C)]
+pub(crate) struct Stats {
+    pub(crate) struct_size: u32,
+    pub(crate) stage: u32,
+    pub(crate) steps: u64,
+    pub(crate) limit_bytes: u64,
+    pub(crate) requested: Counter,
+    pub(crate) allocated: Counter,
+    pub(crate) active: Counter,
+    pub(crate) reserved: Counter,
+    pub(crate) pinned_host: Counter,
+    pub(crate) used_host: Counter,
+    pub(crate) allocations: u64,
+    pub(crate) swapped_out_bytes: u64,
+    pub(crate) swapped_in_bytes: u64,
+    pub(crate) recomputed_ops: u64,
+    pub(crate) misses: u64,
+    pub(crate) rescues: u64,
+    pub(crate) host_waits: u64,
+    pub(crate) stall_us: f64,
+    pub(crate) last_step_us: f64,
+}
+
+// SAFETY: the declarations follow the header. Safe are those that take any address whatever, as
+// they only look it up.
+unsafe extern "C" {
+    pub(crate) safe fn smartswap_abi_version() -> u32;
+    safe fn smartswap_last_error() -> *const c_char;
+    pub(crate) fn smartswap_default_settings(settings: *mut Settings);
+    pub(crate) fn smartswap_open(settings: *const Settings) -> c_int;
+    pub(crate) safe fn smartswap_close() -> c_int;
+    pub(crate) safe fn smartswap_is_open() -> c_int;
+    pub(crate) safe fn smartswap_compute_stream() -> u64;
+    pub(crate) safe fn smartswap_bring_home() -> c_int;
+    pub(crate) safe fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_void;
+    pub(crate) safe fn smartswap_free(address: *mut c_void) -> c_int;
+    pub(crate) safe fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int;
+    pub(crate) safe fn smartswap_hold(address: *const c_void) -> c_int;
+    fn smartswap_find(
+        address: *const c_void,
+        start: *mut *mut c_void,
+        size_bytes: *mut u64,
+    ) -> c_int;
+    pub(crate) safe fn smartswap_trim() -> c_int;
+    pub(crate) safe fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void;
+    pub(crate) safe fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int;
+    pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;
+    fn smartswap_begin(name: *const c_char, stream: u64, part: c_int) -> c_int;
+    pub(crate) safe fn smartswap_touch(address: *const c_void, access: c_int) -> c_int;
+    pub(crate) safe fn smartswap_end() -> c_int;
+    pub(crate) safe fn smartswap_depth() -> u32;
+    pub(crate) safe fn smartswap_step() -> c_int;
+    pub(crate) safe fn smartswap_step_begun() -> c_int;
+    pub(crate) safe fn smartswap_may_sleep() -> c_int;
+    pub(crate) safe fn smartswap_sleep() -> c_int;
+    pub(crate) safe fn smartswap_should_wake(size_bytes: u64) -> c_int;
+    pub(crate) safe fn smartswap_wake() -> c_int;
+    pub(crate) safe fn smartswap_awake() -> c_int;
+    fn smartswap_get_stats(stats: *mut Stats) -> c_int;
+    pub(crate) safe fn smartswap_reset_peaks() -> c_int;
+    safe fn smartswap_explain() -> *mut c_char;
+    fn smartswap_free_text(text: *mut c_char);
+    fn smartswap_save_trace(path: *const c_char) -> c_int;
+    fn smartswap_save_report(folder: *const c_char) -> c_int;
+
+    pub(crate) safe fn smartswap_malloc(
+        size_bytes: usize,
+        device: c_int,
+        stream: *mut c_void,
+    ) -> *mut c_void;
+    pub(crate) safe fn smartswap_delete(
+        address: *mut c_void,
+        size_bytes: usize,
+        device: c_int,
+        stream: *mut c_void,
+    );
+    pub(crate) safe fn smartswap_init(device_count: c_int);
+    pub(crate) safe fn smartswap_reset();
+    pub(crate) safe fn smartswap_memory_fraction(fraction: f64, device: c_int);
+    fn smartswap_base_alloc(address: *mut c_void, size_bytes: *mut usize) -> *mut c_void;
+    pub(crate) safe fn smartswap_record_stream(address: *mut c_void, stream: *mut c_void);
+    pub(crate) safe fn smartswap_reset_peak_status(device: c_int);
+}
+
+pub(crate) fn last_error() -> String {
+    // SAFETY: never null, ends with a zero, and stays until this thread's next failure.
+    let text = unsafe { CStr::from_ptr(smartswap_last_error()) };
+    text.to_str().expect("UTF-8").to_owned()
+}
+
+pub(crate) fn default_settings() -> Settings {
+    let mut settings = std::mem::MaybeUninit::uninit();
+    // SAFETY: there is memory for one.
+    unsafe { smartswap_default_settings(settings.as_mut_ptr()) };
+    // SAFETY: the call has filled all of it.
+    unsafe { settings.assume_init() }
+}
+
+/// The texts behind `settings` live as long as the call.
+pub(crate) fn open(settings: Option<&Settings>) -> c_int {
+    // SAFETY: null, or one whose texts are null or end with a zero: the tests make them from
+    // `CStr`s that outlive the call.
+    unsafe { smartswap_open(settings.map_or(std::ptr::null(), std::ptr::from_ref)) }
+}
+
+pub(crate) fn begin_named(name: Option<&CStr>, part: c_int) -> c_int {
+    // SAFETY: null, or a text that ends with a zero.
+    unsafe { smartswap_begin(name.map_or(std::ptr::null(), CStr::as_ptr), 0, part) }
+}
+
+pub(crate) fn begin(name: &str) -> c_int {
+    begin_named(Some(&CString::new(name).expect("no zero inside")), STEP)
+}
+
+pub(crate) fn find(address: *const c_void) -> Result<(*mut c_void, u64), c_int> {
+    let (mut start, mut size_bytes) = (std::ptr::null_mut(), 0);
+    // SAFETY: there is memory for both results.
+    match unsafe { smartswap_find(address, &raw mut start, &raw mut size_bytes) } {
+        OK => Ok((start, size_bytes)),
+        code => Err(code),
+    }
+}
+
+/// Asks for neither of the results.
+pub(crate) fn find_nothing(address: *const c_void) -> c_int {
+    // SAFETY: both may be null.
+    unsafe { smartswap_find(address, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+pub(crate) fn get_stats(stats: Option<&mut Stats>) -> c_int {
+    // SAFETY: null, or one that nobody else uses.
+    unsafe { smartswap_get_stats(stats.map_or(std::ptr::null_mut(), std::ptr::from_mut)) }
+}
+
+pub(crate) fn stats() -> Stats {
+    let mut stats = Stats { struct_size: size_of::<Stats>() as u32, ..Stats::default() };
+    assert_eq!(get_stats(Some(&mut stats)), OK, "{}", last_error());
+    stats
+}
+
+pub(crate) fn explain() -> Option<String> {
+    let text = smartswap_explain();
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a text that ends with a zero.
+    let result = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
+    // SAFETY: it came from the call above and is freed once.
+    unsafe { smartswap_free_text(text) };
+    Some(result)
+}
+
+pub(crate) fn free_no_text() {
+    // SAFETY: null may be freed.
+    unsafe { smartswap_free_text(std::ptr::null_mut()) };
+}
+
+pub(crate) fn save_trace(path: Option<&CStr>) -> c_int {
+    // SAFETY: null, or a text that ends with a zero.
+    unsafe { smartswap_save_trace(path.map_or(std::ptr::null(), CStr::as_ptr)) }
+}
+
+pub(crate) fn save_report(path: Option<&CStr>) -> c_int {
+    // SAFETY: null, or a text that ends with a zero.
+    unsafe { smartswap_save_report(path.map_or(std::ptr::null(), CStr::as_ptr)) }
+}
+
+pub(crate) fn base_alloc(address: *mut c_void, size_bytes: Option<&mut usize>) -> *mut c_void {
+    let size_bytes = size_bytes.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: null, or memory for a number.
+    unsafe { smartswap_base_alloc(address, size_bytes) }
+}
+
+/// One test at a time: a process has one engine.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The right to open an engine. It leaves none behind.
+pub(crate) struct Turn {
+    _guard: MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    pub(crate) fn take() -> Turn {
+        let guard = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(smartswap_is_open(), 0, "a test left its engine open");
+        Turn { _guard: guard }
+    }
+}
+
+/// An open engine of the host device.
+pub(crate) struct Rig {
+    _turn: Turn,
+    pub(crate) limit_bytes: u64,
+}
+
+impl Rig {
+    /// An engine under this cap, whose blocks of 64 KiB and more move.
+    pub(crate) fn open(limit_bytes: u64) -> Rig {
+        Rig::with(Settings { memory_bytes: limit_bytes, ..default_settings() })
+    }
+
+    pub(crate) fn with(settings: Settings) -> Rig {
+        let turn = Turn::take();
+        let min_block_bytes = settings.min_block_bytes.max(64 << 10);
+        let host_memory_bytes = settings.host_memory_bytes.max(256 * MIB);
+        let settings = Settings { min_block_bytes, host_memory_bytes, ..settings };
+        assert_eq!(open(Some(&settings)), OK, "{}", last_error());
+        Rig { _turn: turn, limit_bytes: stats().limit_bytes }
+    }
+
+    /// The cap, as the engine and as the system see it.
+    pub(crate) fn check_cap(&self) {
+        let reserved = stats().reserved;
+        assert!(reserved.peak <= self.limit_bytes, "{reserved:?}");
+        assert!(device_bytes() <= self.limit_bytes);
+    }
+
+    pub(crate) fn close(self) {
+        self.check_cap();
+        assert_eq!(smartswap_close(), OK, "{}", last_error());
+        assert_eq!(device_bytes(), 0, "the device is gone");
+    }
+}
+
+/// Bytes that the system has given to the software device, whatever anybody claims: it is a file
+/// in memory.
+pub(crate) fn device_bytes() -> u64 {
+    let open = std::fs::read_dir("/proc/self/fd").expect("Linux");
+    let of_device = open.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let target = std::fs::read_link(&path).ok()?;
+        let is_device = target.to_string_lossy().contains("memfd:npu-sys host device");
+        is_device.then(|| std::fs::metadata(&path).map_or(0, |file| file.blocks() * 512))
+    });
+    of_device.sum()
+}
+
+/// The `index`-th word of memory that holds pattern `tag`.
+fn word(tag: u64, index: usize) -> u64 {
+    tag.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64)
+}
+
+/// Writes a pattern. Call it where the memory is there: in an op that touched it.
+pub(crate) fn fill(memory: *mut c_void, size_bytes: u64, tag: u64) {
+    let words = memory.cast::<u64>();
+    for index in 0..size_bytes as usize / 8 {
+        // SAFETY: inside a live allocation that the caller made resident; a mistake faults.
+        unsafe { words.wrapping_add(index).write_volatile(word(tag, index)) };
+    }
+}
+
+/// Compares with a pattern, where [`fill`] could write it.
+pub(crate) fn assert_holds(memory: *const c_void, size_bytes: u64, tag: u64) {
+    let words = memory.cast::<u64>();
+    for index in 0..size_bytes as usize / 8 {
+        // SAFETY: as in `fill`.
+        let is = unsafe { words.wrapping_add(index).read_volatile() };
+        assert_eq!(is, word(tag, index), "word {index} of pattern {tag}");
+    }
+}
+
+/// An op that allocates a block and writes it.
+pub(crate) fn make(size_bytes: u64, tag: u64) -> *mut c_void {
+    assert_eq!(begin("make"), OK, "{}", last_error());
+    let memory = smartswap_allocate(size_bytes, 0);
+    assert!(!memory.is_null(), "{}", last_error());
+    assert_eq!(smartswap_touch(memory, WRITE), OK, "{}", last_error());
+    fill(memory, size_bytes, tag);
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
+    memory
+}
+
+/// An op that reads a block.
+pub(crate) fn check(memory: *mut c_void, size_bytes: u64, tag: u64) {
+    assert_eq!(begin("check"), OK, "{}", last_error());
+    assert_eq!(smartswap_touch(memory, READ), OK, "{}", last_error());
+    assert_holds(memory, size_bytes, tag);
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
+}
+
+pub(crate) fn free(memory: *mut c_void) {
+    assert_eq!(smartswap_free(memory), OK, "{}", last_error());
+}
+
+pub(crate) fn step() {
+    assert_eq!(smartswap_step(), OK, "{}", last_error());
+}
+
+/// Asserts that a call failed as it should, and says so.
+pub(crate) fn assert_fails(code: c_int, expect: c_int, words: &str) {
+    assert_eq!(code, expect, "{}", last_error());
+    assert!(last_error().contains(words), "'{}' has no '{words}'", last_error());
+}

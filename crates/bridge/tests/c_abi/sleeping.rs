@@ -1,0 +1,76 @@
+//! A model that fits needs to say nothing, until it does not fit any more.
+
+use std::ffi::c_void;
+
+use super::rig::{
+    ASIDE, BLOCK, MIB, OK, Rig, assert_holds, begin_named, check, fill, free, last_error, make,
+    smartswap_allocate, smartswap_awake, smartswap_end, smartswap_may_sleep, smartswap_should_wake,
+    smartswap_sleep, smartswap_step_begun, smartswap_touch, smartswap_wake, stats, step,
+};
+
+/// A step that fits, told op by op.
+fn told(weights: &[*mut c_void]) {
+    for (tag, &weight) in weights.iter().enumerate() {
+        check(weight, BLOCK, tag as u64);
+    }
+    step();
+}
+
+#[test]
+fn memory_is_right_asleep_and_after_waking() {
+    let rig = Rig::open(16 * MIB);
+    let weights: Vec<_> = (0..4).map(|tag| make(BLOCK, tag)).collect();
+    assert_eq!(smartswap_may_sleep(), 0, "nothing is known of the steps yet");
+    for _ in 0..12 {
+        told(&weights);
+    }
+    assert_eq!(smartswap_may_sleep(), 1, "{:?}", stats());
+    assert_eq!(smartswap_sleep(), OK);
+    // Asleep nobody tells of anything, and all is there.
+    for _ in 0..3 {
+        let workspace = smartswap_allocate(BLOCK, 0);
+        fill(workspace, BLOCK, 50);
+        for (tag, &weight) in weights.iter().enumerate() {
+            assert_holds(weight, BLOCK, tag as u64);
+        }
+        assert_holds(workspace, BLOCK, 50);
+        free(workspace);
+        // Operators with hooks of their own do no harm.
+        check(weights[0], BLOCK, 0);
+        assert_eq!(smartswap_step_begun(), 0);
+        step();
+    }
+    assert_eq!(stats().steps, 15);
+    assert_eq!((smartswap_should_wake(BLOCK), smartswap_should_wake(15 * MIB)), (0, 1));
+    assert_eq!(smartswap_wake(), OK);
+    // Until all ops that run have been told of, nothing leaves.
+    assert!(smartswap_allocate(14 * MIB, 0).is_null());
+    for (tag, &weight) in weights.iter().enumerate() {
+        assert_holds(weight, BLOCK, tag as u64);
+    }
+    assert_eq!(smartswap_awake(), OK);
+    // And then only what an op has touched since.
+    assert!(smartswap_allocate(14 * MIB, 0).is_null());
+    told(&weights);
+    let large = smartswap_allocate(14 * MIB, 0);
+    assert!(!large.is_null(), "{}", last_error());
+    free(large);
+    told(&weights);
+    weights.into_iter().for_each(free);
+    rig.close();
+}
+
+#[test]
+fn a_model_that_does_not_fit_may_not_sleep() {
+    let rig = Rig::open(4 * MIB);
+    let weights: Vec<_> = (0..8).map(|tag| make(BLOCK, tag)).collect();
+    for _ in 0..12 {
+        told(&weights);
+        assert_eq!(smartswap_may_sleep(), 0);
+    }
+    assert_eq!(begin_named(Some(c"aside"), ASIDE), OK);
+    assert_eq!(smartswap_touch(weights[0], 0), OK);
+    assert_eq!(smartswap_end(), OK);
+    weights.into_iter().for_each(free);
+    rig.close();
+}

@@ -1,0 +1,201 @@
+//! Work that the engine does not launch: on streams of the caller, on the calling thread, in
+//! swapped memory.
+
+use std::sync::Arc;
+
+use swap_core::{
+    Access, AccessMode, BlockId, Compute, DevicePtr, Driver, Engine, Error, ErrorKind, HostConfig,
+    HostDriver, Link, MemoryError, OpStack,
+};
+
+use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
+use super::world::{config, host, word};
+
+/// A side stream uses a block without an op; then the block is freed, or leaves for want of room,
+/// and its memory serves another. Fails where a checker finds that nothing orders the two.
+fn reuse_after_side_work(
+    told: bool,
+    mode: AccessMode,
+    leaves: bool,
+    seed: u64,
+) -> Result<(), Error> {
+    let limit_bytes = if leaves { BLOCK } else { ENOUGH };
+    let device = HostConfig::lockstep(2 * limit_bytes, seed);
+    let mut lab = Lab::with(limit_bytes, ENOUGH, device);
+    let (side, side_id) = lab.check_stream();
+    let block = lab.make(1);
+    lab.order(side);
+    let start = lab.engine.address(block)?;
+    lab.check.note_access(side, &[Access { start, size_bytes: BLOCK, mode }])?;
+    if told {
+        lab.engine.use_on(block, side_id)?;
+    }
+    if !leaves {
+        lab.free(block);
+    }
+    let fresh = lab.engine.allocate(BLOCK, "fresh")?;
+    lab.places.push((fresh, BLOCK));
+    lab.op(&[write(fresh, 2)])?;
+    lab.op(&[read(fresh, 2)])?;
+    if leaves {
+        lab.op(&[read(block, 1)])?;
+    } else {
+        // Not too late: it is the very memory.
+        assert_eq!(lab.engine.address(fresh), Ok(start));
+    }
+    lab.errors();
+    lab.close_with(side);
+    Ok(())
+}
+
+#[test]
+fn memory_is_reused_only_after_the_streams_that_were_named() {
+    for seed in 0..10 {
+        // The copy out of a block that leaves is no earlier than what a side stream writes.
+        for (mode, leaves) in [
+            (AccessMode::Read, false),
+            (AccessMode::ReadWrite, false),
+            (AccessMode::ReadWrite, true),
+        ] {
+            assert_eq!(reuse_after_side_work(true, mode, leaves, seed), Ok(()));
+            // Without a word the checker sees it, so it would see a wait that is missing.
+            let Err(Error::Memory(MemoryError::Driver(error))) =
+                reuse_after_side_work(false, mode, leaves, seed)
+            else {
+                panic!("nothing ordered them, {mode:?}, leaves: {leaves}");
+            };
+            assert_eq!(error.kind, ErrorKind::Race);
+        }
+    }
+}
+
+#[test]
+fn a_stream_can_be_named_twice_and_not_for_a_freed_block() {
+    let mut lab = Lab::new(ENOUGH);
+    let (side, side_id) = lab.check_stream();
+    let block = lab.make(1);
+    for _ in 0..2 {
+        lab.engine.use_on(block, side_id).expect("lives");
+    }
+    lab.free(block);
+    assert_eq!(lab.engine.use_on(block, side_id), Err(Error::Freed));
+    lab.close_with(side);
+}
+
+/// An engine whose ops run on this thread. Copies run only when somebody waits for them.
+fn on_this_thread(limit_bytes: u64, seed: u64) -> (Arc<HostDriver>, Engine) {
+    let mut device = HostConfig::lockstep(2 * limit_bytes, seed);
+    device.link = Some(Link::duplex(1 << 30));
+    let driver = host(device);
+    let mut settings = config(limit_bytes, ENOUGH);
+    settings.compute = Compute::HostThread;
+    settings.record = false;
+    let engine = Engine::new(driver.clone(), settings).expect("an engine opens");
+    (driver, engine)
+}
+
+fn words(address: DevicePtr) -> *mut u64 {
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address.0).expect("fits"))
+}
+
+fn fill(address: DevicePtr, tag: u64) {
+    for at in 0..BLOCK as usize / 8 {
+        // SAFETY: the block was touched or allocated by an open op of this thread, so its whole
+        // range is mapped, and no copy of it is under way: that is what the test is about.
+        unsafe { words(address).wrapping_add(at).write_volatile(word(tag, at)) };
+    }
+}
+
+fn assert_holds(address: DevicePtr, tag: u64) {
+    for at in 0..BLOCK as usize / 8 {
+        // SAFETY: as in `fill`.
+        let is = unsafe { words(address).wrapping_add(at).read_volatile() };
+        assert_eq!(is, word(tag, at), "word {at} of pattern {tag}");
+    }
+}
+
+fn make(ops: &mut OpStack, tag: u64) -> (BlockId, u64) {
+    ops.begin(OP).expect("begins");
+    let block = ops.allocate(BLOCK, "made").expect("there is room");
+    let address = ops.touch(block, AccessMode::Write).expect("it is there");
+    fill(address, tag);
+    ops.end().expect("ends");
+    (block, tag)
+}
+
+#[test]
+fn on_the_calling_thread_a_touch_returns_after_its_copy() {
+    const LIMIT: u64 = 3 * BLOCK;
+    for seed in 0..20 {
+        let (driver, engine) = on_this_thread(LIMIT, seed);
+        let mut ops = engine.op_stack();
+        // Each gets memory that a copy of another may still be leaving.
+        let mut blocks: Vec<_> = (1..9).map(|tag| make(&mut ops, tag)).collect();
+        for round in 0..4 {
+            for (block, tag) in &mut blocks {
+                ops.begin(OP).expect("begins");
+                let address = ops.touch(*block, AccessMode::ReadWrite).expect("there is room");
+                assert_holds(address, *tag);
+                if round % 2 == 1 {
+                    *tag += 100;
+                    fill(address, *tag);
+                }
+                ops.end().expect("ends");
+            }
+        }
+        let ledger = driver.ledger();
+        assert!(ledger.chunk_bytes_peak <= LIMIT);
+        assert!(ledger.copied_in_bytes >= 20 * BLOCK, "{ledger:?}");
+        drop(ops);
+        drop(engine);
+        assert!(driver.ledger().is_empty(), "{:?}", driver.ledger());
+    }
+}
+
+#[test]
+fn swapped_memory_does_not_count_towards_the_cap_and_is_given_back() {
+    let lab = Lab::new(3 * BLOCK);
+    let stream = lab.engine.compute_stream();
+    let swapped: Vec<_> = (0..8)
+        .map(|_| lab.engine.allocate_swapped(BLOCK, stream).expect("the host has room"))
+        .collect();
+    for (tag, block) in swapped.iter().enumerate() {
+        fill(block.address(), tag as u64);
+    }
+    for (tag, block) in swapped.iter().enumerate() {
+        assert_holds(block.address(), tag as u64);
+        assert!(block.size_bytes() >= BLOCK && block.requested_bytes() == BLOCK);
+    }
+    let stats = lab.engine.memory_stats().expect("stats");
+    assert_eq!((stats.reserved_bytes.current, lab.host.ledger().chunk_bytes), (0, 0));
+    let first = swapped[0].address();
+    for block in swapped {
+        lab.engine.free_swapped(block, stream).expect("freed");
+    }
+    lab.engine.synchronize().expect("the device works");
+    // It serves again.
+    let again = lab.engine.allocate_swapped(BLOCK, stream).expect("the host has room");
+    assert_eq!(again.address(), first);
+    lab.engine.free_swapped(again, stream).expect("freed");
+    lab.finish();
+}
+
+#[test]
+fn swapped_memory_ends_at_its_limit_with_a_typed_error() {
+    let lab = Lab::with(ENOUGH, 4 * BLOCK, HostConfig::by_time(2 * ENOUGH));
+    let stream = lab.engine.compute_stream();
+    let mut swapped = Vec::new();
+    let error = loop {
+        match lab.engine.allocate_swapped(BLOCK, stream) {
+            Ok(block) => swapped.push(block),
+            Err(error) => break error,
+        }
+        assert!(swapped.len() < 100, "there is no limit");
+    };
+    assert!(!swapped.is_empty());
+    assert!(matches!(error, Error::Memory(_)), "{error:?}");
+    for block in swapped {
+        lab.engine.free_swapped(block, stream).expect("freed");
+    }
+    lab.finish();
+}

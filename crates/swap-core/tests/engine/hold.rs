@@ -1,0 +1,76 @@
+//! Blocks that must stay: those held for their life, and fresh ones that no op has shown yet.
+
+use swap_core::{BlockId, Error, Residency};
+
+use super::lab::{BLOCK, Lab, read, write};
+
+/// Uses more blocks in turn than there is room for, so that those that may leave do.
+fn press(lab: &mut Lab, others: &[(BlockId, u64)], stays: BlockId) {
+    for &(block, tag) in others.iter().cycle().take(3 * others.len()) {
+        lab.op(&[read(block, tag)]).expect("there is room for one more");
+        assert_eq!(lab.state(stays), Residency::Resident);
+    }
+}
+
+fn make_many(lab: &mut Lab) -> Vec<(BlockId, u64)> {
+    (100..107).map(|tag| (lab.make(tag), tag)).collect()
+}
+
+#[test]
+fn a_held_block_never_leaves() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let held = lab.make(1);
+    lab.engine.hold(held).expect("lives");
+    let others = make_many(&mut lab);
+    press(&mut lab, &others, held);
+    // Neither the need of others nor a plan sends it away.
+    lab.swap_out(held);
+    lab.settle();
+    assert_eq!(lab.state(held), Residency::Resident);
+    // Nor does a touch end the hold.
+    lab.op(&[read(held, 1)]).expect("reads");
+    press(&mut lab, &others, held);
+    lab.op(&[read(held, 1)]).expect("reads");
+    let total = lab.total();
+    assert!(total.rescues > 20 && total.misses > 20, "{total:?}");
+    lab.free(held);
+    assert_eq!(lab.engine.hold(held), Err(Error::Freed));
+    lab.finish();
+}
+
+#[test]
+fn a_block_that_no_op_touched_never_leaves() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let fresh = lab.engine.allocate(BLOCK, "workspace").expect("there is room");
+    lab.places.push((fresh, BLOCK));
+    lab.engine.hold_until_touched(fresh).expect("lives");
+    let others = make_many(&mut lab);
+    press(&mut lab, &others, fresh);
+    // An op shows that it is used through ops, and from then on it is like any other.
+    lab.op(&[write(fresh, 9)]).expect("writes");
+    for &(block, tag) in &others {
+        lab.op(&[read(block, tag)]).expect("reads");
+    }
+    assert_ne!(lab.state(fresh), Residency::Resident);
+    lab.op(&[read(fresh, 9)]).expect("reads");
+    lab.free(fresh);
+    assert_eq!(lab.engine.hold_until_touched(fresh), Err(Error::Freed));
+    lab.finish();
+}
+
+#[test]
+fn held_blocks_alone_can_use_up_the_cap() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let held: Vec<BlockId> = (1..4).map(|tag| lab.make(tag)).collect();
+    for &block in &held {
+        lab.engine.hold(block).expect("lives");
+    }
+    let Err(Error::OutOfMemory(report)) = lab.engine.allocate(BLOCK, "more") else {
+        panic!("there is no room");
+    };
+    assert_eq!((report.requested_bytes, report.missing_bytes), (BLOCK, BLOCK));
+    lab.free(held[0]);
+    let more = lab.make(9);
+    lab.op(&[read(held[1], 2), read(held[2], 3), read(more, 9)]).expect("all are there");
+    lab.finish();
+}

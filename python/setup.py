@@ -98,6 +98,8 @@ class Build(BuildExtension):
             (package / "bin").mkdir(exist_ok=True)
             shutil.copy2(program, package / "bin" / "smartswap")
         shutil.copytree(HEADERS, package / "include", dirs_exist_ok=True)
+        # What was compiled for another PyTorch, or without CUDA, looks up to date.
+        self.force = True
         for extension in self.extensions:
             extension.library_dirs.append(str(package / "lib"))
         super().run()

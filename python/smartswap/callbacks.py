@@ -33,9 +33,13 @@ def hugging_face_callback(memory: str | int | None = None, **settings: Any) -> A
         def on_log(
             self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
         ) -> None:
-            """Adds to the figures that are about to be written."""
-            if logs is not None and engine.is_enabled():
-                logs.update(_figures())
+            """Adds to the figures that are about to be written, and to those kept."""
+            if logs is None or not engine.is_enabled():
+                return
+            figures = _figures()
+            logs.update(figures)
+            if state.log_history:
+                state.log_history[-1].update(figures)
 
     if not engine.is_enabled():
         engine.enable(memory, **settings)

@@ -24,25 +24,29 @@ CAP_DIVISOR = 16
 
 # Scalars of these come one a tensor, in a 1-D tensor.
 _SCALARS_IN_TENSOR = frozenset({"_foreach_addcdiv", "_foreach_addcmul"})
+# Types whose size in bytes is that of their memory, and quick to ask for.
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _inside = threading.local()
 
 
-def _size_bytes(value: Any) -> int:
-    tensor = getattr(value, "_local_tensor", value)
-    return tensor.nbytes if isinstance(tensor, torch.Tensor) and not tensor.is_sparse else 0
+def _sizes_bytes(values: Sequence[Any]) -> list[int]:
+    if _PLAIN.issuperset(map(type, values)):
+        return [value.nbytes for value in values]
+    parts = (getattr(value, "_local_tensor", value) for value in values)
+    return [part.nbytes if isinstance(part, torch.Tensor) else 0 for part in parts]
 
 
 def split(lists: Sequence[Sequence[Any]], limit_bytes: int) -> list[tuple[int, int]]:
     """Ranges of places whose tensors hold at most `limit_bytes` together, at least one each."""
+    sizes = [sum(place) for place in zip(*map(_sizes_bytes, lists), strict=True)]
     ranges = []
     start, part_bytes = 0, 0
-    for place in range(len(lists[0])):
-        place_bytes = sum(_size_bytes(values[place]) for values in lists)
-        if place > start and part_bytes + place_bytes > limit_bytes:
+    for place, size_bytes in enumerate(sizes):
+        if place > start and part_bytes + size_bytes > limit_bytes:
             ranges.append((start, place))
             start, part_bytes = place, 0
-        part_bytes += place_bytes
-    ranges.append((start, len(lists[0])))
+        part_bytes += size_bytes
+    ranges.append((start, len(sizes)))
     return ranges
 
 

@@ -23,23 +23,22 @@ _BLOCKS_PER_CAP = 512
 _LEAST_BLOCK_BYTES = 64 << 10
 
 
-def _choice(name: str, value: Any, known: tuple[str, ...]) -> str:
+def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = nearest(str(value), known)
         raise SettingsError(f"{name} is one of {', '.join(known)}, not {value!r}{hint}")
-    return str(value)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one engine. Sizes are bytes; 0 stands for what the engine chooses."""
+    """The settings of one engine. Sizes are bytes; the engine chooses for 0 and None."""
 
     device: str | None = None
     memory_bytes: int = 0
     host_memory_bytes: int = 0
     min_block_bytes: int = 0
-    prefer: str = "performance"
-    strategy: str = "joint"
+    prefer: str | None = None
+    strategy: str | None = None
     config: str | None = None
     report: str | None = None
     record: str | None = None
@@ -66,8 +65,10 @@ class Settings:
         return Settings(**values)._checked()
 
     def _checked(self) -> Settings:
-        _choice("prefer", self.prefer, PREFERENCES)
-        _choice("strategy", self.strategy, STRATEGIES)
+        if self.prefer is not None:
+            _choice("prefer", self.prefer, PREFERENCES)
+        if self.strategy is not None:
+            _choice("strategy", self.strategy, STRATEGIES)
         if self.config is not None and not os.path.isfile(self.config):
             raise SettingsError(f"config: there is no file '{self.config}'")
         if self.report is not None and os.path.exists(self.report):
@@ -86,9 +87,12 @@ class Settings:
             "memory_bytes": self.memory_bytes,
             "host_memory_bytes": ranks.host_bytes(self.host_memory_bytes, free_bytes),
             "min_block_bytes": self.min_block_bytes,
-            "prefer": self.prefer,
-            "strategy": self.strategy,
         }
+        # Only what was asked for: it wins over the file.
+        if self.prefer is not None:
+            wishes["prefer"] = self.prefer
+        if self.strategy is not None:
+            wishes["strategy"] = self.strategy
         if self.config is not None:
             wishes["config_file"] = os.fspath(self.config)
         if self.record is not None:

@@ -315,3 +315,76 @@ def test_forked_children_have_no_engine(tmp_path):
         assert torch.equal(tensor, values(1))
     """
     assert run(tmp_path, text) == "0 True\n"
+
+
+def test_callbacks_enable_and_log(tmp_path):
+    """The trainers themselves are not needed: only the classes that callbacks derive from."""
+    text = """
+        import types
+        class Base:
+            pass
+        for name, held in (("transformers", "TrainerCallback"), ("lightning", None),
+                           ("lightning.pytorch", None), ("lightning.pytorch.callbacks", "Callback")):
+            module = sys.modules[name] = types.ModuleType(name)
+            if held:
+                setattr(module, held, Base)
+        callback = smartswap.hugging_face_callback("32MiB", device="host")
+        assert smartswap.is_enabled() and isinstance(callback, Base)
+        logs = {"loss": 1.0}
+        state = types.SimpleNamespace(log_history=[dict(logs)])
+        callback.on_log(None, state, None, logs=logs)
+        assert logs["smartswap/device_peak_bytes"] > 0 and logs == state.log_history[0]
+        callback.on_log(None, state, None)
+        callback = smartswap.lightning_callback("1MiB")
+        assert smartswap.stats()["limit_bytes"] == 32 * MIB
+        written = []
+        logger = types.SimpleNamespace(log_metrics=lambda figures, step: written.append(step))
+        trainer = types.SimpleNamespace(logger=logger, global_step=4)
+        callback.on_validation_start(trainer, None)
+        callback.on_validation_start(trainer, None)
+        callback.on_validation_end(trainer, None)
+        callback.on_exception(trainer, None, ValueError())
+        callback.on_train_epoch_end(trainer, None)
+        smartswap.disable()
+        callback.on_validation_start(trainer, None)
+        callback.on_train_epoch_end(trainer, None)
+        callback.on_validation_end(trainer, None)
+        print(written)
+    """
+    assert run(tmp_path, text) == "[4]\n"
+
+
+def test_ranks_of_a_launcher_have_an_engine_each(tmp_path):
+    """Two ranks under torchrun, with gradients averaged between them."""
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        START
+        + textwrap.dedent("""
+        import hashlib, torch.distributed as dist
+        dist.init_process_group("gloo")
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6)))
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
+        for step in range(6):
+            x = values(10 * step + dist.get_rank(), 256 * 256).view(256, 256)
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights = b"".join(pickle.dumps(p.tolist()) for p in model.parameters())
+        lines = [None, None]
+        dist.all_gather_object(lines, hashlib.sha256(weights).hexdigest())
+        if dist.get_rank() == 0:
+            print(len(set(lines)), lines[0])
+        dist.destroy_process_group()
+        """)
+    )
+    start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    plain = python(*start, script, cwd=tmp_path)
+    assert plain.returncode == 0, plain.stderr[-3000:]
+    flags = ["--memory", "16MiB", "--min-block", "64KiB", "--report", tmp_path / "report"]
+    done = python(*start, "-m", "smartswap", *flags, script, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == plain.stdout
+    assert plain.stdout.startswith("1 ")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {"rank0", "rank1"}

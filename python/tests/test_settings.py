@@ -44,11 +44,13 @@ def test_sizes_for_people():
 
 def test_settings_are_checked_and_filled_in():
     settings = Settings.parse(memory="1GiB", prefer="memory", host_memory=None)
-    assert (settings.memory_bytes, settings.prefer, settings.strategy) == (1 << 30, "memory", "joint")
+    assert (settings.memory_bytes, settings.prefer, settings.strategy) == (1 << 30, "memory", None)
     wishes = settings.for_adapter("host", Ranks())
     assert wishes["memory_bytes"] == 1 << 30
     assert wishes["device"] == "host"
-    assert "config_file" not in wishes
+    assert wishes["prefer"] == "memory"
+    # What nobody asked for would win over the file.
+    assert not {"config_file", "strategy"} & wishes.keys()
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,7 @@ def test_callbacks_enable_and_log(tmp_path):
         assert smartswap.is_enabled() and isinstance(callback, Base)
         logs = {"loss": 1.0}
         state = types.SimpleNamespace(log_history=[dict(logs)])
+        kept = values(1)
         callback.on_log(None, state, None, logs=logs)
         assert logs["smartswap/device_peak_bytes"] > 0 and logs == state.log_history[0]
         callback.on_log(None, state, None)

@@ -4,9 +4,10 @@
     python benchmarks/h200.py --cells llama4k:native llama4k:smartswap:13GiB
 
 A cell is MODEL:METHOD[:CAP]. Methods: native, recompute (torch.utils.checkpoint), capped (plain
-PyTorch with its memory fraction set to the cap), smartswap. Times are the median of the last
-steps, measured from step to step with the device idle at both ends; ratios are against native
-cells of the same run.
+PyTorch with its memory fraction set to the cap), smartswap, and smartswap-STRATEGY-PREFER such as
+smartswap-swap-memory. Times are the median of the last steps, measured from step to step with the
+device idle at both ends; ratios are against native cells of the same run. With --deterministic
+each step's gradients are part of what must be the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -79,11 +81,14 @@ def run_cell(args: argparse.Namespace) -> dict:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(cap_bytes / total)
     smartswap = None
-    if method == "smartswap":
+    if method.startswith("smartswap"):
         import smartswap
 
+        strategy, prefer = (method.split("-")[1:] + [None, None])[:2]
         smartswap.enable(
             memory=cap_bytes,
+            strategy=strategy,
+            prefer=prefer,
             manual_steps=not shape.optimizer,
             min_block=args.min_block,
             record=args.record,
@@ -109,7 +114,9 @@ def run_cell(args: argparse.Namespace) -> dict:
         host_ms.append((time.perf_counter() - begin) * 1e3)
         synchronize(torch, device)
         times_ms.append((time.perf_counter() - begin) * 1e3)
-        losses.append(float(loss).hex())
+        losses.append(float(loss.detach()).hex())
+        if args.deterministic:
+            losses.append(digest(p.grad for p in model.parameters()))
         if device == "cuda":
             peak_bytes = max(peak_bytes, used_bytes(torch) - context_bytes)
         if args.verbose and smartswap is not None:
@@ -122,7 +129,7 @@ def run_cell(args: argparse.Namespace) -> dict:
         "step_ms": median(times_ms[last]),
         "host_ms": median(host_ms[last]),
         "driver_peak_gib": peak_bytes / GIB,
-        "loss": losses[-1],
+        "loss": float(loss.detach()),
         "losses": hashlib.sha256("".join(losses).encode()).hexdigest()[:16],
     }
     if smartswap is not None:
@@ -159,10 +166,11 @@ def spawn(cell: str, args: argparse.Namespace) -> dict:
         command.append("--deterministic")
     if args.verbose:
         command.append("--verbose")
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=None if args.verbose else subprocess.PIPE,
-            text=True, timeout=CELL_TIMEOUT_S,
+            text=True, timeout=CELL_TIMEOUT_S, env=environment,
         )
     except subprocess.TimeoutExpired:
         return {"cell": cell, "failed": f"not done in {CELL_TIMEOUT_S} s"}

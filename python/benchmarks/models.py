@@ -31,6 +31,8 @@ SHAPES = {
     "small": Shape(32000, 1024, 16, 4096, 8, 4, 1024),
     # With its optimizer's state, so that more than activations has to move.
     "llama4k-adamw": Shape(32000, 4096, 32, 11008, 8, 1, 4096, optimizer=True),
+    # Small enough to try every mode on.
+    "mid-adamw": Shape(32000, 2048, 16, 5504, 8, 2, 2048, optimizer=True),
     # For trying the script out without a GPU.
     "tiny": Shape(512, 128, 4, 512, 3, 2, 128),
 }

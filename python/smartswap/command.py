@@ -52,7 +52,10 @@ def help_text() -> str:
     lines = [_USAGE, "", "Runs a PyTorch training script under a memory cap.", "", "options:"]
     for flag, _, value, text in (*_OPTIONS, *_SWITCHES):
         lines.append(f"  {f'{flag} {value}'.strip():<40} {text}")
-    lines += ["", "Under torchrun: torchrun --nproc-per-node 2 -m smartswap [options] script.py ..."]
+    lines += [
+        "",
+        "Under torchrun: torchrun --nproc-per-node 2 -m smartswap [options] script.py ...",
+    ]
     return "\n".join(lines)
 
 
@@ -136,6 +139,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         _log_to_stderr(call.log_level)
         engine.open_with(Settings.parse(**call.wishes))
     except (SmartSwapError, RuntimeError) as error:
-        print(f"smartswap: {error}", file=sys.stderr)
+        print(f"smartswap: {str(error).removeprefix('SmartSwap: ')}", file=sys.stderr)
         raise SystemExit(2) from None
     launch.run(call.load)

@@ -31,6 +31,7 @@ from .sizes import format_size
 
 __all__ = [
     "beside_step",
+    "device",
     "disable",
     "enable",
     "explain",
@@ -52,6 +53,7 @@ class _Open:
     """What one opened engine consists of."""
 
     settings: Settings
+    device: str
     ranks: Ranks
     ends: StepEnds
     chunks: ChunkedOps
@@ -169,17 +171,18 @@ def open_with(settings: Settings) -> None:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     try:
-        _open = _assemble(adapter, settings, ranks)
+        _open = _assemble(adapter, settings, device, ranks)
     except BaseException:
         adapter.close()
         raise
     _log.info("enabled on %s, cap %s", device, format_size(adapter.stats()["limit_bytes"]))
 
 
-def _assemble(adapter: Any, settings: Settings, ranks: Ranks) -> _Open:
+def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
     opened = _Open(
         settings=settings,
+        device=device,
         ranks=ranks,
         ends=StepEnds(adapter.step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
@@ -205,6 +208,13 @@ def _engine() -> Any:
             "tensor is made on the device, or start the script with: python -m smartswap script.py"
         )
     return _native.adapter()
+
+
+def device() -> torch.device:
+    """The device whose memory the engine manages."""
+    _engine()
+    assert _open is not None
+    return torch.device("cpu" if _open.device == "host" else _open.device)
 
 
 def disable() -> None:
@@ -304,7 +314,8 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 def _report_folder(opened: _Open) -> str:
     folder = os.fspath(opened.settings.report or "")
-    return folder if opened.ranks.n_ranks == 1 else os.path.join(folder, f"rank{opened.ranks.rank}")
+    ranks = opened.ranks
+    return folder if ranks.n_ranks == 1 else os.path.join(folder, f"rank{ranks.rank}")
 
 
 def _write_report(opened: _Open) -> None:
@@ -318,11 +329,11 @@ def _write_report(opened: _Open) -> None:
 def summary() -> str:
     """One line about the run so far."""
     now = stats()
+    peak, cap = (format_size(n) for n in (now["reserved_bytes"]["peak"], now["limit_bytes"]))
+    out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
     return (
-        f"{now['steps']} steps, {now['stage']}; device peak "
-        f"{format_size(now['reserved_bytes']['peak'])} of {format_size(now['limit_bytes'])}; moved out "
-        f"{format_size(now['swapped_out_bytes'])}, in {format_size(now['swapped_in_bytes'])}; "
-        f"waited {now['stall_us'] / 1e6:.3f} s"
+        f"{now['steps']} steps, {now['stage']}; device peak {peak} of {cap}; "
+        f"moved out {out}, in {back}; waited {now['stall_us'] / 1e6:.3f} s"
     )
 
 

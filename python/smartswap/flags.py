@@ -33,9 +33,7 @@ def _budget(text: str) -> str | float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is neither 'all' nor a number of GiB"
-        ) from None
+        raise argparse.ArgumentTypeError(f"'{text}' is neither 'all' nor a number of GiB") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -31,7 +31,8 @@ def load_script(path: str, args: Sequence[str]) -> Callable[[], Program]:
 
     def load() -> Program:
         sys.argv[:] = [path, *args]
-        sys.path[0] = folder
+        if not _is_safe_path():
+            sys.path[0] = folder
         loader = importlib.machinery.SourceFileLoader("__main__", file)
         if file.endswith(".pyc"):
             code = importlib.machinery.SourcelessFileLoader("__main__", file).get_code("__main__")
@@ -47,7 +48,7 @@ def load_module(name: str, args: Sequence[str]) -> Callable[[], Program]:
 
     def load() -> Program:
         sys.argv[:] = ["-m", *args]
-        if not sys.flags.safe_path:
+        if not _is_safe_path():
             sys.path[0] = os.getcwd()
         spec = _find(name)
         assert spec.loader is not None
@@ -58,6 +59,11 @@ def load_module(name: str, args: Sequence[str]) -> Callable[[], Program]:
         return code, _main_module(spec.origin or name, spec.loader, spec, spec.parent or "")
 
     return load
+
+
+def _is_safe_path() -> bool:
+    """Whether Python was asked to put no folder in front of the path (`-P`)."""
+    return getattr(sys.flags, "safe_path", False)
 
 
 def _find(name: str) -> ModuleSpec:

@@ -71,9 +71,8 @@ class Settings:
             _choice("strategy", self.strategy, STRATEGIES)
         if self.config is not None and not os.path.isfile(self.config):
             raise SettingsError(f"config: there is no file '{self.config}'")
-        if self.report is not None and os.path.exists(self.report):
-            if not os.path.isdir(self.report):
-                raise SettingsError(f"report: '{self.report}' is a file; name a folder")
+        if self.report is not None and os.path.isfile(self.report):
+            raise SettingsError(f"report: '{self.report}' is a file; name a folder")
         folder = os.path.dirname(os.path.abspath(self.record)) if self.record else None
         if folder is not None and not os.path.isdir(folder):
             raise SettingsError(f"record: there is no folder '{folder}'; make it first")

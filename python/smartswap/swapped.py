@@ -8,6 +8,7 @@ import torch
 
 from . import _native
 from .engine import _engine
+from .engine import device as engine_device
 from .pointers import storage_address
 
 __all__ = ["empty_with_swapped_memory", "is_swap_tensor"]
@@ -28,20 +29,8 @@ def empty_with_swapped_memory(
     sizes = [size] if isinstance(size, int) else [int(length) for length in size]
     if any(length < 0 for length in sizes):
         raise ValueError(f"a tensor has no negative size: {sizes}")
-    wanted = torch.device(device) if device is not None else _engine_device()
+    wanted = torch.device(device) if device is not None else engine_device()
     return adapter.empty_swapped(sizes, dtype or torch.get_default_dtype(), wanted)
-
-
-def _engine_device() -> torch.device:
-    default = torch.get_default_device()
-    if default.type != "cpu":
-        return default
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    npu = getattr(torch, "npu", None)
-    if npu is not None and npu.is_available():
-        return torch.device("npu", npu.current_device())
-    return default
 
 
 def is_swap_tensor(tensor: object) -> bool:

@@ -328,9 +328,7 @@ class _Creation(TorchFunctionMode):
 
         return run
 
-    def __torch_function__(
-        self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         fill = self._makers.get(func)
         if fill is None or self._paused or not args or not isinstance(args[0], torch.Tensor):
@@ -339,7 +337,7 @@ class _Creation(TorchFunctionMode):
         if "device" in kwargs or source.layout != torch.strided or source.is_meta:
             return func(*args, **kwargs)
         shape = func(torch.empty_like(source, device="meta"), *args[1:], **kwargs)
-        if shape.dim() == 0 and source.dim() > 0 or not self._state.plan.take(shape.nbytes):
+        if (shape.dim() == 0 and source.dim() > 0) or not self._state.plan.take(shape.nbytes):
             return func(*args, **kwargs)
         target = self._state.empty_like(shape, source.device)
         fill(target, args, kwargs)

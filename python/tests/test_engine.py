@@ -162,7 +162,9 @@ VIRTUAL = """
 
 
 def test_virtual_optimizer_gives_the_same_bits_and_saves_the_device(tmp_path):
-    text = VIRTUAL + """
+    text = (
+        VIRTUAL
+        + """
     plain = [train(how, None, False) for how in ({"fused": True}, {"foreach": True})]
     peaks = []
     for budget in (None, "all", 0.005):
@@ -185,6 +187,7 @@ def test_virtual_optimizer_gives_the_same_bits_and_saves_the_device(tmp_path):
     assert peaks[2] <= peaks[0] - 4 * MIB, peaks
     print("done")
     """
+    )
     assert run(tmp_path, text) == "done\n"
 
 
@@ -323,11 +326,11 @@ def test_callbacks_enable_and_log(tmp_path):
         import types
         class Base:
             pass
-        for name, held in (("transformers", "TrainerCallback"), ("lightning", None),
-                           ("lightning.pytorch", None), ("lightning.pytorch.callbacks", "Callback")):
-            module = sys.modules[name] = types.ModuleType(name)
-            if held:
-                setattr(module, held, Base)
+        for name in ("transformers", "lightning", "lightning.pytorch"):
+            sys.modules[name] = types.ModuleType(name)
+        sys.modules["transformers"].TrainerCallback = Base
+        callbacks = sys.modules["lightning.pytorch.callbacks"] = types.ModuleType("callbacks")
+        callbacks.Callback = Base
         callback = smartswap.hugging_face_callback("32MiB", device="host")
         assert smartswap.is_enabled() and isinstance(callback, Base)
         logs = {"loss": 1.0}

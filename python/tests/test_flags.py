@@ -3,9 +3,9 @@
 import argparse
 
 import pytest
+from smartswap._native import check_torch
 from smartswap.errors import IncompatibleTorchError, NotBuiltError, SettingsError
 from smartswap.flags import add_arguments, check_arguments
-from smartswap._native import check_torch
 
 
 def parse(*words, **others):
@@ -66,11 +66,11 @@ def test_bad_budget_is_told(capsys):
 def test_another_torch_is_told():
     built = {"torch": "2.11.0+cu130", "torch_cuda": "13.0", "cuda": True}
     check_torch(built, "2.11.0+cu130", "13.0")
-    with pytest.raises(IncompatibleTorchError, match="too old: SmartSwap needs 2.4"):
+    with pytest.raises(IncompatibleTorchError, match=r"too old: SmartSwap needs 2\.4"):
         check_torch(built, "2.3.1", None)
     with pytest.raises(IncompatibleTorchError, match=r"2\.12\.0 is installed; build it again"):
         check_torch(built, "2.12.0", "13.0")
-    with pytest.raises(IncompatibleTorchError, match="for CUDA 12.8"):
+    with pytest.raises(IncompatibleTorchError, match=r"for CUDA 12\.8"):
         check_torch(built, "2.11.0+cu130", "12.8")
 
 

@@ -72,7 +72,9 @@ def run(optimizer, n_steps=3, seed=6):
         for place, param in enumerate(params_of(optimizer)):
             grad = torch.randn(param.shape, generator=generator).clone()
             # The last joins late, which PyTorch's fused SGD does not take.
-            may_be_late = not (isinstance(optimizer, torch.optim.SGD) and optimizer.defaults["fused"])
+            may_be_late = not (
+                isinstance(optimizer, torch.optim.SGD) and optimizer.defaults["fused"]
+            )
             is_late = may_be_late and step == 0 and place == len(SHAPES) - 1
             param.grad = None if is_late else torch.empty_like(param).copy_(grad)
         optimizer.step()

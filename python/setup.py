@@ -5,6 +5,7 @@ SMARTSWAP_ENGINE_LIBRARY names a built libsmartswap.so, which is then taken inst
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -62,9 +63,16 @@ def cuda_include_folders() -> list[str] | None:
     return [str(folder) for folder in folders if folder.is_dir()]
 
 
+def npu_folder() -> Path | None:
+    """The folder of torch_npu, whose headers and library the adapter then uses; else None."""
+    found = importlib.util.find_spec("torch_npu")
+    return Path(found.origin).parent if found is not None and found.origin else None
+
+
 def adapter() -> CppExtension:
     """The extension module that ties the engine to PyTorch."""
     cuda_folders = cuda_include_folders()
+    npu = npu_folder()
     sources = sorted((HERE / "csrc").glob("*.cpp"))
     defines = []
     libraries = ["smartswap"]
@@ -73,10 +81,20 @@ def adapter() -> CppExtension:
     else:
         defines.append(("SMARTSWAP_CUDA", None))
         libraries.append("c10_cuda")
+    include_folders = [HEADERS, HERE / "csrc", *(cuda_folders or [])]
+    library_folders = []
+    if npu is not None:
+        defines.append(("SMARTSWAP_NPU", None))
+        libraries.append("torch_npu")
+        library_folders.append(npu / "lib")
+        headers = npu / "include"
+        third_party = headers / "third_party"
+        include_folders += [headers, third_party / "acl" / "inc", third_party / "hccl" / "inc"]
     return CppExtension(
         "smartswap._adapter",
         [str(source.relative_to(HERE)) for source in sources],
-        include_dirs=[str(HEADERS), str(HERE / "csrc"), *(cuda_folders or [])],
+        include_dirs=[str(folder) for folder in include_folders],
+        library_dirs=[str(folder) for folder in library_folders],
         define_macros=defines,
         libraries=libraries,
         # Without NDEBUG some of PyTorch's types have another layout.

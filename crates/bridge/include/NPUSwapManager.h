@@ -221,6 +221,10 @@ class NPUSwapManager {
     const bool active = frames.back().active;
     frames.pop_back();
     if (active) {
+#if SMARTSWAP_HOOKS_NPU
+      // torch_npu queues operators on the host: this waits until they have reached their stream.
+      Stream();
+#endif
       const int code = smartswap_end();
       if (code != SMARTSWAP_OK) {
         detail::raise(code, smartswap_last_error());

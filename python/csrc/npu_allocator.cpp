@@ -1,0 +1,494 @@
+// The engine as torch_npu's allocator: its interface subclassed, so that statistics, streams and
+// out-of-memory errors are the framework's own.
+#include "npu_allocator.h"
+
+#ifdef SMARTSWAP_NPU
+
+#include <torch/version.h>
+#include <torch_npu/csrc/core/npu/NPUCachingAllocator.h>
+#include <torch_npu/csrc/core/npu/NPUFunctions.h>
+#include <torch_npu/csrc/core/npu/NPUStream.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "npu_statistics.h"
+#include "observer.h"
+
+// From here on the statistics are PyTorch's own, and device numbers are one byte.
+#define SMARTSWAP_NPU_2_14 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14)
+// Memory pools can be emptied one by one.
+#define SMARTSWAP_NPU_2_9 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9)
+
+#if SMARTSWAP_NPU_2_14
+// The interface has bodies of its own that call these, and its library keeps them to itself. Our
+// class replaces those bodies, so nobody calls them; but without this they would have to be found
+// when the module is loaded.
+__asm__(
+    ".weak _ZN7c10_npu21getDeviceErrorMessageB5cxx11Ei\n"
+    ".weak _ZN7c10_npu3acl20AclrtPeekAtLastErrorE17aclrtLastErrLevel\n"
+    ".weak _ZN7c10_npu6option12oom_observerEllll\n"
+    ".weak _ZN7c10_npu6option14OptionsManager19IsOomSnapshotEnableEv\n"
+    ".weak _ZN7c10_npu6option14OptionsManager20IsCompactErrorOutputEv\n"
+    ".weak _ZN7c10_npu9isCannOOMERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\n");
+#endif
+
+namespace smartswap {
+
+namespace {
+
+namespace caching = c10_npu::NPUCachingAllocator;
+using caching::NPUAllocator;
+#if SMARTSWAP_NPU_2_14
+using StatsIndex = c10::DeviceIndex;
+#else
+using StatsIndex = int;
+#endif
+
+// The allocator from before: it serves other devices, and what was allocated by it.
+NPUAllocator* before = nullptr;
+
+void delete_memory(void* memory) {
+  if (memory == nullptr || in_forked_child()) {
+    return;
+  }
+  if (smartswap_free(memory) != SMARTSWAP_OK) {
+    before->raw_delete(memory);
+  }
+}
+
+uint64_t handle_of(aclrtStream stream) {
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+// As torch_npu's own macro, which needs functions that its library keeps to itself.
+void check_device(int code, const char* call) {
+  TORCH_CHECK(code == ACL_SUCCESS, "SmartSwap: ", call, " failed with code ", code);
+}
+
+// Free and total bytes of the current device.
+std::pair<size_t, size_t> memory_info() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  check_device(aclrtGetMemInfo(ACL_HBM_MEM, &free_bytes, &total_bytes), "aclrtGetMemInfo");
+  return {free_bytes, total_bytes};
+}
+
+[[noreturn]] void refuse(const char* what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "SmartSwap: ", what);
+}
+
+constexpr char kGraphs[] = "NPU graphs and memory pools need memory that stays: train without them";
+
+bool is_ours(int device) {
+  return device == attached().index && attached().active.load(std::memory_order_relaxed) &&
+      !in_forked_child();
+}
+
+bool is_ours(const void* memory) {
+  return memory != nullptr && smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK;
+}
+
+class NpuAllocator final : public NPUAllocator {
+ public:
+  c10::DataPtr allocate(size_t size_bytes) override {
+    const int device = current_device();
+    if (!is_ours(device)) {
+      return before->allocate(size_bytes);
+    }
+    void* memory = nullptr;
+    if (size_bytes > 0) {
+      memory = take(size_bytes, c10_npu::getCurrentNPUStream(device).stream());
+    }
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    return {memory, memory, &delete_memory, c10::Device(c10::DeviceType::PrivateUse1, index)};
+  }
+
+  c10::DataPtr allocate_with_aligned(size_t size_bytes, size_t base_aligned_kb) const override {
+    if (!is_ours(current_device())) {
+      return before->allocate_with_aligned(size_bytes, base_aligned_kb);
+    }
+    refuse("memory with an alignment of its own is not supported");
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &delete_memory;
+  }
+
+  void copy_data(void* target, const void* source, size_t size_bytes) const override {
+    const auto stream = c10_npu::getCurrentNPUStream(attached().index).stream();
+    check(smartswap_begin("smartswap::copy_data", handle_of(stream), SMARTSWAP_STEP));
+    int code = smartswap_touch(source, SMARTSWAP_READ);
+    if (code == SMARTSWAP_OK) {
+      code = smartswap_touch(target, SMARTSWAP_UNKNOWN);
+    }
+    if (code != SMARTSWAP_OK) {
+      const std::string text = smartswap_last_error();
+      smartswap_end();
+      raise(code, text);
+    }
+    const auto failed = aclrtMemcpyAsync(
+        target, size_bytes, source, size_bytes, ACL_MEMCPY_DEVICE_TO_DEVICE, stream);
+    check(smartswap_end());
+    check_device(failed, "aclrtMemcpyAsync");
+  }
+
+  void* raw_alloc(size_t size_bytes) override {
+    return raw_alloc_with_stream(
+        size_bytes, c10_npu::getCurrentNPUStream(current_device()).stream());
+  }
+
+  void* raw_alloc_with_stream(size_t size_bytes, aclrtStream stream) override {
+    if (!is_ours(current_device())) {
+      return before->raw_alloc_with_stream(size_bytes, stream);
+    }
+    return size_bytes == 0 ? nullptr : take(size_bytes, stream);
+  }
+
+  void raw_delete(void* memory) override {
+    delete_memory(memory);
+  }
+
+  void init(int device_count) override {
+    before->init(device_count);
+  }
+
+  bool initialized() override {
+    return before->initialized();
+  }
+
+#if SMARTSWAP_NPU_2_14
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    return is_ours(device) ? memory_info() : before->getMemoryInfo(device);
+  }
+#endif
+
+  double getMemoryFraction(int device) override {
+    if (!is_ours(device)) {
+      return before->getMemoryFraction(device);
+    }
+    const auto total = static_cast<double>(memory_info().second);
+    return static_cast<double>(npu::engine_stats().limit_bytes) / total;
+  }
+
+  void setMemoryFraction(double fraction, int device) override {
+    if (!is_ours(device)) {
+      before->setMemoryFraction(fraction, device);
+      return;
+    }
+    TORCH_WARN_ONCE(
+        "SmartSwap: the cap stays what smartswap was enabled with; a memory fraction of ",
+        fraction, " is not taken");
+  }
+
+  void emptyCacheImpl(bool check_error, bool free_physical) override {
+    trim();
+    before->emptyCacheImpl(check_error, free_physical);
+  }
+
+  void emptyCache(bool check_error) override {
+    trim();
+    before->emptyCache(check_error);
+  }
+
+#if SMARTSWAP_NPU_2_9
+  void emptyCache(c10_npu::MempoolId_t pool) override {
+    trim();
+    before->emptyCache(pool);
+  }
+#endif
+
+  void emptyVirtAddrCache(bool check_error) override {
+    // Addresses of the engine are given back with its memory.
+    trim();
+    before->emptyVirtAddrCache(check_error);
+  }
+
+  void cacheInfo(int device, size_t* cached_and_free, size_t* largest) override {
+    if (!is_ours(device)) {
+      before->cacheInfo(device, cached_and_free, largest);
+      return;
+    }
+    const auto now = npu::engine_stats();
+    *cached_and_free = now.reserved.current - now.active.current;
+    *largest = now.limit_bytes - now.active.current;
+  }
+
+  void* getBaseAllocation(void* memory, size_t* size_bytes) override {
+    void* start = nullptr;
+    uint64_t bytes = 0;
+    if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
+      return before->getBaseAllocation(memory, size_bytes);
+    }
+    if (size_bytes != nullptr) {
+      *size_bytes = bytes;
+    }
+    return start;
+  }
+
+  void recordStream(const c10::DataPtr& data, c10_npu::NPUStream stream) override {
+    if (data.get() == nullptr) {
+      return;
+    }
+    if (data.get_deleter() != &delete_memory || !is_ours(data.get())) {
+      before->recordStream(data, stream);
+      return;
+    }
+    check(smartswap_use_on(data.get(), handle_of(stream.stream())));
+  }
+
+  void eraseStream(const c10::DataPtr& data, c10_npu::NPUStream stream) override {
+    // The engine's memory is ordered behind the stream until it is freed: more than is asked.
+    if (data.get() != nullptr && !is_ours(data.get())) {
+      before->eraseStream(data, stream);
+    }
+  }
+
+  void eraseStreamWithBlockPtr(void* block, c10_npu::NPUStream stream, void* work) override {
+    if (!is_ours(block)) {
+      before->eraseStreamWithBlockPtr(block, stream, work);
+    }
+  }
+
+  // The name under which HCCL gives the memory back to the functions around this one.
+  void* getBlockPtr(const c10::DataPtr& data) override {
+    return is_ours(data.get()) ? data.get() : before->getBlockPtr(data);
+  }
+
+  void recordHcclWorkForBlock(void* block, void* work) override {
+    if (!is_ours(block)) {
+      before->recordHcclWorkForBlock(block, work);
+      return;
+    }
+    // The collective works on it after its op has ended, where no op says so.
+    check(smartswap_hold(block));
+  }
+
+  caching::DeviceStats getDeviceStats(StatsIndex device) override {
+    return is_ours(device) ? npu::device_stats(out_of_memory_count()) :
+                             before->getDeviceStats(device);
+  }
+
+  void resetAccumulatedStats(StatsIndex device) override {
+    if (!is_ours(device)) {
+      before->resetAccumulatedStats(device);
+      return;
+    }
+    TORCH_WARN_ONCE("SmartSwap: accumulated memory statistics are not reset: they are not kept");
+  }
+
+  void resetPeakStats(StatsIndex device) override {
+    if (is_ours(device)) {
+      check(smartswap_reset_peaks());
+    } else {
+      before->resetPeakStats(device);
+    }
+  }
+
+#if SMARTSWAP_NPU_2_14
+  caching::SnapshotInfo snapshot(c10_npu::MempoolId_t) override {
+#else
+  caching::SnapshotInfo snapshot() override {
+#endif
+    refuse("memory snapshots are not supported: smartswap.explain() says what is where");
+  }
+
+  void beginAllocateToPool(
+      c10::DeviceIndex, c10_npu::MempoolId_t, std::function<bool(aclrtStream)>) override {
+    refuse(kGraphs);
+  }
+
+  void endAllocateToPool(c10::DeviceIndex, c10_npu::MempoolId_t) override {
+    refuse(kGraphs);
+  }
+
+  // There are none, and this is called where nothing may be thrown.
+  void releasePool(c10::DeviceIndex, c10_npu::MempoolId_t) override {}
+
+  void FreeDeviceCachedMemory(int device) override {
+    if (is_ours(device)) {
+      trim();
+    } else {
+      before->FreeDeviceCachedMemory(device);
+    }
+  }
+
+  std::string name() override {
+    return "smartswap";
+  }
+
+  caching::ShareableHandle shareIpcHandle(void* memory) override {
+    if (!is_ours(memory)) {
+      return before->shareIpcHandle(memory);
+    }
+    refuse("device memory cannot be shared between processes: send the tensor's .cpu()");
+  }
+
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return before->getIpcDevPtr(std::move(handle));
+  }
+
+  bool isHistoryEnabled() override {
+    return false;
+  }
+
+  void recordHistory(
+      bool enabled, caching::CreateContextFn, size_t, caching::RecordContext) override {
+    if (enabled) {
+      refuse("memory history is not supported: smartswap.explain() says what is where");
+    }
+  }
+
+  void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
+    const std::lock_guard<std::mutex> guard(lock_);
+    observers_.push_back(std::move(observer));
+  }
+
+#if SMARTSWAP_NPU_2_14
+  void attachOomRejectionObserver(caching::OomRejectionObserver observer) override {
+    // It is told of the other devices' allocations alone: the engine rejects none beforehand.
+    before->attachOomRejectionObserver(std::move(observer));
+  }
+#endif
+
+  void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
+    // It is told of the other devices' allocations alone.
+    before->attachAllocatorTraceTracker(std::move(tracker));
+  }
+
+  bool checkUceInMemPool(int device) override {
+    if (!is_ours(device)) {
+      return before->checkUceInMemPool(device);
+    }
+    refuse(kMemoryErrors);
+  }
+
+  bool checkBlockIsSafe(const c10::DataPtr& data) override {
+    if (!is_ours(data.get())) {
+      return before->checkBlockIsSafe(data);
+    }
+    refuse(kMemoryErrors);
+  }
+
+  void markAllBlockUnsafe(int device) override {
+    if (!is_ours(device)) {
+      before->markAllBlockUnsafe(device);
+      return;
+    }
+    refuse(kMemoryErrors);
+  }
+
+  void updateBlockToSafe(const c10::DataPtr& data) override {
+    if (!is_ours(data.get())) {
+      before->updateBlockToSafe(data);
+      return;
+    }
+    refuse(kMemoryErrors);
+  }
+
+  void cleanEvent() override {
+    // The engine's events are in no list that a restarted device would leave behind.
+    before->cleanEvent();
+  }
+
+  std::shared_ptr<caching::AllocatorState> getCheckpointState(
+      c10::DeviceIndex, c10_npu::MempoolId_t) override {
+    refuse(kGraphs);
+  }
+
+  caching::CheckpointDelta setCheckpointPoolState(
+      c10::DeviceIndex, std::shared_ptr<caching::AllocatorState>) override {
+    refuse(kGraphs);
+  }
+
+  int64_t out_of_memory_count() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return out_of_memory_count_;
+  }
+
+  void* take(size_t size_bytes, aclrtStream stream) {
+    observer::before_allocation(size_bytes);
+    void* memory = smartswap_allocate(size_bytes, handle_of(stream));
+    if (memory == nullptr) {
+      fail(size_bytes);
+    }
+    return memory;
+  }
+
+ private:
+  static constexpr char kMemoryErrors[] =
+      "recovery from uncorrectable memory errors is not supported: restart from a checkpoint";
+
+  static int current_device() {
+    int device = 0;
+    check_device(c10_npu::GetDevice(&device), "GetDevice");
+    return device;
+  }
+
+  static void trim() {
+    if (attached().active) {
+      check(smartswap_trim());
+    }
+  }
+
+  [[noreturn]] void fail(size_t size_bytes) {
+    const std::string text = smartswap_last_error();
+    std::vector<caching::OutOfMemoryObserver> observers;
+    {
+      const std::lock_guard<std::mutex> guard(lock_);
+      ++out_of_memory_count_;
+      observers = observers_;
+    }
+    const auto [free_bytes, total_bytes] = memory_info();
+    for (const auto& observer : observers) {
+      observer(
+          attached().index, static_cast<int64_t>(size_bytes), static_cast<int64_t>(total_bytes),
+          static_cast<int64_t>(free_bytes));
+    }
+    raise(SMARTSWAP_OUT_OF_MEMORY, text);
+  }
+
+  std::mutex lock_;
+  std::vector<caching::OutOfMemoryObserver> observers_;
+  int64_t out_of_memory_count_ = 0;
+};
+
+NpuAllocator& instance() {
+  // Never destroyed: tensors are freed until the process ends.
+  static NpuAllocator* value = new NpuAllocator();
+  return *value;
+}
+
+}  // namespace
+
+void install_npu_allocator() {
+  // With its queue on, torch_npu gives ops to their streams later and on another thread, so that
+  // nothing the engine orders on a stream would come where it belongs.
+  const char* queue = std::getenv("TASK_QUEUE_ENABLE");
+  TORCH_CHECK_VALUE(
+      queue != nullptr && std::string(queue) == "0",
+      "SmartSwap: set TASK_QUEUE_ENABLE=0 before torch_npu is imported: operators must reach "
+      "their stream when they are called");
+  if (before == nullptr) {
+    before = caching::allocator.load();
+  }
+  caching::allocator.store(&instance());
+}
+
+void remove_npu_allocator() {
+  if (before != nullptr) {
+    caching::allocator.store(before);
+  }
+}
+
+uint64_t current_npu_stream() {
+  return handle_of(c10_npu::getCurrentNPUStream(attached().index).stream());
+}
+
+}  // namespace smartswap
+
+#endif  // SMARTSWAP_NPU

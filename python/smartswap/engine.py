@@ -16,6 +16,7 @@ import torch
 
 from . import _native
 from .chunks import CAP_DIVISOR, ChunkedOps
+from .compiled import CompiledCode
 from .errors import (
     AlreadyEnabledError,
     EnabledTooLateError,
@@ -58,6 +59,12 @@ class _Open:
     ends: StepEnds
     chunks: ChunkedOps
     pointers: RawPointers
+    compiled: CompiledCode
+
+    def remove(self) -> None:
+        """Undoes what was changed in PyTorch."""
+        for part in (self.compiled, self.ends, self.pointers, self.chunks):
+            part.remove()
 
 
 _open: _Open | None = None
@@ -180,16 +187,19 @@ def open_with(settings: Settings) -> None:
 
 def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
+    pointers = RawPointers(adapter, settings.moving_bytes(limit_bytes))
     opened = _Open(
         settings=settings,
         device=device,
         ranks=ranks,
         ends=StepEnds(adapter.step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
-        pointers=RawPointers(adapter, settings.moving_bytes(limit_bytes)),
+        pointers=pointers,
+        compiled=CompiledCode(adapter, pointers),
     )
     opened.chunks.install()
     opened.pointers.install()
+    opened.compiled.install()
     if not settings.manual_steps:
         opened.ends.install()
     atexit.register(_at_exit)
@@ -229,9 +239,7 @@ def disable() -> None:
     assert _open is not None
     _finish(_open)
     _native.adapter().close()
-    _open.ends.remove()
-    _open.pointers.remove()
-    _open.chunks.remove()
+    _open.remove()
     atexit.unregister(_at_exit)
     _open = None
 
@@ -304,9 +312,7 @@ def _forget_after_fork() -> None:
     global _open
     opened, _open = _open, None
     if opened is not None:
-        opened.ends.remove()
-        opened.pointers.remove()
-        opened.chunks.remove()
+        opened.remove()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +33,7 @@ _COMPARERS = (
 )
 _READ, _WRITE, _READ_WRITE = 0, 1, 2
 _MISSING = object()
+_unwatched = threading.local()
 _storage_data_ptr = torch.UntypedStorage.data_ptr
 
 
@@ -100,10 +103,19 @@ class RawPointers:
     def hold(self, value: Any) -> None:
         """Keeps the memory of a tensor or storage on the device until it is freed."""
         address, size_bytes = storage_address(value)
-        if size_bytes < self._least_bytes or not address:
+        if size_bytes < self._least_bytes or not address or getattr(_unwatched, "depth", 0):
             return
         if self._adapter.find(address) is not None:
             self._adapter.hold(address)
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """On this thread, addresses in here are used only within a running op."""
+        _unwatched.depth = getattr(_unwatched, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            _unwatched.depth -= 1
 
     def _replace(self, owner: Any, name: str, make: Callable[..., Any]) -> None:
         function = getattr(owner, name, None)

@@ -392,3 +392,28 @@ def test_ranks_of_a_launcher_have_an_engine_each(tmp_path):
     assert done.stdout == plain.stdout
     assert plain.stdout.startswith("1 ")
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"rank0", "rank1"}
+
+
+def test_compiled_models_run_under_the_cap(tmp_path):
+    text = """
+        def train():
+            torch.manual_seed(2)
+            model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+            for layer in model:
+                layer.compile()
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
+            losses = []
+            for step in range(4):
+                loss = model(values(step, 512 * 256).view(512, 256)).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+            return losses
+        plain = train()
+        smartswap.enable("12MiB", device="host", min_block="64KiB")
+        assert train() == plain
+        assert smartswap.stats()["swapped_out_bytes"] > 0
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"

@@ -1,0 +1,159 @@
+"""Compiled code: kernels of torch.compile and Triton, which no operator announces, become ops."""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .pointers import RawPointers
+
+__all__ = ["CompiledCode"]
+
+_log = logging.getLogger("smartswap")
+_READ, _UNKNOWN = 0, 3
+
+
+def _graph_accesses(graph: Any, inputs: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    mutated = getattr(graph, "mutated_input_idxs", None)
+    for place, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor):
+            is_read = mutated is not None and place not in mutated
+            yield value, _READ if is_read else _UNKNOWN
+
+
+class CompiledCode:
+    """Makes one op of each compiled graph of the CPU, and of each Triton kernel.
+
+    A graph on an accelerator is made of Triton kernels and operators, so it needs no op of its
+    own. The compilers are changed when a script first imports them; they are not imported here.
+    """
+
+    def __init__(self, adapter: ModuleType, pointers: RawPointers) -> None:
+        self._adapter = adapter
+        self._pointers = pointers
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._finder = _Watch(
+            {
+                "torch._inductor.output_code": self._change_graphs,
+                "torch._inductor.runtime.triton_heuristics": self._change_inductor_kernels,
+                "triton.runtime.jit": self._change_triton_kernels,
+            }
+        )
+
+    def install(self) -> None:
+        """Changes what is imported already, and watches for the rest."""
+        if self._finder not in sys.meta_path:
+            sys.meta_path.insert(0, self._finder)
+            self._finder.run_for_imported()
+
+    def remove(self) -> None:
+        """Puts back what was changed, and watches no more."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        while self._replaced:
+            owner, name, function = self._replaced.pop()
+            setattr(owner, name, function)
+
+    def _replace(self, module: ModuleType, kind: str, name: str, make: Callable[..., Any]) -> None:
+        owner = getattr(module, kind, None)
+        function = getattr(owner, name, None)
+        if function is None:
+            _log.warning("%s.%s is not there: code that it compiles may fail", kind, name)
+            return
+        self._replaced.append((owner, name, function))
+        setattr(owner, name, functools.wraps(function)(make(function)))
+
+    def _change_graphs(self, module: ModuleType) -> None:
+        self._replace(module, "CompiledFxGraph", "__call__", self._graph)
+
+    def _change_inductor_kernels(self, module: ModuleType) -> None:
+        self._replace(module, "CachingAutotuner", "run", self._kernel)
+
+    def _change_triton_kernels(self, module: ModuleType) -> None:
+        self._replace(module, "JITFunction", "run", self._kernel)
+
+    def _graph(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(graph: Any, inputs: Any) -> Any:
+            kinds = set(getattr(graph, "device_types", ()))
+            if not kinds <= {"cpu"}:
+                return call(graph, inputs)
+            with self._op("torch.compile::graph"):
+                for value, access in _graph_accesses(graph, inputs):
+                    self._adapter.touch(value, access)
+                outputs = call(graph, inputs)
+                for value in outputs if isinstance(outputs, (list, tuple)) else (outputs,):
+                    if isinstance(value, torch.Tensor):
+                        self._adapter.touch(value, _UNKNOWN)
+            return outputs
+
+        return run
+
+    def _kernel(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+            if kwargs.get("warmup") or not tensors:
+                return launch(kernel, *args, **kwargs)
+            with self._op(f"triton::{_name(kernel)}"):
+                for tensor in tensors:
+                    self._adapter.touch(tensor, _UNKNOWN)
+                # The launcher asks for addresses; the op already keeps what they point to.
+                with self._pointers.unwatched():
+                    return launch(kernel, *args, **kwargs)
+
+        return run
+
+    @contextmanager
+    def _op(self, name: str) -> Iterator[None]:
+        self._adapter.begin(name)
+        try:
+            yield
+        finally:
+            self._adapter.end()
+
+
+def _name(kernel: Any) -> str:
+    function = getattr(kernel, "fn", kernel)
+    return getattr(function, "__name__", "kernel")
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Runs functions over modules right after their import."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = dict(changes)
+
+    def run_for_imported(self) -> None:
+        """Runs those whose modules are imported already."""
+        for name in [name for name in self._changes if name in sys.modules]:
+            self._changes.pop(name)(sys.modules[name])
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """The spec that the other finders have, with our function behind its loader."""
+        if name not in self._changes:
+            return None
+        change = self._changes.pop(name)
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                _run_after(spec.loader, change)
+                return spec
+        return None
+
+
+def _run_after(loader: Any, change: Callable[[ModuleType], None]) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        change(module)
+
+    loader.exec_module = exec_module

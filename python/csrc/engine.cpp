@@ -7,6 +7,7 @@
 #ifdef SMARTSWAP_CUDA
 #include <c10/cuda/CUDAStream.h>
 #endif
+#include "npu_allocator.h"
 
 namespace smartswap {
 
@@ -53,6 +54,11 @@ uint64_t current_stream() {
   if (attached().type == c10::DeviceType::CUDA) {
     const auto stream = c10::cuda::getCurrentCUDAStream(attached().index).stream();
     return reinterpret_cast<uint64_t>(stream);
+  }
+#endif
+#ifdef SMARTSWAP_NPU
+  if (attached().type == c10::DeviceType::PrivateUse1) {
+    return current_npu_stream();
   }
 #endif
   return 0;

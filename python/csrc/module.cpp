@@ -11,6 +11,7 @@
 
 #include "allocators.h"
 #include "engine.h"
+#include "npu_allocator.h"
 #include "observer.h"
 
 namespace py = pybind11;
@@ -39,6 +40,11 @@ void attach(const c10::Device& device) {
     install_cuda_allocator();
   }
 #endif
+#ifdef SMARTSWAP_NPU
+  if (device.is_privateuseone()) {
+    install_npu_allocator();
+  }
+#endif
   observer::install();
   attached().active.store(true);
 }
@@ -59,12 +65,24 @@ void open_engine(
       "SmartSwap: this package was built without CUDA: install it again where torch is a CUDA "
       "build and CUDA's headers are found");
 #endif
+  bool is_supported = device.is_cpu() || device.is_cuda();
+  // The engine's own name of the device, and PyTorch's default stream there: CUDA's is the legacy
+  // one, whose handle is 0.
+  std::string engine_device = device_name;
+  uint64_t compute_stream = 0;
+#ifdef SMARTSWAP_NPU
+  if (device.is_privateuseone()) {
+    is_supported = true;
+    const int index = device.has_index() ? device.index() : 0;
+    engine_device = "acl:" + std::to_string(index);
+    compute_stream = default_npu_stream(index);
+  }
+#endif
   TORCH_CHECK_VALUE(
-      device.is_cpu() || device.is_cuda(), "SmartSwap: the device ", device_name,
-      " is not supported by this build");
+      is_supported, "SmartSwap: the device ", device_name, " is not supported by this build");
   smartswap_settings settings;
   smartswap_default_settings(&settings);
-  settings.device = device_name.c_str();
+  settings.device = engine_device.c_str();
   settings.memory_bytes = memory_bytes;
   settings.host_memory_bytes = host_memory_bytes;
   settings.min_block_bytes = min_block_bytes;
@@ -72,8 +90,7 @@ void open_engine(
   settings.strategy = strategy.c_str();
   settings.config_file = text_or_null(config_file);
   settings.record_file = text_or_null(record_file);
-  // PyTorch's default stream is the legacy one, whose handle is 0.
-  settings.compute_stream = 0;
+  settings.compute_stream = compute_stream;
   {
     py::gil_scoped_release released;
     check(smartswap_open(&settings));
@@ -92,6 +109,9 @@ void close_engine() {
   remove_cpu_allocator();
 #ifdef SMARTSWAP_CUDA
   remove_cuda_allocator();
+#endif
+#ifdef SMARTSWAP_NPU
+  remove_npu_allocator();
 #endif
   // Tensors that live on keep their memory, and the engine with it.
   smartswap_close();

@@ -466,13 +466,6 @@ NpuAllocator& instance() {
 }  // namespace
 
 void install_npu_allocator() {
-  // With its queue on, torch_npu gives ops to their streams later and on another thread, so that
-  // nothing the engine orders on a stream would come where it belongs.
-  const char* queue = std::getenv("TASK_QUEUE_ENABLE");
-  TORCH_CHECK_VALUE(
-      queue != nullptr && std::string(queue) == "0",
-      "SmartSwap: set TASK_QUEUE_ENABLE=0 before torch_npu is imported: operators must reach "
-      "their stream when they are called");
   if (before == nullptr) {
     before = caching::allocator.load();
   }
@@ -483,6 +476,18 @@ void remove_npu_allocator() {
   if (before != nullptr) {
     caching::allocator.store(before);
   }
+}
+
+uint64_t default_npu_stream(int device) {
+  // With its queue on, torch_npu gives ops to their streams later and on another thread, so that
+  // nothing the engine orders on a stream would come where it belongs.
+  const char* queue = std::getenv("TASK_QUEUE_ENABLE");
+  TORCH_CHECK_VALUE(
+      queue != nullptr && std::string(queue) == "0",
+      "SmartSwap: set TASK_QUEUE_ENABLE=0 before torch_npu is imported: operators must reach "
+      "their stream when they are called");
+  const auto index = static_cast<c10::DeviceIndex>(device);
+  return handle_of(c10_npu::getDefaultNPUStream(index).stream());
 }
 
 uint64_t current_npu_stream() {

@@ -133,16 +133,19 @@ template <typename T, typename = void>
 struct is_optional : std::false_type {};
 template <typename T>
 struct is_optional<
-    T, std::void_t<decltype(std::declval<const T&>().has_value()), decltype(*std::declval<const T&>())>>
-    : std::true_type {};
+    T,
+    std::void_t<
+        decltype(std::declval<const T&>().has_value()),
+        decltype(*std::declval<const T&>())>> : std::true_type {};
 
 template <typename T, typename = void>
 struct is_range : std::false_type {};
 template <typename T>
 struct is_range<
     T,
-    std::void_t<decltype(std::declval<const T&>().begin()), decltype(std::declval<const T&>().end())>>
-    : std::true_type {};
+    std::void_t<
+        decltype(std::declval<const T&>().begin()),
+        decltype(std::declval<const T&>().end())>> : std::true_type {};
 
 template <typename>
 inline constexpr bool is_none = false;

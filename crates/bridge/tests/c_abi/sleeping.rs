@@ -21,10 +21,12 @@ fn memory_is_right_asleep_and_after_waking() {
     let rig = Rig::open(16 * MIB);
     let weights: Vec<_> = (0..4).map(|tag| make(BLOCK, tag)).collect();
     assert_eq!(smartswap_may_sleep(), 0, "nothing is known of the steps yet");
-    for _ in 0..12 {
+    // When the search ends depends on how steady steps are.
+    while smartswap_may_sleep() == 0 {
+        assert!(stats().steps < 200, "{:?}", stats());
         told(&weights);
     }
-    assert_eq!(smartswap_may_sleep(), 1, "{:?}", stats());
+    let told_steps = stats().steps;
     assert_eq!(smartswap_sleep(), OK);
     // Asleep nobody tells of anything, and all is there.
     for _ in 0..3 {
@@ -40,7 +42,7 @@ fn memory_is_right_asleep_and_after_waking() {
         assert_eq!(smartswap_step_begun(), 0);
         step();
     }
-    assert_eq!(stats().steps, 15);
+    assert_eq!(stats().steps, told_steps + 3);
     assert_eq!((smartswap_should_wake(BLOCK), smartswap_should_wake(15 * MIB)), (0, 1));
     assert_eq!(smartswap_wake(), OK);
     // Until all ops that run have been told of, nothing leaves.

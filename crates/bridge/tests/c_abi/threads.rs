@@ -72,7 +72,7 @@ fn threads_share_a_small_memory_and_keep_their_bytes() {
     });
     step();
     let now = stats();
-    assert!(now.rescues > 100 && now.misses > 100, "{now:?}");
+    assert!(now.rescues > 30 && now.misses > 10, "{now:?}");
     rig.check_cap();
     // What one thread made another may use and free.
     for (number, blocks) in left {

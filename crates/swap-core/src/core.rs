@@ -125,7 +125,12 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
-        let id = self.allocate_memory(size_bytes, stream)?;
+        let rescues = self.step.counters.rescues;
+        let allocated = self.allocate_memory(size_bytes, stream);
+        if asker == Asker::Aside {
+            self.step.counters.rescues = rescues;
+        }
+        let id = allocated?;
         self.clock += 1;
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {

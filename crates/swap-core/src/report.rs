@@ -13,9 +13,9 @@ pub struct StepCounters {
     pub clean_swap_outs: u64,
     /// Ops replayed to bring discarded blocks back.
     pub recomputed_ops: u64,
-    /// Touches of a block that was not resident and had not been asked for.
+    /// Touches by the step's ops of a block that was not resident and had not been asked for.
     pub misses: u64,
-    /// Allocations that evicted somebody on the spot.
+    /// Allocations and touches of the step that evicted somebody on the spot.
     pub rescues: u64,
     /// Times that the host waited for the device.
     pub host_waits: u64,

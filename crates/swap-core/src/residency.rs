@@ -71,7 +71,12 @@ impl Core {
         stream: StreamId,
         within: Within,
     ) -> Result<Touched, Error> {
-        if let Some(wait) = self.make_ready(id, mode, stream, within)? {
+        let rescues = self.step.counters.rescues;
+        let ready = self.make_ready(id, mode, stream, within);
+        if within == Within::Aside {
+            self.step.counters.rescues = rescues;
+        }
+        if let Some(wait) = ready? {
             return Ok(wait);
         }
         if let Some(address) = self.touch_resident(id, mode, within) {

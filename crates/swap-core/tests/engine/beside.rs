@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use swap_core::{
     Access, AccessMode, BlockId, Compute, DevicePtr, Driver, Engine, Error, ErrorKind, HostConfig,
-    HostDriver, Link, MemoryError, OpStack,
+    HostDriver, Link, MemoryError, OpStack, StepCounters,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
@@ -198,4 +198,40 @@ fn swapped_memory_ends_at_its_limit_with_a_typed_error() {
         lab.engine.free_swapped(block, stream).expect("freed");
     }
     lab.finish();
+}
+
+/// Makes a block and brings one back while there is room for four, in an op beside the step or of
+/// it. Returns what the step's report then says.
+fn press(aside: bool) -> StepCounters {
+    let mut lab = Lab::new(4 * BLOCK);
+    let blocks: Vec<BlockId> = (0..5).map(|tag| lab.make(tag)).collect();
+    lab.total();
+    let stream = lab.engine.compute_stream();
+    let begin = |ops: &mut OpStack| match aside {
+        true => ops.begin_aside(OP, stream),
+        false => ops.begin(OP),
+    };
+    begin(&mut lab.ops).expect("begins");
+    let made = lab.ops.allocate(BLOCK, "made").expect("there is room");
+    lab.ops.end().expect("ends");
+    begin(&mut lab.ops).expect("begins");
+    lab.ops.touch(blocks[0], AccessMode::Read).expect("there is room");
+    lab.ops.end().expect("ends");
+    lab.free(made);
+    let mut reports = lab.engine.end_step().expect("ends");
+    reports.extend(lab.engine.drain_reports().expect("ends"));
+    lab.finish();
+    reports[0].counters
+}
+
+/// An evaluation that needs room says nothing about the step's plan.
+#[test]
+fn what_runs_beside_the_step_counts_no_misses_and_no_rescues() {
+    let of_step = press(false);
+    assert_eq!((of_step.misses, of_step.rescues), (1, 2));
+    let beside = press(true);
+    assert_eq!((beside.misses, beside.rescues), (0, 0));
+    assert_eq!(beside.swapped_out_bytes, of_step.swapped_out_bytes);
+    assert_eq!(beside.swapped_in_bytes, of_step.swapped_in_bytes);
+    assert!(beside.swapped_out_bytes > 0 && beside.swapped_in_bytes > 0);
 }

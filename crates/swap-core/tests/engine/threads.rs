@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use swap_core::{AccessMode, BlockId, Engine, Error, HostConfig, OpStack, Recipe};
+use swap_core::{
+    AccessMode, BlockId, Engine, Error, HostConfig, OpName, OpStack, Origin, Recipe, Trace,
+    TraceEvent,
+};
 
 use super::lab::{BLOCK, ENOUGH, Errors, Lab, OP, read, recipe, work, write};
 use super::script::Random;
@@ -222,4 +225,69 @@ fn a_block_may_be_freed_or_its_input_written_while_another_thread_replays_it() {
         lab.op(&[read(input, 5)]).expect("reads");
         lab.finish();
     }
+}
+
+/// Begins and ends pair up, at the depths that the ops say, and allocations are where they say.
+fn assert_nests(trace: &Trace) {
+    let mut open = Vec::new();
+    let mut begun = 0;
+    for event in &trace.events {
+        match *event {
+            TraceEvent::Begin(op) => {
+                assert_eq!(op.0, begun);
+                assert_eq!(trace.ops[begun as usize].depth as usize, open.len());
+                begun += 1;
+                open.push(op);
+            }
+            TraceEvent::End(op) => assert_eq!(open.pop(), Some(op)),
+            TraceEvent::Allocate(block) => {
+                let origin = trace.blocks[block.0 as usize].origin;
+                assert_eq!(matches!(origin, Origin::Op(_)), !open.is_empty());
+            }
+            _ => {}
+        }
+    }
+    assert!(open.is_empty(), "an op never ended");
+    assert_eq!(begun as usize, trace.ops.len());
+}
+
+/// Ops of two threads at once: the events of those that are the step's nest all the same, and
+/// those of the other thread are beside it.
+#[test]
+fn ops_of_two_threads_at_once_leave_a_step_that_nests() {
+    let mut lab = Lab::new(16 * BLOCK);
+    lab.engine.set_orders(true, None).expect("open");
+    lab.end_step();
+    let mine = lab.make(1);
+    let mut other = lab.engine.op_stack();
+    lab.ops.begin(OP).expect("open");
+    lab.ops.touch(mine, AccessMode::ReadWrite).expect("fits");
+    other.begin(OpName::new("other")).expect("open");
+    let theirs = other.allocate(BLOCK, "theirs").expect("fits");
+    let loose = lab.engine.allocate(BLOCK, "loose").expect("fits");
+    lab.ops.begin(OP).expect("open");
+    lab.ops.end().expect("open");
+    lab.ops.end().expect("open");
+    // Now the other thread's ops may be the step's, but not inside one that is beside it.
+    other.begin(OP).expect("open");
+    other.end().expect("open");
+    other.end().expect("open");
+    other.begin(OP).expect("open");
+    other.touch(theirs, AccessMode::ReadWrite).expect("fits");
+    // The step ends inside it.
+    let mut reports = lab.engine.end_step().expect("open");
+    other.begin(OP).expect("open");
+    other.end().expect("open");
+    other.end().expect("open");
+    lab.free(mine);
+    lab.free(theirs);
+    lab.free(loose);
+    reports.extend(lab.engine.end_step().expect("open"));
+    reports.extend(lab.engine.drain_reports().expect("open"));
+    let traces: Vec<Trace> = reports.into_iter().filter_map(|report| report.trace).collect();
+    let ops: Vec<usize> = traces.iter().map(|trace| trace.ops.len()).collect();
+    assert_eq!(ops, [4, 0]);
+    traces.iter().for_each(assert_nests);
+    drop(other);
+    lab.finish();
 }

@@ -129,6 +129,12 @@ int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
 /* Gives caches back to the driver. */
 int smartswap_trim(void);
 
+typedef void (*smartswap_visitor)(void *argument, void *start, uint64_t size_bytes);
+/* Calls `visitor` with each live allocation in the order of addresses, each on the device while
+ * it is called. It must only read, and must not call the engine. On the host device this is how
+ * to copy everything, as before a fork. */
+int smartswap_visit(smartswap_visitor visitor, void *argument);
+
 /* Host memory that the device addresses directly; it does not count towards the cap, and does
  * not move. NULL on failure. */
 void *smartswap_allocate_swapped(uint64_t size_bytes, uint64_t stream);
@@ -149,6 +155,25 @@ int smartswap_begin(const char *name, uint64_t stream, smartswap_part part);
  * copy. Memory that the engine did not allocate is passed over. Call it for inputs before the
  * op's work, and for outputs any time before its end. */
 int smartswap_touch(const void *address, smartswap_access access);
+
+/* 1 if `address` lies in memory that can leave the device, else 0. */
+int smartswap_moves(const void *address);
+
+/* A way to run an op once more, on the same memory. */
+typedef struct smartswap_replay {
+  /* Submits the op's work again: from the same inputs it writes the same bytes to the same
+   * outputs. It may allocate and free, but begins no ops. 0 if it worked. */
+  int (*run)(void *data);
+  /* Gives `data` up. It must not call the engine. */
+  void (*release)(void *data);
+  void *data;
+} smartswap_replay;
+
+/* Lets the engine drop the outputs of the running op instead of copying them, and run the op
+ * again. Call it at the end of an outermost op, when all that it uses has been touched: outputs
+ * are what was written. The replay is released at the latest when the engine closes, also if this
+ * fails. */
+int smartswap_offer_replay(const smartswap_replay *replay);
 
 /* Ends the op that was begun last on this thread. */
 int smartswap_end(void);
@@ -213,9 +238,9 @@ typedef struct smartswap_stats {
   uint64_t swapped_out_bytes;
   uint64_t swapped_in_bytes;
   uint64_t recomputed_ops;
-  /* Touches of blocks that were away and that nobody had asked for. */
+  /* Touches by the step's ops of blocks that were away and that nobody had asked for. */
   uint64_t misses;
-  /* Allocations that sent others away on the spot. */
+  /* Allocations and touches of the step that sent others away on the spot. */
   uint64_t rescues;
   uint64_t host_waits;
   double stall_us;

@@ -67,6 +67,15 @@ impl Blocks {
         self.lock().large.values().copied().collect()
     }
 
+    /// All blocks, by address.
+    pub(crate) fn all(&self) -> Vec<Live> {
+        let tables = self.lock();
+        let mut all: Vec<Live> =
+            tables.large.values().chain(tables.small.values()).copied().collect();
+        all.sort_unstable_by_key(|live| live.start);
+        all
+    }
+
     /// Number and bytes of all live blocks.
     pub(crate) fn count(&self) -> (usize, u64) {
         let Tables { large, small, swapped } = &*self.lock();

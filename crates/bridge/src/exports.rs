@@ -4,12 +4,16 @@ mod engine;
 mod memory;
 mod ops;
 mod pluggable;
+mod replaying;
 mod results;
 mod sleeping;
+mod visiting;
 
 pub use engine::*;
 pub use memory::*;
 pub use ops::*;
 pub use pluggable::*;
+pub use replaying::*;
 pub use results::*;
 pub use sleeping::*;
+pub use visiting::*;

@@ -18,4 +18,5 @@ mod c_abi {
     mod sleeping;
     mod sources;
     mod threads;
+    mod visiting;
 }

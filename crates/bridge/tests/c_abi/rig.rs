@@ -71,6 +71,9 @@ pub(crate) struct Stats {
     pub(crate) last_step_us: f64,
 }
 
+/// `smartswap_visitor`.
+pub(crate) type Visitor = extern "C" fn(*mut c_void, *mut c_void, u64);
+
 // SAFETY: the declarations follow the header. Safe are those that take any address whatever, as
 // they only look it up.
 unsafe extern "C" {
@@ -92,6 +95,7 @@ unsafe extern "C" {
         size_bytes: *mut u64,
     ) -> c_int;
     pub(crate) safe fn smartswap_trim() -> c_int;
+    pub(crate) fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int;
     pub(crate) safe fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int;
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;

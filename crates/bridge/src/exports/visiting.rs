@@ -1,0 +1,45 @@
+//! Visiting: reading all memory that lives, wherever it is.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use adaptive::{AccessMode, OpName};
+
+use crate::blocks::Live;
+use crate::context::{self, Context};
+use crate::failure::{Failure, code};
+
+/// `smartswap_visitor`.
+pub type Visitor = unsafe extern "C" fn(*mut c_void, *mut c_void, u64);
+
+const VISIT: OpName = OpName::new("smartswap::visit");
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `visitor` may be called with `argument`, and only reads the memory that it is called with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int {
+    code(|| {
+        let visitor = visitor.ok_or_else(|| Failure::usage("the visitor is NULL"))?;
+        visit(&*context::current()?, |live| {
+            let start = ptr::with_exposed_provenance_mut(live.start as usize);
+            // SAFETY: the caller promises a function that may be called so; the memory is mapped
+            // and stays until it returns.
+            unsafe { visitor(argument, start, live.size_bytes) };
+        })
+    })
+}
+
+/// Has each live block on the device while `body` runs, by address.
+fn visit(context: &Context, body: impl Fn(&Live)) -> Result<(), Failure> {
+    let mut ops = context.engine.op_stack();
+    for live in context.blocks.all() {
+        // One at a time: all of them need not fit.
+        ops.begin_aside(VISIT, context.engine.compute_stream())?;
+        ops.touch(live.id, AccessMode::Read)?;
+        body(&live);
+        ops.end()?;
+    }
+    Ok(())
+}

@@ -1,8 +1,7 @@
-// Codes to exceptions, forks, and the current stream.
+// Codes to exceptions, and the current stream.
 #include "engine.h"
 
 #include <c10/util/Exception.h>
-#include <pthread.h>
 
 #ifdef SMARTSWAP_CUDA
 #include <c10/cuda/CUDAStream.h>
@@ -11,25 +10,9 @@
 
 namespace smartswap {
 
-namespace {
-
-std::atomic<bool> forked{false};
-
-}  // namespace
-
 Attached& attached() {
   static Attached value;
   return value;
-}
-
-bool in_forked_child() {
-  return forked.load(std::memory_order_relaxed);
-}
-
-void watch_forks() {
-  static const int done = pthread_atfork(
-      nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-  (void)done;
 }
 
 void raise(int code, const std::string& text) {

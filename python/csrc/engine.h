@@ -24,7 +24,7 @@ Attached& attached();
 // Whether this process is a forked child of the one that opened the engine. The engine's threads
 // are not in it, so it must not be called there.
 bool in_forked_child();
-// Notes forks from now on.
+// Notes forks from now on, and gives the children copies of the engine's CPU tensors.
 void watch_forks();
 
 // Throws the exception that fits a failed call: c10::OutOfMemoryError, ValueError or Error.

@@ -45,6 +45,7 @@ void attach(const c10::Device& device) {
     install_npu_allocator();
   }
 #endif
+  observer::train_here();
   observer::install();
   attached().active.store(true);
 }

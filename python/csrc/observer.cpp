@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "replay.h"
 
 namespace smartswap::observer {
 
@@ -38,6 +39,8 @@ struct Operator {
   bool is_collective = false;
   // All that it returns is among its inputs, so it need not allocate.
   bool returns_inputs = false;
+  // How to call it, if it may be called again to make its output again.
+  std::optional<c10::OperatorHandle> again;
   // By argument: whether it is written.
   std::vector<bool> writes;
 };
@@ -81,6 +84,9 @@ Operator describe(const at::RecordFunction& fn) {
   }
   made.returns_inputs = aliases;
   made.is_metadata = looks_at_shape(made.name) || (aliases && writes_none);
+  if (writes_none && !aliases && replay::is_cheap_and_sure(fn.name())) {
+    made.again = c10::Dispatcher::singleton().findSchema(*fn.operator_name());
+  }
   return made;
 }
 
@@ -89,6 +95,9 @@ struct Thread {
   std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
   // Operators that run now, outermost first.
   std::vector<const Operator*> running;
+  // It ends the training's steps, or runs nodes of a backward pass. What other threads run, such
+  // as a communication library's, comes at any time: it is beside the step.
+  bool trains = false;
   Aside aside = Aside::automatic;
   int pending_code = SMARTSWAP_OK;
   std::string pending;
@@ -176,6 +185,9 @@ bool is_aside(Thread& own) {
     case Aside::automatic:
       break;
   }
+  if (!own.trains) {
+    return true;
+  }
   if (step_has_begun.load(std::memory_order_relaxed)) {
     return false;
   }
@@ -217,6 +229,7 @@ int settle_from_python(void* number) {
 thread_local uint64_t woken_here = 0;
 
 std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
+  thread().trains = true;
   if (C10_UNLIKELY(woken_here != 0)) {
     settle(woken_here);
     woken_here = 0;
@@ -260,6 +273,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return nullptr;
   }
   own.running.push_back(op);
+  const bool outermost = own.running.size() == 1;
   if (op->is_metadata) {
     return nullptr;
   }
@@ -271,6 +285,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   }
   if (code != SMARTSWAP_OK) {
     note_failure(own, *op, code);
+  } else if (op->again && outermost && part == SMARTSWAP_STEP) {
+    replay::capture(fn, *op->again);
   }
   return nullptr;
 }
@@ -292,6 +308,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
       // A fresh block is resident: this cannot fail for want of memory.
       touch_value(output, SMARTSWAP_OUTPUT, op->is_collective);
     }
+  }
+  if (op->again && own.running.empty()) {
+    replay::offer(fn);
   }
   if (smartswap_end() != SMARTSWAP_OK && own.pending_code == SMARTSWAP_OK) {
     own.pending_code = SMARTSWAP_BROKEN;
@@ -324,7 +343,12 @@ void set_aside(Aside mode) {
   thread().aside = mode;
 }
 
+void train_here() {
+  thread().trains = true;
+}
+
 void step_ended() {
+  train_here();
   step_has_begun.store(false, std::memory_order_relaxed);
 }
 

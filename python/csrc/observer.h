@@ -9,7 +9,8 @@ namespace smartswap::observer {
 
 // Which operators are part of the training step.
 enum class Aside : int {
-  // Those before the step's first operator that run with gradients off are not: evaluations.
+  // Those before the step's first operator that run with gradients off are not: evaluations. Nor
+  // are those of threads that neither train nor run backward passes.
   automatic = 0,
   // None of this thread is.
   all = 1,
@@ -23,7 +24,10 @@ void remove();
 // For this thread.
 void set_aside(Aside mode);
 
-// A new step begins: nothing of it has run yet.
+// The calling thread's operators belong to training steps.
+void train_here();
+
+// A new step begins: nothing of it has run yet. The calling thread trains.
 void step_ended();
 
 // Begins an op on this thread as if a dispatcher operator of this name did.

@@ -197,11 +197,15 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
     )
-    opened.chunks.install()
-    opened.pointers.install()
-    opened.compiled.install()
-    if not settings.manual_steps:
-        opened.ends.install()
+    try:
+        opened.chunks.install()
+        opened.pointers.install()
+        opened.compiled.install()
+        if not settings.manual_steps:
+            opened.ends.install()
+    except BaseException:
+        opened.remove()
+        raise
     atexit.register(_at_exit)
     return opened
 
@@ -245,8 +249,14 @@ def disable() -> None:
 
 
 def step() -> None:
-    """Ends the training step, for loops without an optimizer of torch.optim."""
-    _engine().step()
+    """Ends the training step, for loops without an optimizer of torch.optim.
+
+    From the first call on, optimizers end no steps.
+    """
+    adapter = _engine()
+    assert _open is not None
+    _open.ends.remove()
+    adapter.step()
 
 
 def stats() -> dict[str, Any]:

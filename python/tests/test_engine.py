@@ -202,6 +202,16 @@ def test_enable_and_disable(tmp_path):
             except smartswap.SmartSwapError as error:
                 print(error)
             assert smartswap.explain()
+            param = torch.nn.Parameter(torch.ones(3))
+            optimizer = torch.optim.SGD([param], lr=0.1)
+            param.grad = torch.ones(3)
+            steps = []
+            for end in (optimizer.step, smartswap.step, optimizer.step, smartswap.step):
+                end()
+                steps.append(smartswap.stats()["steps"])
+            # Who ends steps by hand does so alone.
+            assert steps == [1, 2, 2, 3], steps
+            del param, optimizer, end
         assert not smartswap.is_enabled()
         assert torch.equal(kept, values(1))
         assert before == (torch._foreach_add_, torch.Tensor.data_ptr, torch.Tensor.numpy)

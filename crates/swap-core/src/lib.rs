@@ -31,7 +31,8 @@
 //!
 //! ```
 //! use swap_core::{
-//!     AccessMode, ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig,
+//!     AccessMode, ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName,
+//!     PoolConfig,
 //! };
 //!
 //! const MIB: u64 = 1 << 20;

@@ -1,0 +1,215 @@
+"""Runs each workload capped and with plain PyTorch, side by side, and compares them."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1]
+if (SOURCE / "smartswap" / "_built_for.json").is_file():
+    # Built in place: other processes do not find it by themselves.
+    os.environ["PYTHONPATH"] = str(SOURCE)
+# A run that takes longer hangs.
+PATIENCE_S = 240
+MIB = 1 << 20
+
+
+def device_file(pid):
+    """The file in memory that is the software device of a process; None before it is open."""
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        for entry in folder.iterdir():
+            if "npu-sys host device" in os.readlink(entry):
+                return entry
+    except OSError:
+        pass
+    return None
+
+
+class Watch(threading.Thread):
+    """Samples the memory that the kernel holds for the software devices of processes."""
+
+    def __init__(self, pids):
+        super().__init__(daemon=True)
+        self.peak_bytes = dict.fromkeys(pids, 0)
+        self._files = {}
+        self._done = threading.Event()
+
+    def run(self):
+        while not self._done.wait(0.001):
+            for pid in self.peak_bytes:
+                file = self._files.get(pid) or device_file(pid)
+                if file is None:
+                    continue
+                self._files[pid] = file
+                try:
+                    held_bytes = file.stat().st_blocks * 512
+                except OSError:
+                    continue
+                self.peak_bytes[pid] = max(self.peak_bytes[pid], held_bytes)
+
+    def stop(self):
+        self._done.set()
+        self.join()
+
+
+@dataclass
+class Run:
+    """What one run came to."""
+
+    code: int
+    log: str
+    kernel_peak_bytes: int
+    result: dict = field(default_factory=dict)
+
+
+class Server:
+    """The process that forks runs."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._count = 0
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def run(self, runs):
+        """Starts runs at once and waits for them."""
+        for run in runs:
+            self._count += 1
+            run["log"] = str(self._folder / f"{self._count}.log")
+            run["result"] = str(self._folder / f"{self._count}.json")
+        self._process.stdin.write(json.dumps(runs) + "\n")
+        self._process.stdin.flush()
+        pids = json.loads(self._process.stdout.readline())
+        watch = Watch(pid for pid, run in zip(pids, runs) if run["cap_bytes"] is not None)
+        watch.start()
+        reaper = threading.Timer(PATIENCE_S, lambda: [os.kill(pid, 9) for pid in pids])
+        reaper.start()
+        codes = json.loads(self._process.stdout.readline())
+        reaper.cancel()
+        watch.stop()
+        done = []
+        for pid, run, code in zip(pids, runs, codes):
+            log = Path(run["log"]).read_text(errors="replace")
+            made = Run(code, log, watch.peak_bytes.get(pid, 0))
+            if code == 0:
+                made.result = json.loads(Path(run["result"]).read_text())
+            done.append(made)
+        return done
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The process that forks runs, for all tests."""
+    made = Server(tmp_path_factory.mktemp("runs"))
+    yield made
+    made.close()
+
+
+def assert_same(capped, plain):
+    """Every loss, gradient, weight and state has the bits of the plain run."""
+    assert capped["losses"] == plain["losses"]
+    assert capped["tensors"].keys() == plain["tensors"].keys()
+    wrong = [name for name, bits in plain["tensors"].items() if capped["tensors"][name] != bits]
+    assert not wrong, f"other bits in {wrong}"
+
+
+def assert_capped(run, cap_bytes):
+    """The cap held, by the engine's and by the kernel's count, and bytes moved both ways."""
+    stats = run.result["stats"]
+    assert stats["limit_bytes"] <= cap_bytes
+    assert stats["reserved_bytes"]["peak"] <= cap_bytes
+    assert run.kernel_peak_bytes <= cap_bytes
+    assert run.kernel_peak_bytes > cap_bytes // 4, "the device's file was not seen"
+    assert stats["swapped_out_bytes"] > 0
+    assert stats["swapped_in_bytes"] > 0
+
+
+def stable_steps(course):
+    """Pairs of statistics around steps that ran under a settled plan."""
+    # The first step after a search may still be told of what the search's last one did.
+    pairs = zip(course, course[1:], course[2:])
+    is_stable = [all(stats["stage"] == "Stable" for stats in group) for group in pairs]
+    return [
+        (course[place + 1], course[place + 2]) for place, held in enumerate(is_stable) if held
+    ]
+
+
+def assert_settled(course):
+    """Settled steps moved bytes and met neither misses nor rescues."""
+    settled = stable_steps(course)
+    stages = [stats["stage"] for stats in course]
+    assert len(settled) >= 2, f"never settled: {stages}"
+    for before, after in settled:
+        assert after["misses"] == before["misses"], stages
+        assert after["rescues"] == before["rescues"], stages
+    assert settled[-1][1]["swapped_in_bytes"] > settled[0][0]["swapped_in_bytes"]
+
+
+@pytest.fixture
+def compare(server, request):
+    """Compares a workload under a cap with itself in plain PyTorch."""
+
+    def run(workload, cap_mib, *, settles=True, ranks=1, **options):
+        cap_bytes = int(cap_mib * MIB)
+        runs = []
+        plain = options.pop("plain_arguments", options.get("arguments", {}))
+        for cap in (cap_bytes, None):
+            for rank in range(ranks):
+                made = {"workload": workload, "cap_bytes": cap, **options}
+                if cap is None:
+                    made["arguments"] = plain
+                if ranks > 1:
+                    made["environment"] = rank_environment(rank, ranks, cap, server)
+                runs.append(made)
+        began = time.monotonic()
+        done = server.run(runs)
+        for one in done:
+            assert one.code == 0, f"exit code {one.code}\n{one.log}"
+        print(f"{workload}: {time.monotonic() - began:.1f} s")
+        for capped, plain in zip(done[:ranks], done[ranks:]):
+            show(capped)
+            assert_same(capped.result, plain.result)
+            assert_capped(capped, cap_bytes)
+            if settles:
+                assert_settled(capped.result["course"])
+        return done[0]
+
+    return run
+
+
+def show(run):
+    """Prints what a failed test should be read with."""
+    for step, stats in enumerate(run.result["course"]):
+        moved = stats["swapped_out_bytes"] >> 10, stats["swapped_in_bytes"] >> 10
+        print(step, stats["stage"], moved, stats["misses"], stats["rescues"])
+    print("kernel peak", run.kernel_peak_bytes, run.result["stats"])
+
+
+def rank_environment(rank, ranks, cap, server):
+    """What a launcher sets for each rank."""
+    kind = "plain" if cap is None else "capped"
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "STORE": str(server._folder / f"store-{server._count}-{kind}"),
+    }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use xshell::{Shell, cmd};
 
-use crate::{metadata, tidy};
+use crate::{metadata, python, tidy};
 
 /// The feature under which crates build their planted bugs.
 const PLANTED: &str = "planted";
@@ -17,7 +17,7 @@ pub(crate) enum Tests {
 }
 
 /// All tests, those of the documentation among them, then those that need planted bugs or
-/// another build.
+/// another build, then those of the Python package.
 pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
     // A change is judged by the same random cases each time; `cargo test` alone draws others.
     let _seed = shell.push_env("PROPTEST_RNG_SEED", "1");
@@ -33,7 +33,7 @@ pub(crate) fn test(shell: &Shell) -> anyhow::Result<()> {
     }
     // Plans are the same to the byte in other builds: by the checksums that the run above has met.
     cmd!(shell, "cargo test --release --locked -p policy --test determinism").run()?;
-    Ok(())
+    python::test(shell, &shell.current_dir())
 }
 
 /// Every check there is, the quick ones first.

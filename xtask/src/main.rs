@@ -12,12 +12,14 @@ mod acl_headers;
 mod bench;
 mod checks;
 mod metadata;
+mod python;
 mod tidy;
 
 const HELP: &str = "\
 cargo xtask <command>
 
-  test                 all tests: unit, integration, documentation, planted bugs
+  test                 all tests: unit, integration, documentation, planted bugs, and those of
+                       the Python package where SMARTSWAP_PYTHON or .venv has PyTorch
   ci [--without-tests] formatting, clippy, documentation, tidy, then the tests
   tidy                 layers, dependencies, sizes, unsafe code, links
   bench                hot-path benchmarks, as one table beside their targets

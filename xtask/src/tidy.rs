@@ -8,12 +8,16 @@ use xshell::Shell;
 
 use crate::metadata;
 
+mod front_end;
 mod functions;
 mod layers;
 mod links;
 mod rules;
 mod source;
 mod unsafe_code;
+
+/// Folders of what builds and tests leave behind.
+const BUILT: [&str; 5] = ["target", "out", "build", "__pycache__", "proptest-regressions"];
 
 /// A broken rule and where.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +62,9 @@ pub(crate) fn run(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         if file.path.ends_with(".md") {
             violations.extend(links::check(file, |target| root.join(target).exists()));
         }
+        if front_end::is_source(&file.path) {
+            violations.extend(front_end::check(file));
+        }
         if file.path.ends_with(".rs") {
             let code = source::parse(&file.text);
             violations.extend(rules::check_code(file, &code));
@@ -94,6 +101,11 @@ fn report(
     Ok(())
 }
 
+/// Whether a folder holds what a build of the Python package in place copied.
+fn is_copy(path: &Path) -> bool {
+    path.ends_with("python/smartswap/include")
+}
+
 /// The files that rules apply to: sources, manifests, documents and the CI script.
 fn collect(root: &Path, folder: &Path, paths: &mut Vec<String>) -> anyhow::Result<()> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()));
@@ -104,14 +116,14 @@ fn collect(root: &Path, folder: &Path, paths: &mut Vec<String>) -> anyhow::Resul
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() {
             let is_ours = !name.starts_with('.') || name == ".ci" || name == ".cargo";
-            if is_ours && !["target", "out", "proptest-regressions"].contains(&name) {
+            if is_ours && !BUILT.contains(&name) && !is_copy(&path) {
                 collect(root, &path, paths)?;
             }
             continue;
         }
         let extension = path.extension().and_then(|extension| extension.to_str());
         let in_ci = folder.file_name().is_some_and(|folder| folder == ".ci");
-        if in_ci || matches!(extension, Some("rs" | "toml" | "md")) {
+        if in_ci || matches!(extension, Some("rs" | "toml" | "md" | "py" | "cpp" | "h")) {
             let path = path.strip_prefix(root).expect("the walk began at the root");
             paths.push(path.to_str().context("a file's name is not UTF-8")?.to_owned());
         }

@@ -3,11 +3,11 @@
 use super::source::Code;
 use super::{SourceFile, Violation};
 
-const COLUMNS_MAX: usize = 100;
-const LINES_MAX: usize = 500;
+pub(super) const COLUMNS_MAX: usize = 100;
+pub(super) const LINES_MAX: usize = 500;
 
 /// Marks of unfinished work, anywhere but in literals.
-const UNFINISHED: [&str; 2] = ["TODO", "FIXME"];
+pub(super) const UNFINISHED: [&str; 2] = ["TODO", "FIXME"];
 /// Code that gives up, outside tests, and what to write in its place.
 const GIVES_UP: [(&str, &str); 3] = [
     (".unwrap()", "say why it holds: .expect(\"...\")"),
@@ -81,7 +81,7 @@ fn is_table_row(line: &str) -> bool {
     line.starts_with("//! |") || line.starts_with("/// |")
 }
 
-fn has_word(text: &str, word: &str) -> bool {
+pub(super) fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
 }
 

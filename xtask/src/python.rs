@@ -1,0 +1,88 @@
+//! The Python package: built into an environment that has PyTorch, and tested there.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use xshell::{Shell, cmd};
+
+use crate::metadata;
+
+/// Names the Python to test with.
+const WISH: &str = "SMARTSWAP_PYTHON";
+/// The Python of the environment that `.ci/run` makes.
+const OWN: &str = ".venv/bin/python";
+const HOW: &str = "python3 -m venv .venv && .venv/bin/pip install -r python/requirements-test.txt";
+/// What the package is built and tested with.
+const MODULES: [&str; 6] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel"];
+
+/// Builds the package into an environment and runs its tests there. Without an environment it
+/// says so, and how to get one.
+///
+/// # Errors
+/// If the build or a test fails, or the Python that [`WISH`] names cannot be used.
+pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
+    let wish = env::var_os(WISH).filter(|wish| !wish.is_empty());
+    let python = wish.as_ref().map_or_else(|| root.join(OWN), PathBuf::from);
+    if let Some(lack) = lack(shell, &python) {
+        if wish.is_some() {
+            bail!("{WISH}: {lack}; install python/requirements-test.txt there");
+        }
+        println!("python: skipped its tests, since {lack}; to run them: {HOW}");
+        return Ok(());
+    }
+    // Built as the tests of the crates are, so most of it is there, with every check on.
+    cmd!(shell, "cargo build --profile test --package bridge --locked").run()?;
+    let library = metadata::workspace(shell)?.target_folder.join("debug/libsmartswap.so");
+    cmd!(shell, "{python} -m pip install --quiet --no-build-isolation --no-deps ./python")
+        .env("SMARTSWAP_ENGINE_LIBRARY", library)
+        .run()
+        .context("the Python package does not build")?;
+    cmd!(shell, "{python} -m pytest --quiet python/tests").run()?;
+    Ok(())
+}
+
+/// What keeps a Python from being used, in words.
+fn lack(shell: &Shell, python: &Path) -> Option<String> {
+    if !python.is_file() {
+        return Some(format!("there is no {}", python.display()));
+    }
+    let found = "import importlib.util as u, sys; print(*filter(u.find_spec, sys.argv[1:]))";
+    match cmd!(shell, "{python} -c {found} {MODULES...}").quiet().ignore_stderr().read() {
+        Ok(found) => missing(&found, python),
+        Err(error) => Some(format!("{} does not run: {error}", python.display())),
+    }
+}
+
+/// What is not among the modules that were found.
+fn missing(found: &str, python: &Path) -> Option<String> {
+    let found: Vec<&str> = found.split_whitespace().collect();
+    let lacking: Vec<&str> = MODULES.into_iter().filter(|module| !found.contains(module)).collect();
+    let names = lacking.join(", ");
+    (!lacking.is_empty()).then(|| format!("{} has no {names}", python.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let python = Path::new("p");
+        assert_eq!(missing(&MODULES.join(" "), python), None);
+        assert_eq!(
+            missing("numpy torch wheel setuptools", python),
+            Some("p has no ninja, pytest".to_owned())
+        );
+        assert!(missing("", python).is_some_and(|text| text.contains("torch")));
+    }
+
+    #[test]
+    fn a_python_that_cannot_be_used_says_why() {
+        let shell = Shell::new().expect("a folder");
+        let none = lack(&shell, Path::new("/nowhere/python"));
+        assert_eq!(none, Some("there is no /nowhere/python".to_owned()));
+        let other = lack(&shell, Path::new("/bin/false"));
+        assert!(other.is_some_and(|text| text.starts_with("/bin/false does not run")));
+    }
+}

@@ -38,7 +38,7 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         .env("SMARTSWAP_ENGINE_LIBRARY", library)
         .run()
         .context("the Python package does not build")?;
-    cmd!(shell, "{python} -m pytest --quiet python/tests").run()?;
+    cmd!(shell, "{python} -m pytest --quiet python/tests python/examples").run()?;
     Ok(())
 }
 

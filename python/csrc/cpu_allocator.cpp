@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "observer.h"
+#include "replay.h"
 
 namespace smartswap {
 
@@ -33,6 +34,9 @@ class CpuAllocator final : public c10::Allocator {
     if (in_forked_child() || !attached().active.load(std::memory_order_relaxed)) {
       return before->allocate(size_bytes);
     }
+    if (void* target = replay::take_target(size_bytes)) {
+      return {target, target, &replay::keep, device};
+    }
     observer::before_allocation(size_bytes);
     if (size_bytes == 0) {
       return {nullptr, nullptr, &delete_memory, device};
@@ -41,6 +45,7 @@ class CpuAllocator final : public c10::Allocator {
     if (memory == nullptr) {
       raise(SMARTSWAP_OUT_OF_MEMORY, smartswap_last_error());
     }
+    replay::note_allocation(memory);
     return {memory, memory, &delete_memory, device};
   }
 

@@ -15,6 +15,7 @@
 
 #include "engine.h"
 #include "observer.h"
+#include "replay.h"
 
 namespace smartswap {
 
@@ -60,11 +61,15 @@ class CudaAllocator final : public CUDAAllocator {
     if (!is_ours(device)) {
       return before->allocate(size_bytes);
     }
+    const auto place = c10::Device(c10::DeviceType::CUDA, device);
+    if (void* target = replay::take_target(size_bytes)) {
+      return {target, target, &replay::keep, place};
+    }
     void* memory = nullptr;
     if (size_bytes > 0) {
       memory = take(size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
     }
-    return {memory, memory, &delete_memory, c10::Device(c10::DeviceType::CUDA, device)};
+    return {memory, memory, &delete_memory, place};
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
@@ -321,6 +326,7 @@ class CudaAllocator final : public CUDAAllocator {
     if (memory == nullptr) {
       fail(size_bytes);
     }
+    replay::note_allocation(memory);
     return memory;
   }
 

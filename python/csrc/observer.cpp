@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "replay.h"
 
 namespace smartswap::observer {
 
@@ -38,6 +39,8 @@ struct Operator {
   bool is_collective = false;
   // All that it returns is among its inputs, so it need not allocate.
   bool returns_inputs = false;
+  // How to call it, if it may be called again to make its output again.
+  std::optional<c10::OperatorHandle> again;
   // By argument: whether it is written.
   std::vector<bool> writes;
 };
@@ -81,6 +84,9 @@ Operator describe(const at::RecordFunction& fn) {
   }
   made.returns_inputs = aliases;
   made.is_metadata = looks_at_shape(made.name) || (aliases && writes_none);
+  if (writes_none && !aliases && replay::is_cheap_and_sure(fn.name())) {
+    made.again = c10::Dispatcher::singleton().findSchema(*fn.operator_name());
+  }
   return made;
 }
 
@@ -267,6 +273,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return nullptr;
   }
   own.running.push_back(op);
+  const bool outermost = own.running.size() == 1;
   if (op->is_metadata) {
     return nullptr;
   }
@@ -278,6 +285,8 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   }
   if (code != SMARTSWAP_OK) {
     note_failure(own, *op, code);
+  } else if (op->again && outermost && part == SMARTSWAP_STEP) {
+    replay::capture(fn, *op->again);
   }
   return nullptr;
 }
@@ -299,6 +308,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
       // A fresh block is resident: this cannot fail for want of memory.
       touch_value(output, SMARTSWAP_OUTPUT, op->is_collective);
     }
+  }
+  if (op->again && own.running.empty()) {
+    replay::offer(fn);
   }
   if (smartswap_end() != SMARTSWAP_OK && own.pending_code == SMARTSWAP_OK) {
     own.pending_code = SMARTSWAP_BROKEN;

@@ -156,6 +156,25 @@ int smartswap_begin(const char *name, uint64_t stream, smartswap_part part);
  * op's work, and for outputs any time before its end. */
 int smartswap_touch(const void *address, smartswap_access access);
 
+/* 1 if `address` lies in memory that can leave the device, else 0. */
+int smartswap_moves(const void *address);
+
+/* A way to run an op once more, on the same memory. */
+typedef struct smartswap_replay {
+  /* Submits the op's work again: from the same inputs it writes the same bytes to the same
+   * outputs. It may allocate and free, but begins no ops. 0 if it worked. */
+  int (*run)(void *data);
+  /* Gives `data` up. It must not call the engine. */
+  void (*release)(void *data);
+  void *data;
+} smartswap_replay;
+
+/* Lets the engine drop the outputs of the running op instead of copying them, and run the op
+ * again. Call it at the end of an outermost op, when all that it uses has been touched: outputs
+ * are what was written. The replay is released at the latest when the engine closes, also if this
+ * fails. */
+int smartswap_offer_replay(const smartswap_replay *replay);
+
 /* Ends the op that was begun last on this thread. */
 int smartswap_end(void);
 

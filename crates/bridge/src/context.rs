@@ -144,6 +144,15 @@ impl Context {
         Ok(id)
     }
 
+    /// Allocates what has no place in the running step.
+    pub(crate) fn allocate_beside(&self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
+        let stream = self.stream(stream)?;
+        let (id, address) = self.engine.allocate_unshown(size_bytes, stream, true)?;
+        let start = address.0;
+        self.blocks.insert(Live { id, start, size_bytes }, self.is_large(size_bytes));
+        Ok(start)
+    }
+
     pub(crate) fn free(&self, start: u64) -> Result<(), Failure> {
         Ok(self.engine.free(self.take_out(start)?.id)?)
     }

@@ -1,10 +1,10 @@
 //! What belongs to one thread: its op stack, and the op that is open on it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adaptive::{AccessMode, OpStack, StreamId};
+use adaptive::{AccessMode, BlockId, Error, OpStack, Recipe, StreamId};
 use smallvec::SmallVec;
 
 use crate::blocks::Live;
@@ -26,6 +26,8 @@ pub(crate) struct Local {
     stream: Option<StreamId>,
     /// Where the op has allocated.
     fresh: SmallVec<[u64; 8]>,
+    /// What the op has used.
+    touched: SmallVec<[(BlockId, AccessMode); 8]>,
     /// The stream that the thread used last: by the driver's handle, and by the engine's name.
     last_stream: Option<(u64, StreamId)>,
 }
@@ -40,7 +42,15 @@ pub(crate) enum Use {
     Output,
 }
 
+/// A caller's way to run an op again.
+pub(crate) trait Replay: Send + Sync + 'static {
+    /// Submits the op's work. Says whether it could.
+    fn run(&self) -> bool;
+}
+
 thread_local! {
+    /// Inside a replay: the thread's part of the engine is in use.
+    static REPLAYING: Cell<bool> = const { Cell::new(false) };
     static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
     static NAMES: RefCell<NameCache> = RefCell::default();
 }
@@ -58,6 +68,14 @@ pub(crate) fn with_context<T>(
         Some(context) => body(&context),
         None => body(&*context::current()?),
     }
+}
+
+/// Allocates for use on the caller's stream, inside the open op if there is one.
+pub(crate) fn allocate(size_bytes: u64, stream: u64) -> Result<u64, Failure> {
+    if REPLAYING.get() {
+        return with_context(|context| context.allocate_beside(size_bytes, stream));
+    }
+    with(|local| local.allocate(size_bytes, stream))
 }
 
 /// Runs `body` with the thread's part of the open engine.
@@ -88,6 +106,7 @@ impl Local {
             name: "",
             stream: None,
             fresh: SmallVec::new(),
+            touched: SmallVec::new(),
             last_stream: None,
         }
     }
@@ -126,6 +145,7 @@ impl Local {
         self.name = name.text();
         self.stream = Some(stream);
         self.fresh.clear();
+        self.touched.clear();
         Ok(())
     }
 
@@ -142,7 +162,31 @@ impl Local {
             Use::Output => return Ok(()),
         };
         self.stack.touch(live.id, mode)?;
+        self.touched.push((live.id, mode));
         Ok(())
+    }
+
+    /// Lets the engine run the open op again. Ops inside an op have none of their own.
+    pub(crate) fn offer_replay(&mut self, replay: impl Replay) -> Result<(), Failure> {
+        let (Some(stream), 1) = (self.stream, self.depth) else {
+            return Err(Failure::usage("a replay is offered by an outermost op, before its end"));
+        };
+        let (name, touched) = (self.name, self.touched.clone());
+        let op = NAMES.with_borrow_mut(|names| names.find(name));
+        Ok(self.stack.recipe(Recipe::new(move |ops| {
+            ops.begin_on(op, stream)?;
+            for &(block, mode) in &touched {
+                ops.touch(block, mode)?;
+            }
+            REPLAYING.set(true);
+            let worked = replay.run();
+            REPLAYING.set(false);
+            if !worked {
+                let text = "its owner could not run it again".to_owned();
+                return Err(Error::Replay { op: name.to_owned(), text });
+            }
+            ops.end()
+        }))?)
     }
 
     pub(crate) fn end(&mut self) -> Result<(), Failure> {
@@ -160,8 +204,8 @@ impl Local {
         }
     }
 
-    /// Allocates, inside the open op if its work runs on the same stream.
-    pub(crate) fn allocate(&mut self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
+    /// Inside the open op if its work runs on the same stream.
+    fn allocate(&mut self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream(stream)?;
         let inside = self.stream == Some(stream);
         let (id, address) = if inside {

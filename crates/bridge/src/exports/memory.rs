@@ -18,7 +18,7 @@ fn pointer_to(address: u64) -> *mut c_void {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_void {
-    let start = guard(|| local::with(|local| local.allocate(size_bytes, stream)));
+    let start = guard(|| local::allocate(size_bytes, stream));
     start.map_or(ptr::null_mut(), pointer_to)
 }
 

@@ -51,23 +51,23 @@ pub(super) fn run(program: &Path) -> String {
     String::from_utf8(ran.stdout).expect("UTF-8")
 }
 
-fn compile_and_run(source: &str) -> Option<String> {
+fn compile_and_run(source: &str, standard: &str) -> Option<String> {
     // Engines in other processes are no hindrance, but their memory might be.
     let _turn = Turn::take();
     let folder = tempfile::tempdir().expect("a folder");
     let source = Path::new(BRIDGE).join(source);
-    let program = compile("c++", &["-std=c++17"], &source, folder.path())?;
+    let program = compile("c++", &[standard], &source, folder.path())?;
     Some(run(&program))
 }
 
 #[test]
 fn a_program_without_pytorch_works_in_a_quarter_of_its_memory() {
-    let Some(printed) = compile_and_run("examples/hooks.cpp") else { return };
+    let Some(printed) = compile_and_run("examples/hooks.cpp", "-std=c++17") else { return };
     assert!(printed.starts_with("70 MiB in 16 MiB: "), "{printed}");
 }
 
 #[test]
 fn hooks_fail_as_they_say() {
-    let Some(printed) = compile_and_run("tests/c_abi/hooks.cpp") else { return };
+    let Some(printed) = compile_and_run("tests/c_abi/hooks.cpp", "-std=c++20") else { return };
     assert_eq!(printed, "the hooks hold\n");
 }

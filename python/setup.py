@@ -112,6 +112,8 @@ class Build(BuildExtension):
         package = (HERE if self.inplace else Path(self.build_lib).resolve()) / "smartswap"
         (package / "lib").mkdir(parents=True, exist_ok=True)
         shutil.copy2(library, package / "lib" / "libsmartswap.so")
+        # One of an earlier build would be of other sources.
+        shutil.rmtree(package / "bin", ignore_errors=True)
         if program is not None:
             (package / "bin").mkdir(exist_ok=True)
             shutil.copy2(program, package / "bin" / "smartswap")

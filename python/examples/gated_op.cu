@@ -68,17 +68,17 @@ at::Tensor forward(const at::Tensor& x, const at::Tensor& gate) {
   check(gate);
   TORCH_CHECK(x.sizes() == gate.sizes(), "gated: x and gate differ in shape");
   const c10::cuda::CUDAGuard guard(x.device());
+  // Before the hooks: it may throw, and an op that was begun must be ended.
+  at::Tensor y = at::empty_like(x);
   if (!hooks_are_on) {
-    at::Tensor y = at::empty_like(x);
     forward_work(x, gate, y);
     return y;
   }
   NPUSwapManager::GetInstance().BeginHook("gated_forward");
   NPUSwapManager::GetInstance().TensorHook(x, SMARTSWAP_READ);
   NPUSwapManager::GetInstance().TensorHook(gate, SMARTSWAP_READ);
-  at::Tensor y = at::empty_like(x);
+  NPUSwapManager::GetInstance().TensorHook(y, SMARTSWAP_WRITE);
   forward_work(x, gate, y);
-  NPUSwapManager::GetInstance().TensorHook(y);
   NPUSwapManager::GetInstance().PostHook();
   NPUSwapManager::GetInstance().EndHook();
   return y;

@@ -1,16 +1,18 @@
 // Hooks for C++ operators whose kernels PyTorch's dispatcher does not see, and for programs
 // without PyTorch. Header only: include it and link with -lsmartswap.
 //
+//     at::Tensor y = at::empty(...);
 //     auto& swap = c10_npu::swap::NPUSwapManager::GetInstance();
 //     swap.BeginHook("gmm_forward");
 //     swap.TensorHook(x);        // inputs, and outputs that exist already
 //     swap.TensorHook(weight);
-//     at::Tensor y = at::empty(...);
+//     swap.TensorHook(y);
 //     ...                        // the work, on raw pointers
-//     swap.TensorHook(y);        // outputs
 //     swap.PostHook();
 //     swap.EndHook();
 //
+// What is allocated between BeginHook and EndHook stays until the op ends, and may be told of
+// after the work, but before PostHook.
 // From TensorHook to EndHook the tensors' memory is on the device, and work that is given to the
 // op's stream after TensorHook comes after the copy that brought it back. Where no engine is open,
 // and in forked children, the hooks do nothing, so an operator needs no second version.
@@ -23,8 +25,8 @@
 //   and ops run on the stream that the engine was opened with.
 // SetStream chooses another stream for the calling thread.
 //
-// A hook that fails has ended its op. Where the code between BeginHook and EndHook may throw, use
-// SwapOp, which ends the op in any case.
+// A hook that fails has ended its op. Other exceptions between BeginHook and EndHook (at::empty may
+// throw one) would leave it open for ever: there use SwapOp, which ends the op in any case.
 #ifndef SMARTSWAP_NPU_SWAP_MANAGER_H
 #define SMARTSWAP_NPU_SWAP_MANAGER_H
 

@@ -52,8 +52,8 @@ void attach(const c10::Device& device) {
 
 void open_engine(
     const std::string& device_name, uint64_t memory_bytes, uint64_t host_memory_bytes,
-    uint64_t min_block_bytes, const std::string& prefer, const std::string& strategy,
-    const std::optional<std::string>& config_file,
+    uint64_t min_block_bytes, const std::optional<std::string>& prefer,
+    const std::optional<std::string>& strategy, const std::optional<std::string>& config_file,
     const std::optional<std::string>& record_file) {
   TORCH_CHECK(
       smartswap_abi_version() == SMARTSWAP_ABI_VERSION,
@@ -87,8 +87,8 @@ void open_engine(
   settings.memory_bytes = memory_bytes;
   settings.host_memory_bytes = host_memory_bytes;
   settings.min_block_bytes = min_block_bytes;
-  settings.prefer = prefer.c_str();
-  settings.strategy = strategy.c_str();
+  settings.prefer = text_or_null(prefer);
+  settings.strategy = text_or_null(strategy);
   settings.config_file = text_or_null(config_file);
   settings.record_file = text_or_null(record_file);
   settings.compute_stream = compute_stream;
@@ -224,7 +224,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "open", &open_engine, py::arg("device"), py::arg("memory_bytes") = 0,
       py::arg("host_memory_bytes") = 0, py::arg("min_block_bytes") = 0,
-      py::arg("prefer") = "performance", py::arg("strategy") = "joint",
+      py::arg("prefer") = py::none(), py::arg("strategy") = py::none(),
       py::arg("config_file") = py::none(), py::arg("record_file") = py::none());
   module.def("close", &close_engine);
   module.def("is_open", [] { return smartswap_is_open() != 0; });

@@ -10,6 +10,9 @@ import torch
 import workloads
 
 
+PATIENT = os.path.join(os.path.dirname(__file__), "patient.toml")
+
+
 def digest(tensor):
     """A hash of the tensor's bytes, its dtype and its shape."""
     with torch.no_grad():
@@ -48,7 +51,9 @@ def train(run):
     import smartswap
 
     if run.get("opens", True):
-        smartswap.enable(memory=run["cap_bytes"], host_memory="1GiB", device="host")
+        smartswap.enable(
+            memory=run["cap_bytes"], host_memory="1GiB", device="host", config=PATIENT
+        )
     result = drive(run, lambda: smartswap.stats() if smartswap.is_enabled() else None)
     result["course"] = [stats for stats in result["course"] if stats is not None]
     result["stats"] = smartswap.stats() if smartswap.is_enabled() else result["course"][-1]

@@ -77,7 +77,7 @@ table! {
         /// Memory to leave unused below the budget.
         reserve: SizeOrNone => u64 = "0";
         /// Blocks below this stay.
-        min_size: Size => u64 = "8MiB; 1MiB (`compare`); what the device can move (`train`)";
+        min_size: Size => u64 = "1MiB; what the device can move (`train`)";
         /// The most bytes that swaps of one step may send to the host; 0 for no such cap.
         bucket: SizeOrNone => u64 = "0";
         /// How blocks may leave the device.

@@ -10,8 +10,6 @@ use clap::Args;
 
 /// Where a plan is saved if it is to be and no place is named.
 const SAVE_FOLDER: &str = "swap_output";
-/// Blocks of recorded steps below this stay.
-const BLOCK_BYTES_MIN: u64 = 8 << 20;
 
 /// What every command takes that reads settings.
 #[derive(Args, Clone, Debug)]
@@ -77,11 +75,7 @@ pub(super) fn planned_machine(settings: &Settings, budget_bytes: u64) -> Machine
 
 /// Settings of the planner for a recorded step. The machine has less memory by the reserve.
 pub(super) fn planner(settings: &Settings) -> JointConfig {
-    let base = GenerateConfig {
-        min_block_bytes: BLOCK_BYTES_MIN,
-        movable: Movable::Activations,
-        ..GenerateConfig::default()
-    };
+    let base = GenerateConfig { movable: Movable::Activations, ..GenerateConfig::default() };
     let base = JointConfig { generate: base, ..JointConfig::default() };
     let config = settings.joint_config(base);
     let generate = GenerateConfig { reserve_bytes: 0, ..config.generate };

@@ -27,7 +27,8 @@ pub(crate) struct PlanArgs {
     /// What may leave the device [default: whichever makes the faster step]
     #[arg(long, value_name = "WHAT")]
     prefer: Option<PreferArg>,
-    /// Tensors below this stay; so do all below 8MiB, which share segments [default: 8MiB]
+    /// Tensors below this stay; those below 8MiB of a step that a framework recorded share segments
+    /// and stay in any case [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     min_size: Option<u64>,
     /// The most bytes that swaps of one step may send to the host; 0 for no such cap [default: 0]
@@ -63,6 +64,8 @@ pub(crate) struct PlanOptions {
     pub(crate) json: bool,
     pub(crate) print_level: PrintLevel,
     pub(crate) planner: JointConfig,
+    /// The smallest block that moves, where that was asked for.
+    pub(crate) min_size_bytes: Option<u64>,
     settings: Settings,
 }
 
@@ -100,6 +103,7 @@ impl PlanArgs {
             json: config::json(&settings),
             print_level: settings.print_level(),
             planner: config::planner(&settings),
+            min_size_bytes: settings.min_block_bytes(),
             settings,
         })
     }

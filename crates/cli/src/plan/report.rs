@@ -240,7 +240,7 @@ impl Report<'_> {
 
     /// Says so where `--min-size` asks for tensors that the step has no record of.
     fn min_size_note(&self) -> Option<String> {
-        let asked_bytes = self.args.planner.generate.min_block_bytes;
+        let asked_bytes = self.args.min_size_bytes?;
         let smallest_bytes = self.step.trace.blocks.iter().map(|block| block.size_bytes).min()?;
         let shared_bytes = adaptive::RecordedConfig::default().swap_threshold_bytes;
         let in_vain = asked_bytes < shared_bytes && smallest_bytes >= shared_bytes;

@@ -145,14 +145,14 @@ def assert_capped(run, cap_bytes):
 
 
 def assert_settled(course):
-    """The last steps ran under a plan, moved bytes, and met neither misses nor rescues."""
+    """The last steps ran under a plan that made room, and met neither misses nor rescues."""
     last = course[-SETTLED_STEPS:]
     stages = [stats["stage"] for stats in course]
     assert {stats["stage"] for stats in last} == {"Stable"}, stages
     assert last[-1]["misses"] == last[0]["misses"]
     assert last[-1]["rescues"] == last[0]["rescues"]
-    assert last[-1]["swapped_out_bytes"] > last[0]["swapped_out_bytes"]
-    assert last[-1]["swapped_in_bytes"] > last[0]["swapped_in_bytes"]
+    back = [stats["swapped_in_bytes"] + stats["recomputed_ops"] for stats in last]
+    assert back[-1] > back[0], "nothing was away"
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@
 //! does not depend on the limit, which only says when to stop. So the choice for a larger limit is
 //! a part of the choice for a smaller one, and more memory never means more bytes to swap.
 
+use std::mem;
+
 use swap_core::{Origin, Trace, TraceEvent};
 
 use super::offers::{Offers, Priced};
@@ -123,6 +125,8 @@ struct Selector<'a> {
     offers: [Offers; 2],
     choices: Vec<Choice>,
     choices_of: Vec<Vec<u32>>,
+    /// By choice: offers of replays that need its block where it is away, and their nodes.
+    waiting_for: Vec<Vec<(Priced, usize)>>,
     /// Whether a version of some bytes is on the host already.
     on_host: Vec<bool>,
 }
@@ -168,6 +172,7 @@ pub(crate) fn select(
             .map(|()| Offers::new(need.iter().map(|&bytes| bytes > machine.limit_bytes))),
         choices: Vec::new(),
         choices_of: vec![Vec::new(); trace.blocks.len()],
+        waiting_for: Vec::new(),
         on_host: vec![false; versions],
     };
     for gap in gaps {
@@ -247,19 +252,17 @@ impl Selector<'_> {
                 continue;
             }
             let gap = self.gaps[item.gap as usize];
-            if !self.fits(&gap, item.mode) {
-                // The host only fills up; inputs may yet come back, but not soon.
-                if item.mode == Mode::Recompute {
-                    let score = 2.0 * offer.score + f64::MIN_POSITIVE;
-                    if score.is_finite() {
-                        self.offers[kind].put_back(node, Priced { score, ..offer });
-                    }
-                }
-                continue;
-            }
             let (added_us, hidden_us) = match item.mode {
+                // The host only fills up.
+                Mode::Swap if !self.host_has_room(&gap) => continue,
                 Mode::Swap => (self.stall_us(&gap, slot), self.link_us(&gap).into_iter().sum()),
-                Mode::Recompute => (item.replay_us, 0.0),
+                Mode::Recompute => {
+                    if let Some(choice) = self.keeps_away_an_input(&gap) {
+                        self.waiting_for[choice as usize].push((offer, node));
+                        continue;
+                    }
+                    (item.replay_us, 0.0)
+                }
             };
             let cost_us = added_us + self.hidden_share * hidden_us;
             let score = cost_us * self.taste.factor(gap.block, item.mode) / item.value;
@@ -305,33 +308,29 @@ impl Selector<'_> {
         (valid && gap.returns).then(|| self.options[option].replay_us)
     }
 
-    /// Whether the host has room for the block, or its inputs are where a replay needs them.
-    fn fits(&self, gap: &Gap, mode: Mode) -> bool {
+    /// Whether a block can be on the host for the whole gap.
+    fn host_has_room(&self, gap: &Gap) -> bool {
         let (start, count) = gap.cover();
-        match mode {
-            Mode::Swap => {
-                let room = self.machine.host_limit_bytes.min(i64::MAX as u64) as i64;
-                let size_bytes = self.size_bytes(gap.block) as i64;
-                // The host copy is also there while the block is on its way.
-                let span = (count + 2).min(self.usage.slot_count());
-                let start = start + self.usage.slot_count() - 1;
-                self.size_bytes(gap.block) <= self.swap_bytes_left
-                    && self.host.max_over(start, span) + size_bytes <= room
-            }
-            Mode::Recompute => {
-                let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
-                let others = recipe.inputs(gap.block);
-                others.into_iter().all(|input| self.can_return_by(input, gap.to))
-            }
-        }
+        let room = self.machine.host_limit_bytes.min(i64::MAX as u64) as i64;
+        let size_bytes = self.size_bytes(gap.block) as i64;
+        // The host copy is also there while the block is on its way.
+        let span = (count + 2).min(self.usage.slot_count());
+        let start = start + self.usage.slot_count() - 1;
+        self.size_bytes(gap.block) <= self.swap_bytes_left
+            && self.host.max_over(start, span) + size_bytes <= room
     }
 
-    /// Whether a block is there in a slot, or would be at little loss if it came back for it.
-    fn can_return_by(&self, block: u32, slot: i64) -> bool {
-        self.choices_of[block as usize].iter().all(|&index| {
+    /// The choice by which an input of the replay at the gap's end is not there then, and would
+    /// not be at little loss if it came back for it.
+    fn keeps_away_an_input(&self, gap: &Gap) -> Option<u32> {
+        let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
+        let slot = gap.to;
+        let inputs = recipe.inputs(gap.block);
+        let mut choices = inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
+        choices.copied().find(|&index| {
             let Choice { gap, stands, .. } = self.choices[index as usize];
             let away = stands && gap.from < slot && slot < gap.to;
-            !away || gap.returns && 4 * (gap.to - slot) < gap.to - gap.from
+            away && !(gap.returns && 4 * (gap.to - slot) < gap.to - gap.from)
         })
     }
 
@@ -371,6 +370,7 @@ impl Selector<'_> {
         let (first_row, row_count) = gap.rows(self.usage);
         self.curve.add(first_row, row_count, -size_bytes);
         self.choices.push(Choice { gap, mode, added_us, stands: true });
+        self.waiting_for.push(Vec::new());
         match mode {
             Mode::Swap => {
                 let [out_us, in_us] = self.link_us(&gap);
@@ -429,6 +429,9 @@ impl Selector<'_> {
         self.curve.add(first_row, row_count, size_bytes);
         let short = Gap { to: slot, again: gap.block, ..gap };
         self.choices[index].gap = short;
+        for (offer, node) in mem::take(&mut self.waiting_for[index]) {
+            self.offers[Mode::Recompute as usize].put_back(node, offer);
+        }
         self.offer_part(Gap { from: slot, ..gap });
         if slot - gap.from < 2 {
             self.choices[index].stands = false;

@@ -3,7 +3,8 @@
 //! The model: a replay runs its producer once more on compute, so it adds the producer's measured
 //! device time and a fixed launch time to the step, and nothing hides it. It assumes that
 //!
-//! - the op takes as long the second time as the first, whatever else the device does;
+//! - the op takes as long the second time as the first, whatever else the device does; a nested
+//!   op takes its share, by bytes, of the outermost op that was measured;
 //! - inputs that are on the device cost nothing. That they are there is the planner's part: a
 //!   replay counts as one more use of each input, so that an input is not away over it, comes back
 //!   for it, or is itself made again just before. So chains of replays need no model of their own;
@@ -53,8 +54,7 @@ impl Default for RecomputeConfig {
 pub fn recompute_options(trace: &Trace, config: &RecomputeConfig) -> Vec<RecomputeOption> {
     let mut options: Vec<RecomputeOption> = Vec::new();
     for replayable in replayable_blocks(trace) {
-        let device_us = trace.ops[replayable.producer.0 as usize].device_us;
-        let replay_us = config.launch_us + config.caution * device_us;
+        let replay_us = config.launch_us + config.caution * replayable.device_us;
         match options.last_mut() {
             // Several ops make this block in turn: count on the slowest.
             Some(option) if option.block == replayable.block => {

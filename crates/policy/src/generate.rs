@@ -106,17 +106,19 @@ impl Generated {
 }
 
 /// A block that its producer can make again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Replayable {
     /// The block.
     pub block: BlockIndex,
-    /// The outermost op that makes it and changes nothing else.
+    /// The op that makes it and changes nothing else.
     pub producer: OpIndex,
+    /// What the op takes, in microseconds; of a nested one, its share by the bytes that it touches.
+    pub device_us: f64,
     /// The blocks that this op reads, in order of index.
     pub inputs: Vec<BlockIndex>,
 }
 
-/// The blocks of a step that a replay of one outermost op can bring back, by block and then by
+/// The blocks of a step that a replay of one op can bring back, by block and then by
 /// time. A block that is overwritten by several such ops comes once for each.
 ///
 /// # Panics
@@ -126,11 +128,10 @@ pub fn replayable_blocks(trace: &Trace) -> Vec<Replayable> {
     let mut replayable = Vec::new();
     for (index, recipes) in usage.recipes.iter().enumerate() {
         let block = index as u32;
-        let own = |op: OpIndex| trace.ops[op.0 as usize].depth == 0;
-        for recipe in recipes.iter().filter(|r| own(r.producer) && r.is_pure(block)) {
+        for recipe in recipes.iter().filter(|recipe| recipe.is_pure(block)) {
             let inputs = recipe.inputs(block).into_iter().map(BlockIndex).collect();
-            let block = BlockIndex(block);
-            replayable.push(Replayable { block, producer: recipe.producer, inputs });
+            let (producer, device_us) = (recipe.producer, recipe.device_us);
+            replayable.push(Replayable { block: BlockIndex(block), producer, device_us, inputs });
         }
     }
     replayable

@@ -7,6 +7,10 @@
 //! shrinks, so that what lives at any time of a row and is not freed before it lives at its peak.
 //! An op's begin starts a row too, because blocks come back there.
 
+mod apportion;
+mod recipes;
+
+pub(crate) use apportion::callers;
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
 use crate::check::check_trace;
@@ -30,6 +34,8 @@ pub(crate) struct Recipe {
     pub(crate) producer: OpIndex,
     /// The slot of that op.
     pub(crate) slot: u32,
+    /// What the op takes; of a nested one, its share of the time of the ops around it.
+    pub(crate) device_us: f64,
     /// What that op touches, in order, the block itself included.
     pub(crate) touches: Vec<(BlockIndex, AccessMode)>,
     /// The first event at which the op has done its work.
@@ -269,66 +275,5 @@ impl Usage {
                 self.predecessor[index] = index as u32;
             }
         }
-    }
-
-    fn find_recipes(&mut self, trace: &Trace) {
-        let mut open: Vec<(OpIndex, usize)> = Vec::new();
-        for (position, event) in trace.events.iter().enumerate() {
-            match *event {
-                TraceEvent::Begin(op) => open.push((op, position)),
-                TraceEvent::End(op) => {
-                    let (_, begin) = open.pop().expect("ops nest in a well-formed trace");
-                    if trace.ops[op.0 as usize].replayable {
-                        self.keep_recipe(trace, op, begin, position);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The recipe of a replayable op, for each block that it overwrites. It is good until one of
-    /// the op's blocks changes or is freed.
-    fn keep_recipe(&mut self, trace: &Trace, op: OpIndex, begin: usize, end: usize) {
-        let mut touches = Vec::new();
-        let mut until = trace.events.len();
-        for event in &trace.events[begin..end] {
-            if let TraceEvent::Touch(block, mode) = *event {
-                // An op that changes its input cannot run twice; but what it made itself is none.
-                let own = self.uses(block.0 as usize)[0].event as usize > begin;
-                let own = own && trace.blocks[block.0 as usize].origin != Origin::Persistent;
-                if mode == AccessMode::ReadWrite && !own {
-                    return;
-                }
-                until = until.min(self.first_change(trace, block, end));
-                touches.push((block, if mode.writes() { AccessMode::Write } else { mode }));
-            }
-        }
-        let recipe = Recipe {
-            producer: op,
-            slot: self.op_slot[op.0 as usize],
-            touches: touches.clone(),
-            from_event: end as u32,
-            until_event: until as u32,
-        };
-        let mut outputs: Vec<BlockIndex> =
-            touches.iter().filter(|(_, mode)| mode.writes()).map(|&(block, _)| block).collect();
-        outputs.sort_unstable();
-        outputs.dedup();
-        for output in outputs {
-            self.recipes[output.0 as usize].push(recipe.clone());
-        }
-    }
-
-    /// The first event after `after` that changes or frees a block.
-    fn first_change(&self, trace: &Trace, block: BlockIndex, after: usize) -> usize {
-        let index = block.0 as usize;
-        let next = self.uses(index).partition_point(|use_| use_.event as usize <= after);
-        let place = self.uses_start[index] as usize + next;
-        let found = next < self.uses(index).len();
-        let write = if found { self.next_write[place] as usize } else { trace.events.len() };
-        let freed = self.freed[index];
-        // A block may be freed by the very op that touches it.
-        if freed == NONE { write } else { write.min(freed as usize) }
     }
 }

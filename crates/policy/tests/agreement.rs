@@ -11,8 +11,9 @@ use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, tr
 use policy::{
     AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Engine,
     Error, GenerateConfig, HostConfig, HostDriver, HostLink, Link, Machine, OpIndex, OpName,
-    OpStack, Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Recipe, Simulation, Simulator,
-    StepReport, Trace, TraceEvent, generate,
+    OpStack, Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Preference, Recipe,
+    RecomputeOption, Simulation, Simulator, StepReport, Trace, TraceEvent, generate,
+    replayable_blocks,
 };
 
 const GRANULARITY_BYTES: u64 = 64 << 10;
@@ -24,6 +25,8 @@ struct Replayer<'a> {
     engine: Engine,
     ops: OpStack,
     names: Vec<OpName>,
+    /// By op that can run again: what it takes.
+    replay_us: BTreeMap<OpIndex, f64>,
     live: BTreeMap<u32, BlockId>,
     /// Touches of each open op, for its recipe.
     open: Vec<(OpIndex, Vec<(BlockId, AccessMode)>)>,
@@ -57,7 +60,9 @@ impl<'a> Replayer<'a> {
         let ops = engine.op_stack();
         let name = |text: &String| OpName::new(Box::leak(text.clone().into_boxed_str()));
         let names = trace.ops.iter().map(|op| name(&op.name)).collect();
-        Replayer { trace, engine, ops, names, live: BTreeMap::new(), open: Vec::new() }
+        let replays = replayable_blocks(trace).into_iter();
+        let replay_us = replays.map(|one| (one.producer, one.device_us)).collect();
+        Replayer { trace, engine, ops, names, replay_us, live: BTreeMap::new(), open: Vec::new() }
     }
 
     fn run(&mut self, plan: &Plan) -> Result<Vec<StepReport>, Error> {
@@ -152,6 +157,7 @@ impl<'a> Replayer<'a> {
         }
         if traced.replayable {
             let name = self.names[op.0 as usize];
+            let cost_us = self.replay_us.get(&op).copied().unwrap_or(cost_us);
             self.ops.recipe(Recipe::new(move |ops| {
                 ops.begin(name)?;
                 for &(block, mode) in &touches {
@@ -335,4 +341,39 @@ fn random_plans_on_random_traces_agree_to_the_byte() {
     }
     assert!(compared >= 150, "only {compared} traces ran");
     assert!(rescues > 100 && misses > 100 && moved > 0, "{rescues} {misses} {moved}");
+}
+
+#[test]
+fn replays_of_nested_ops_do_what_the_simulator_says() {
+    let (mut compared, mut replayed) = (0, 0);
+    let mut numbers = Numbers::new(11);
+    for seed in 0..200 {
+        let unit_bytes = GRANULARITY_BYTES;
+        let shape = RandomShape { unit_bytes, nested_recipes: 90, ops: 40, ..RandomShape::small() };
+        let trace = without_segments(random_trace(seed, &shape));
+        let nested = replayable_blocks(&trace).into_iter().filter(|one| {
+            let op = &trace.ops[one.producer.0 as usize];
+            assert!(one.device_us > 0.0, "seed {seed}: {one:?} costs nothing");
+            op.depth > 0
+        });
+        // Cheap, so that they are taken.
+        let option = |block| RecomputeOption { block, replay_us: 1.0 };
+        let options: Vec<RecomputeOption> = nested.map(|one| option(one.block)).collect();
+        let unlimited = Simulator::new(&trace, machine(1 << 40)).steps(&Plan::default(), 2);
+        let peak = unlimited[1].held_bytes_peak;
+        let percent = 50 + numbers.below(45);
+        let limit_bytes = (peak * percent / 100).next_multiple_of(GRANULARITY_BYTES);
+        // So slow that what can be made again is not copied.
+        let link = Link { out_bytes_per_us: 90.0, in_bytes_per_us: 80.0, both_bytes_per_us: 60.0 };
+        let machine = Machine { link, ..machine(limit_bytes) };
+        let preference = Preference::RecomputeFirst;
+        let config = GenerateConfig { preference, min_block_bytes: 1, ..GenerateConfig::default() };
+        let made = generate(&trace, &machine, &config, &options);
+        let what = format!("nested, seed {seed} at {percent} %");
+        if let Some(simulation) = compare(&trace, &made.plan, &machine, &what) {
+            compared += 1;
+            replayed += simulation.recomputed_ops;
+        }
+    }
+    assert!(compared >= 60 && replayed >= 50, "{compared} compared, {replayed} replays");
 }

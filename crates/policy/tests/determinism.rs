@@ -35,10 +35,9 @@ fn plan_bytes(trace: &Trace, percent: u64) -> Vec<u8> {
     let (limit_bytes, host_limit_bytes) = (1 << 50, 1 << 50);
     let machine = Machine { limit_bytes, host_limit_bytes, link, copy_submit_us: 8.0 };
     let peak_bytes = simulate(trace, &Plan::default(), &machine).resident_bytes_peak;
-    let cost_us = |op: policy::OpIndex| trace.ops[op.0 as usize].device_us;
     let options: Vec<RecomputeOption> = replayable_blocks(trace)
         .into_iter()
-        .map(|r| RecomputeOption { block: r.block, replay_us: 5.0 + cost_us(r.producer) })
+        .map(|r| RecomputeOption { block: r.block, replay_us: 5.0 + r.device_us })
         .collect();
     let machine = machine.with_limit(peak_bytes * percent / 100);
     let made = generate(trace, &machine, &GenerateConfig::default(), &options);

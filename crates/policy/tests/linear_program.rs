@@ -213,7 +213,7 @@ impl Gap {
         };
         let producers = replayable_blocks(trace).into_iter().filter(|r| r.block.0 == self.block);
         let costs = producers.filter(|r| can(r.producer));
-        let costs = costs.map(|r| trace.ops[r.producer.0 as usize].device_us);
+        let costs = costs.map(|r| r.device_us);
         self.replay_us = costs.min_by(f64::total_cmp);
         self
     }
@@ -433,11 +433,9 @@ fn the_bound_is_below_the_linear_program_and_that_below_every_plan() {
         let trace = step(seed);
         let peak_bytes = simulate(&trace, &Plan::default(), &machine(1 << 50)).resident_bytes_peak;
         let machine = machine(peak_bytes * (60 + seed % 35) / 100);
-        let cost_us = |op: OpIndex| trace.ops[op.0 as usize].device_us;
         let blocks = replayable_blocks(&trace).into_iter().filter(|_| seed % 2 == 0);
-        let options: Vec<RecomputeOption> = blocks
-            .map(|r| RecomputeOption { block: r.block, replay_us: cost_us(r.producer) })
-            .collect();
+        let options: Vec<RecomputeOption> =
+            blocks.map(|r| RecomputeOption { block: r.block, replay_us: r.device_us }).collect();
         let made = generate(&trace, &machine, &config, &options);
         if made.plan.actions.is_empty() || made.infeasible.is_some() {
             continue;

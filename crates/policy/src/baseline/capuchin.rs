@@ -214,7 +214,7 @@ fn recompute_us(scene: &Scene<'_>, gap: &Gap) -> Option<f64> {
         freed == NONE || i64::from(usage.event_slot[freed as usize]) >= gap.to
     };
     let pure = recipe.is_pure(gap.block) && recipe.inputs(gap.block).iter().all(alive);
-    pure.then(|| scene.trace.ops[recipe.producer.0 as usize].device_us)
+    pure.then_some(recipe.device_us)
 }
 
 fn plan(scene: &Scene<'_>, picks: &[Pick]) -> Plan {

@@ -60,8 +60,7 @@ impl Replays {
             let op = usage.slots.get(usize::try_from(gap.from).ok()?)?;
             let end = usage.op_end[op.0 as usize] as usize;
             let (_, recipe) = usage.recipe_at(gap.block as usize, end)?;
-            let device_us = trace.ops[recipe.producer.0 as usize].device_us;
-            let least_us = device_us.min(options[option].replay_us).max(0.0);
+            let least_us = recipe.device_us.min(options[option].replay_us).max(0.0);
             Some(Part {
                 gap: number,
                 from: gap.from,

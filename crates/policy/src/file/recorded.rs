@@ -60,8 +60,7 @@ pub(super) fn read(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<
     let file: FileMirror<'_> = serde_json::from_slice(json).map_err(malformed)?;
     let broken = |fault| FileError::Recorded { path: path.to_owned(), fault };
     check(&file).map_err(broken)?;
-    let mut trace = Reader::new(&file, config).read();
-    mark_replayable(&mut trace);
+    let trace = Reader::new(&file, config).read();
     check_trace(&trace).map_err(|fault| FileError::Trace { path: path.to_owned(), fault })?;
     Ok(trace)
 }
@@ -132,6 +131,11 @@ enum Place {
     Freed,
 }
 
+/// Whether an op returns memory that it leaves as it is.
+fn only_allocates(name: &str) -> bool {
+    name.starts_with("aten::empty") || name.starts_with("aten::new_empty")
+}
+
 struct Reader<'a> {
     file: &'a FileMirror<'a>,
     config: &'a RecordedConfig,
@@ -139,6 +143,8 @@ struct Reader<'a> {
     allocated: Vec<Vec<u32>>,
     freed: Vec<Vec<u32>>,
     places: Vec<Place>,
+    /// By tensor: whether an op that can run again has made it, and nobody changed it since.
+    made_again: Vec<bool>,
     open: Vec<OpIndex>,
     trace: Trace,
 }
@@ -157,8 +163,17 @@ impl<'a> Reader<'a> {
         }
         let places = vec![Place::Unborn; file.tensors.len()];
         let step_us = file.ops.iter().map(|op| op.us).sum();
-        let trace = Trace { step_us, ..Trace::default() };
-        Reader { file, config, allocated, freed, places, open: Vec::new(), trace }
+        let op = |op: &OpMirror<'_>| TraceOp {
+            name: op.name.clone().into_owned(),
+            depth: op.depth,
+            device_us: if op.depth == 0 { op.us } else { 0.0 },
+            replayable: false,
+        };
+        let ops = file.ops.iter().map(op).collect();
+        let mut trace = Trace { step_us, ops, ..Trace::default() };
+        mark_replayable(&mut trace);
+        let (open, made_again) = (Vec::new(), vec![false; file.tensors.len()]);
+        Reader { file, config, allocated, freed, places, made_again, open, trace }
     }
 
     fn read(mut self) -> Trace {
@@ -214,14 +229,7 @@ impl<'a> Reader<'a> {
         let number = OpIndex(index as u32);
         self.trace.events.push(TraceEvent::Begin(number));
         self.open.push(number);
-        let outermost = op.depth == 0;
         self.trace.signature = self.trace.signature.mix(OpName::hash_of(&op.name));
-        self.trace.ops.push(TraceOp {
-            name: op.name.clone().into_owned(),
-            depth: op.depth,
-            device_us: if outermost { op.us } else { 0.0 },
-            replayable: false,
-        });
         let mut touched: BTreeSet<u32> = op.writes.iter().copied().collect();
         for &tensor in &op.reads {
             if touched.insert(tensor) {
@@ -232,20 +240,24 @@ impl<'a> Reader<'a> {
         for &tensor in &op.writes {
             if touched.insert(tensor) {
                 self.touch(tensor, AccessMode::ReadWrite);
+                self.made_again[tensor as usize] = false;
             }
         }
     }
 
-    /// Ends the innermost op: what it returns and made itself, it wrote.
+    /// Ends the innermost op: what it returns and made itself, it wrote. What an op inside it made
+    /// and could make again stays that op's work.
     fn end(&mut self) {
         let op = self.open.pop().expect("the caller saw one");
         let record = &self.file.ops[op.0 as usize];
         let mut touched: BTreeSet<u32> = record.writes.iter().copied().collect();
-        for &tensor in &record.outputs {
+        let outputs: &[u32] = if only_allocates(&record.name) { &[] } else { &record.outputs };
+        for &tensor in outputs {
             let born = self.file.tensors[tensor as usize].alloc;
-            let own = born > i64::from(op.0);
+            let own = born > i64::from(op.0) && !self.made_again[tensor as usize];
             if own && touched.insert(tensor) {
                 self.touch(tensor, AccessMode::Write);
+                self.made_again[tensor as usize] = self.trace.ops[op.0 as usize].replayable;
             }
         }
         self.trace.events.push(TraceEvent::End(op));

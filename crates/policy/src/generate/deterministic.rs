@@ -6,6 +6,8 @@
 
 use swap_core::{Trace, TraceOp};
 
+use crate::usage::callers;
+
 /// Names without namespace and overload, in order.
 const DETERMINISTIC: [&str; 79] = [
     "_cudnn_attention_forward",
@@ -115,22 +117,37 @@ fn is_random(name: &str) -> bool {
     RANDOM.iter().any(|part| name.contains(part))
 }
 
-/// Marks the outermost ops of a recorded step that can run again by their names alone
+/// Whether an op only calls others: whatever it makes, one of them makes.
+fn only_calls(name: &str) -> bool {
+    const CALLERS: [&str; 2] = ["aten::cross_entropy_loss", "aten::nll_loss_nd"];
+    name.starts_with("autograd::engine::evaluate_function: ") || CALLERS.contains(&name)
+}
+
+/// Ops nested deeper than this are not marked, so that long chains of ops cost no more.
+const DEPTH_MAX: u32 = 16;
+
+/// Marks the ops of a recorded step that can run again by their names alone
 /// ([`is_deterministic`]), with everything that they call.
 ///
-/// Attention kernels stay out of a step that has dropout anywhere: they may drop as well, and no
-/// record of theirs says so.
+/// A nested op counts if all ops around it are known as well, or only call others: any other could
+/// change afterwards what the nested op made, and no record would say so. Attention kernels stay
+/// out of a step that has dropout anywhere: they may drop as well, and no record of theirs says so.
 pub fn mark_replayable(trace: &mut Trace) {
     let drops = trace.ops.iter().any(|op| is_random(&op.name));
-    let mut start = 0;
-    while start < trace.ops.len() {
-        let calls = trace.ops[start + 1..].iter().take_while(|op| op.depth > 0).count();
-        let end = start + 1 + calls;
-        let inside = &trace.ops[start..end];
-        let random = |op: &TraceOp| is_random(&op.name) || (drops && op.name.contains(ATTENTION));
-        let known = is_deterministic(&inside[0].name);
-        trace.ops[start].replayable = known && !inside.iter().any(random);
-        start = end;
+    let around = callers(trace);
+    let random = |op: &TraceOp| is_random(&op.name) || (drops && op.name.contains(ATTENTION));
+    let mut draws: Vec<bool> = trace.ops.iter().map(random).collect();
+    for (index, &caller) in around.iter().enumerate().rev() {
+        if let Some(caller) = caller {
+            draws[caller] |= draws[index];
+        }
+    }
+    let mut open: Vec<bool> = Vec::with_capacity(trace.ops.len());
+    for (index, op) in trace.ops.iter_mut().enumerate() {
+        let reached = around[index].is_none_or(|caller| open[caller]);
+        let known = is_deterministic(&op.name);
+        op.replayable = known && reached && !draws[index] && op.depth < DEPTH_MAX;
+        open.push(reached && (known || only_calls(&op.name)));
     }
 }
 
@@ -158,13 +175,36 @@ mod tests {
         let ops = vec![op("aten::linear", 0), op("aten::mm", 1), op(attention, 0)];
         let mut trace = Trace { ops, ..Trace::default() };
         mark_replayable(&mut trace);
-        assert_eq!(names(&trace), [true, false, true]);
+        assert_eq!(names(&trace), [true, true, true]);
         trace.ops.push(op("aten::native_dropout", 0));
         mark_replayable(&mut trace);
-        assert_eq!(names(&trace), [true, false, false, false]);
+        assert_eq!(names(&trace), [true, true, false, false]);
         trace.ops[1] = op("aten::bernoulli_.float", 1);
         mark_replayable(&mut trace);
         assert_eq!(names(&trace), [false; 4]);
+    }
+
+    #[test]
+    fn a_nested_op_counts_inside_ops_that_are_known_or_only_call() {
+        let marks = |names: &[&str]| -> Vec<bool> {
+            let op = |(depth, name): (u32, &&str)| TraceOp {
+                name: (*name).to_owned(),
+                depth,
+                device_us: 0.0,
+                replayable: false,
+            };
+            let ops = (0..).zip(names).map(op).collect();
+            let mut trace = Trace { ops, ..Trace::default() };
+            mark_replayable(&mut trace);
+            trace.ops.iter().map(|op| op.replayable).collect()
+        };
+        let backward = "autograd::engine::evaluate_function: MmBackward0";
+        assert_eq!(marks(&[backward, "aten::mm"]), [false, true]);
+        assert_eq!(marks(&["aten::cross_entropy_loss", "aten::_log_softmax"]), [false, true]);
+        assert_eq!(marks(&["aten::linalg_inv", "aten::clone"]), [false, false]);
+        assert_eq!(marks(&[backward, "aten::linalg_inv", "aten::clone"]), [false; 3]);
+        let deep = vec!["aten::to"; 20];
+        assert_eq!(marks(&deep).iter().filter(|&&mark| mark).count(), DEPTH_MAX as usize);
     }
 
     #[test]

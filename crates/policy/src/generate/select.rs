@@ -326,7 +326,7 @@ impl Selector<'_> {
         let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
         let slot = gap.to;
         let inputs = recipe.inputs(gap.block);
-        let mut choices = inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
+        let choices = inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
         choices.copied().find(|&index| {
             let Choice { gap, stands, .. } = self.choices[index as usize];
             let away = stands && gap.from < slot && slot < gap.to;

@@ -234,7 +234,7 @@ impl State<'_> {
             }
         }
         self.use_now(index, Some(AccessMode::Write));
-        self.run_producer(index, recipe.producer);
+        self.run_producer(index, recipe.producer, recipe.device_us);
         self.unpin_innermost();
         self.forget_dependent(index);
         Ok(())

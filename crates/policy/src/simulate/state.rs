@@ -357,8 +357,7 @@ impl<'a> State<'a> {
     }
 
     /// Runs a block's producer again: inside the open op, or on its own between ops.
-    pub(super) fn run_producer(&mut self, index: usize, op: OpIndex) {
-        let device_us = self.trace.ops[op.0 as usize].device_us;
+    pub(super) fn run_producer(&mut self, index: usize, op: OpIndex, device_us: f64) {
         self.counts.recomputed_ops += 1;
         self.counts.recomputed_us += device_us;
         let span = if self.open_ops > 0 {

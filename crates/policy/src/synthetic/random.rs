@@ -17,12 +17,21 @@ pub struct RandomShape {
     pub unit_bytes: u64,
     /// Ops take 1 to this many microseconds.
     pub op_us: u64,
+    /// Of a hundred nested ops, how many are plain ones that can run again.
+    pub nested_recipes: u64,
 }
 
 impl RandomShape {
     /// A small one, for tests that look at many.
     pub fn small() -> RandomShape {
-        RandomShape { ops: 24, persistent: 6, size_units: 4, unit_bytes: 1 << 21, op_us: 400 }
+        RandomShape {
+            ops: 24,
+            persistent: 6,
+            size_units: 4,
+            unit_bytes: 1 << 21,
+            op_us: 400,
+            nested_recipes: 0,
+        }
     }
 }
 
@@ -123,6 +132,7 @@ impl Writer {
                         }
                     }
                 }
+                6 | 7 if depth > 0 && self.is_nested_recipe() => self.plain_op(depth, 0.0),
                 5..7 => {
                     let block = self.allocate();
                     self.builder.write(block);
@@ -145,6 +155,10 @@ impl Writer {
                 }
             }
         }
+    }
+
+    fn is_nested_recipe(&mut self) -> bool {
+        self.shape.nested_recipes > 0 && self.numbers.chance(self.shape.nested_recipes)
     }
 
     fn allocate(&mut self) -> BlockIndex {

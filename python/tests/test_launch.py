@@ -102,7 +102,14 @@ def test_endings_are_those_of_python(tmp_path, ending):
 
 
 def test_keyboard_interrupt_ends_like_under_python(tmp_path):
-    write(tmp_path, "ends.py", "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nwhile 1: 0")
+    script = """
+        import os, signal
+        # A job that a shell put in the background begins with the signal ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), signal.SIGINT)
+        while 1: 0
+    """
+    write(tmp_path, "ends.py", script)
     ours, plain = (run(["ends.py"], tmp_path, who) for who in (True, False))
     assert "launch.py" not in ours.stderr
     assert ours.stderr == plain.stderr

@@ -98,7 +98,7 @@ def adapter() -> CppExtension:
         define_macros=defines,
         libraries=libraries,
         # Without NDEBUG some of PyTorch's types have another layout.
-        extra_compile_args=["-O2", "-DNDEBUG", "-fvisibility=hidden"],
+        extra_compile_args=["-O2", "-g0", "-DNDEBUG", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
     )
 

@@ -14,7 +14,7 @@ const WISH: &str = "SMARTSWAP_PYTHON";
 const OWN: &str = ".venv/bin/python";
 const HOW: &str = "python3 -m venv .venv && .venv/bin/pip install -r python/requirements-test.txt";
 /// What the package is built and tested with.
-const MODULES: [&str; 6] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel"];
+const MODULES: [&str; 7] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel", "xdist"];
 
 /// Builds the package into an environment and runs its tests there. Without an environment it
 /// says so, and how to get one.
@@ -38,7 +38,8 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         .env("SMARTSWAP_ENGINE_LIBRARY", library)
         .run()
         .context("the Python package does not build")?;
-    cmd!(shell, "{python} -m pytest --quiet python/tests python/examples").run()?;
+    cmd!(shell, "{python} -m pytest --quiet --numprocesses 2 python/tests python/examples")
+        .run()?;
     Ok(())
 }
 
@@ -71,7 +72,7 @@ mod tests {
         let python = Path::new("p");
         assert_eq!(missing(&MODULES.join(" "), python), None);
         assert_eq!(
-            missing("numpy torch wheel setuptools", python),
+            missing("numpy torch wheel setuptools xdist", python),
             Some("p has no ninja, pytest".to_owned())
         );
         assert!(missing("", python).is_some_and(|text| text.contains("torch")));

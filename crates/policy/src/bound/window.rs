@@ -33,6 +33,15 @@ pub(super) struct Window {
     pub(super) lacks_us: f64,
 }
 
+/// A slot to look at.
+struct Peak {
+    slot: usize,
+    /// Bytes that must be away while its op runs.
+    excess_bytes: u64,
+    /// Bytes that can be.
+    total_bytes: u64,
+}
+
 /// All that windows are made of.
 pub(super) struct Windows<'a> {
     trace: &'a Trace,
@@ -48,8 +57,7 @@ pub(super) struct Windows<'a> {
     by_return: Vec<u32>,
     /// Gaps that begin with a copy, by the slot after which it can start.
     by_release: Vec<u32>,
-    /// Slots to look at, and the bytes that must be away there.
-    peaks: Vec<(usize, u64)>,
+    peaks: Vec<Peak>,
     /// When each slot of this step and the next starts.
     times_us: Vec<f64>,
 }
@@ -77,9 +85,8 @@ impl<'a> Windows<'a> {
         by_release.retain(|&gap| release[gap as usize] != NONE);
         by_release.sort_by_key(|&gap| release[gap as usize]);
         let peaks_max = (LOOKS_MAX / gaps.len().max(1)).max(PEAKS_MIN);
-        let peaks = find_peaks(excess_bytes, peaks_max);
         let times_us = slot_starts(trace, usage);
-        Windows {
+        let mut windows = Windows {
             trace,
             machine,
             slot_count,
@@ -88,17 +95,23 @@ impl<'a> Windows<'a> {
             earlier,
             by_return,
             by_release,
-            peaks,
+            peaks: Vec::new(),
             times_us,
-        }
+        };
+        let peak = |(slot, excess_bytes)| {
+            let total_bytes = windows.total_bytes(slot);
+            Peak { slot, excess_bytes, total_bytes }
+        };
+        windows.peaks = find_peaks(excess_bytes, peaks_max).into_iter().map(peak).collect();
+        windows
     }
 
     /// The windows that lack time if the dropped gaps need no link.
     pub(super) fn all(&self, dropped: &[bool]) -> Vec<Window> {
         let mut windows = Vec::new();
-        for &(peak, excess_bytes) in &self.peaks {
-            self.ways_back(peak, excess_bytes, dropped, &mut windows);
-            self.ways_out(peak, excess_bytes, dropped, &mut windows);
+        for peak in &self.peaks {
+            self.ways_back(peak, dropped, &mut windows);
+            self.ways_out(peak, dropped, &mut windows);
         }
         windows
     }
@@ -145,11 +158,12 @@ impl<'a> Windows<'a> {
 
     /// The way back: of what is away while the peak's op runs, all but what is needed later than
     /// some slot must be back by then.
-    fn ways_back(&self, peak: usize, excess: u64, dropped: &[bool], windows: &mut Vec<Window>) {
+    fn ways_back(&self, at: &Peak, dropped: &[bool], windows: &mut Vec<Window>) {
+        let peak = at.slot;
         let slot = |gap: u32| self.gaps[gap as usize].to as usize % self.slot_count;
         let start = self.by_return.partition_point(|&gap| slot(gap) <= peak);
         let order = self.by_return[start..].iter().chain(&self.by_return[..start]);
-        let mut carry = Carry::new(self.total_bytes(peak), excess);
+        let mut carry = Carry::new(at.total_bytes, at.excess_bytes);
         let rate = self.machine.link.in_bytes_per_us;
         let mut parts = order.copied().filter(|&gap| self.is_over(gap as usize, peak)).peekable();
         while let Some(gap) = parts.next() {
@@ -170,13 +184,14 @@ impl<'a> Windows<'a> {
 
     /// The way out: of what is away while the peak's op runs, all but what was free to leave
     /// before some slot must leave between that slot and the peak.
-    fn ways_out(&self, peak: usize, excess: u64, dropped: &[bool], windows: &mut Vec<Window>) {
+    fn ways_out(&self, at: &Peak, dropped: &[bool], windows: &mut Vec<Window>) {
+        let peak = at.slot;
         let count = self.slot_count;
         let start =
             self.by_release.partition_point(|&gap| (self.release[gap as usize] as usize) < peak);
         let order = self.by_release[..start].iter().rev();
         let order = order.chain(self.by_release[start..].iter().rev()).copied();
-        let mut carry = Carry::new(self.total_bytes(peak), excess);
+        let mut carry = Carry::new(at.total_bytes, at.excess_bytes);
         let rate = self.machine.link.out_bytes_per_us;
         let near = |gap: &u32| {
             self.is_over(*gap as usize, peak) && self.behind(*gap as usize, peak) <= count

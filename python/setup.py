@@ -25,7 +25,7 @@ CUDA_SOURCES = ("cuda_allocator.cpp",)
 
 
 def engine_library() -> tuple[Path, Path | None]:
-    """The engine's library, and its command line if cargo built that as well."""
+    """The engine's library, and its command line unless a library was named that lies alone."""
     prebuilt = os.environ.get("SMARTSWAP_ENGINE_LIBRARY")
     if prebuilt:
         library = Path(prebuilt).resolve()
@@ -37,7 +37,8 @@ def engine_library() -> tuple[Path, Path | None]:
                 "SmartSwap needs cargo to build its engine: install Rust (https://rustup.rs), or "
                 "name a built library in SMARTSWAP_ENGINE_LIBRARY"
             )
-        subprocess.run(["cargo", "build", "--release", "-p", "bridge"], cwd=REPOSITORY, check=True)
+        build = ["cargo", "build", "--release", "--locked", "-p", "bridge", "-p", "cli"]
+        subprocess.run(build, cwd=REPOSITORY, check=True)
         target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
         library = (REPOSITORY / target / "release" / "libsmartswap.so").resolve()
     program = library.parent / "smartswap"

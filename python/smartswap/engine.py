@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import _native
+from . import _native, page
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
 from .errors import (
@@ -280,10 +281,15 @@ def save_trace(path: str | os.PathLike[str]) -> None:
 
 
 def save_report(folder: str | os.PathLike[str]) -> None:
-    """Writes what is known of the run into a folder, which is made if need be."""
+    """Writes what is known of the run into a folder, which is made if need be.
+
+    `explain.json` says what became of each block and why, `trace.json` is the recorded step,
+    `plan.json` the plan, `step.html` a page with time and memory over the step.
+    """
     adapter = _engine()
     os.makedirs(folder, exist_ok=True)
     adapter.save_report(os.fspath(folder))
+    page.draw(Path(folder), stats()["limit_bytes"])
 
 
 @contextmanager

@@ -294,6 +294,8 @@ def test_command_line_runs_a_script_and_writes_the_report(tmp_path):
     assert done.stdout == plain
     assert "5 steps" in done.stderr
     assert json.loads((tmp_path / "report" / "explain.json").read_text())
+    page = (tmp_path / "report" / "step.html").read_text()
+    assert "<svg" in page
     assert (tmp_path / "trace.json").stat().st_size > 0
 
 

@@ -32,7 +32,7 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     // Built as the tests of the crates are, so most of it is there, with every check on.
-    cmd!(shell, "cargo build --profile test --package bridge --locked").run()?;
+    cmd!(shell, "cargo build --profile test --package bridge --package cli --locked").run()?;
     let library = metadata::workspace(shell)?.target_folder.join("debug/libsmartswap.so");
     cmd!(shell, "{python} -m pip install --quiet --no-build-isolation --no-deps ./python")
         .env("SMARTSWAP_ENGINE_LIBRARY", library)

@@ -1,0 +1,47 @@
+"""The page of a report: time and memory over the step, drawn by the engine's command line."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from pathlib import Path
+
+from ._native import FOLDER
+
+__all__ = ["draw"]
+
+_log = logging.getLogger("smartswap")
+
+# A step of a million operators takes a minute.
+_TIMEOUT_S = 300
+
+
+def draw(folder: Path, limit_bytes: int) -> None:
+    """Draws `step.html` from the `trace.json` and, if there is one, the `plan.json` of a folder.
+
+    limit_bytes: the cap that the step ran under.
+    A page that cannot be drawn is a line in the log: the report is whole without it.
+    """
+    program = FOLDER / "bin" / "smartswap"
+    trace, plan = folder / "trace.json", folder / "plan.json"
+    if not trace.is_file():
+        return
+    if not program.is_file():
+        _log.info("no step.html in the report: the package was built without its command line")
+        return
+    words = [program, "simulate", trace, "--memory", limit_bytes, "--report", folder / "step.html"]
+    if plan.is_file():
+        words += ["--plan", plan]
+    try:
+        subprocess.run(
+            [str(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.CalledProcessError as error:
+        _log.warning("no step.html in the report: %s", error.stderr.strip())
+    except (OSError, subprocess.TimeoutExpired) as error:
+        _log.warning("no step.html in the report: %s", error)

@@ -1,4 +1,4 @@
-"""The page of a report: time and memory over the step, drawn by the engine's command line."""
+"""The pictures of a report: time and memory over the step, by the engine's command line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _TIMEOUT_S = 300
 
 
 def draw(folder: Path, limit_bytes: int) -> None:
-    """Draws `step.html` from the `trace.json` and, if there is one, the `plan.json` of a folder.
+    """Draws `step.html` and `timeline.json` (Perfetto) from a folder's `trace.json`.
+
+    Under its `plan.json`, if there is one.
 
     limit_bytes: the cap that the step ran under.
-    A page that cannot be drawn is a line in the log: the report is whole without it.
+    What cannot be drawn is a line in the log: the report is whole without it.
     """
     program = FOLDER / "bin" / "smartswap"
     trace, plan = folder / "trace.json", folder / "plan.json"
@@ -29,7 +31,8 @@ def draw(folder: Path, limit_bytes: int) -> None:
     if not program.is_file():
         _log.info("no step.html in the report: the package was built without its command line")
         return
-    words = [program, "simulate", trace, "--memory", limit_bytes, "--report", folder / "step.html"]
+    words = [program, "simulate", trace, "--memory", limit_bytes]
+    words += ["--report", folder / "step.html", "--timeline", folder / "timeline.json"]
     if plan.is_file():
         words += ["--plan", plan]
     try:

@@ -10,11 +10,10 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <mutex>
+#include <utility>
 #include <vector>
 
-#include "engine.h"
-#include "observer.h"
+#include "device_allocator.h"
 #include "replay.h"
 
 namespace smartswap {
@@ -36,21 +35,12 @@ void delete_memory(void* memory) {
   }
 }
 
-uint64_t handle_of(cudaStream_t stream) {
-  return reinterpret_cast<uint64_t>(stream);
-}
+constexpr char kGraphs[] = "CUDA graphs and memory pools need memory that stays: train without them";
 
-[[noreturn]] void refuse(const char* what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "SmartSwap: ", what);
-}
-
-c10::CachingAllocator::Stat stat_of(const smartswap_bytes& bytes) {
-  c10::CachingAllocator::Stat stat;
-  stat.current = static_cast<int64_t>(bytes.current);
-  stat.peak = static_cast<int64_t>(bytes.peak);
-  stat.allocated = stat.peak;
-  stat.freed = stat.allocated - stat.current;
-  return stat;
+// Free and total bytes of the device.
+std::pair<size_t, size_t> memory_info() {
+  const auto [free_bytes, total_bytes] = caching::allocator.load()->getMemoryInfo(attached().index);
+  return {free_bytes, total_bytes};
 }
 
 class CudaAllocator final : public CUDAAllocator {
@@ -77,20 +67,11 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   void copy_data(void* target, const void* source, size_t size_bytes) const override {
-    check(smartswap_begin("smartswap::copy_data", current_stream(), SMARTSWAP_STEP));
-    int code = smartswap_touch(source, SMARTSWAP_READ);
-    if (code == SMARTSWAP_OK) {
-      code = smartswap_touch(target, SMARTSWAP_UNKNOWN);
-    }
-    if (code != SMARTSWAP_OK) {
-      const std::string text = smartswap_last_error();
-      smartswap_end();
-      raise(code, text);
-    }
-    const auto stream = c10::cuda::getCurrentCUDAStream(attached().index).stream();
-    const auto failed =
-        cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDeviceToDevice, stream);
-    check(smartswap_end());
+    auto failed = cudaSuccess;
+    copy_as_op(target, source, [&] {
+      const auto stream = c10::cuda::getCurrentCUDAStream(attached().index).stream();
+      failed = cudaMemcpyAsync(target, source, size_bytes, cudaMemcpyDeviceToDevice, stream);
+    });
     C10_CUDA_CHECK(failed);
   }
 
@@ -126,7 +107,7 @@ class CudaAllocator final : public CUDAAllocator {
       return before->getMemoryFraction(device);
     }
     const auto total = static_cast<double>(getMemoryInfo(device).second);
-    return static_cast<double>(stats().limit_bytes) / total;
+    return static_cast<double>(engine_stats().limit_bytes) / total;
   }
 
   void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
@@ -134,9 +115,7 @@ class CudaAllocator final : public CUDAAllocator {
       before->setMemoryFraction(fraction, device);
       return;
     }
-    TORCH_WARN_ONCE(
-        "SmartSwap: the cap stays what smartswap was enabled with; a memory fraction of ",
-        fraction, " is not taken");
+    warn_of_fraction(fraction);
   }
 
   std::vector<caching::StreamSegmentSize> getExpandableSegmentSizes(
@@ -154,9 +133,7 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   void emptyCache(c10::MempoolId_t pool) override {
-    if (attached().active) {
-      check(smartswap_trim());
-    }
+    trim();
     before->emptyCache(pool);
   }
 
@@ -165,28 +142,20 @@ class CudaAllocator final : public CUDAAllocator {
       before->cacheInfo(device, largest);
       return;
     }
-    const auto now = stats();
+    const auto now = engine_stats();
     *largest = now.limit_bytes - now.active.current;
   }
 
   void* getBaseAllocation(void* memory, size_t* size_bytes) override {
-    void* start = nullptr;
-    uint64_t bytes = 0;
-    if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
-      return before->getBaseAllocation(memory, size_bytes);
-    }
-    if (size_bytes != nullptr) {
-      *size_bytes = bytes;
-    }
-    return start;
+    void* start = base_of(memory, size_bytes);
+    return start != nullptr ? start : before->getBaseAllocation(memory, size_bytes);
   }
 
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
     if (data.get() == nullptr) {
       return;
     }
-    if (data.get_deleter() != &delete_memory ||
-        smartswap_find(data.get(), nullptr, nullptr) != SMARTSWAP_OK) {
+    if (data.get_deleter() != &delete_memory || !is_ours(data.get())) {
       before->recordStream(data, stream);
       return;
     }
@@ -197,21 +166,9 @@ class CudaAllocator final : public CUDAAllocator {
     if (!is_ours(device)) {
       return before->getDeviceStats(device);
     }
-    const auto now = stats();
-    c10::CachingDeviceAllocator::DeviceStats result;
-    const auto aggregate = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto large = static_cast<size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
-    for (const size_t kind : {aggregate, large}) {
-      // What live tensors hold, wherever their bytes are now.
-      result.allocated_bytes[kind] = stat_of(now.allocated);
-      result.requested_bytes[kind] = stat_of(now.requested);
-      result.active_bytes[kind] = stat_of(now.active);
-      result.reserved_bytes[kind] = stat_of(now.reserved);
-      result.allocation[kind].allocated = static_cast<int64_t>(now.allocations);
-    }
-    result.num_alloc_retries = static_cast<int64_t>(now.rescues);
-    result.num_ooms = out_of_memory_count_;
-    return result;
+    return device_stats<c10::CachingDeviceAllocator::DeviceStats>(
+        static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE),
+        static_cast<size_t>(c10::CachingAllocator::StatType::LARGE_POOL), out_of_memory_.count());
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
@@ -229,22 +186,22 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   caching::SnapshotInfo snapshot(c10::MempoolId_t, bool) override {
-    refuse("memory snapshots are not supported: smartswap.explain() says what is where");
+    refuse(kNoSnapshots);
   }
 
   void beginAllocateToPool(
       c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) override {
-    refuse("CUDA graphs and memory pools need memory that stays: train without them");
+    refuse(kGraphs);
   }
 
   void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override {
-    refuse("CUDA graphs and memory pools need memory that stays: train without them");
+    refuse(kGraphs);
   }
 
   void releasePool(c10::DeviceIndex, c10::MempoolId_t) override {}
 
   caching::ShareableHandle shareIpcHandle(void*) override {
-    refuse("device memory cannot be shared between processes: send the tensor's .cpu()");
+    refuse(kNoSharing);
   }
 
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
@@ -260,13 +217,12 @@ class CudaAllocator final : public CUDAAllocator {
       c10::CachingDeviceAllocator::RecordContext, bool,
       const std::vector<std::string>&) override {
     if (enabled) {
-      refuse("memory history is not supported: smartswap.explain() says what is where");
+      refuse(kNoHistory);
     }
   }
 
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
-    const std::lock_guard<std::mutex> guard(lock_);
-    observers_.push_back(std::move(observer));
+    out_of_memory_.attach(std::move(observer));
   }
 
   void attachAllocatorTraceTracker(
@@ -295,12 +251,12 @@ class CudaAllocator final : public CUDAAllocator {
 
   std::shared_ptr<caching::AllocatorState> getCheckpointState(
       c10::DeviceIndex, c10::MempoolId_t) override {
-    refuse("CUDA graphs need memory that stays: train without them");
+    refuse(kGraphs);
   }
 
   caching::CheckpointDelta setCheckpointPoolState(
       c10::DeviceIndex, std::shared_ptr<caching::AllocatorState>) override {
-    refuse("CUDA graphs need memory that stays: train without them");
+    refuse(kGraphs);
   }
 
   std::string name() override {
@@ -308,46 +264,17 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
  private:
-  static bool is_ours(int device) {
-    return device == attached().index && attached().active.load(std::memory_order_relaxed) &&
-        !in_forked_child();
-  }
-
-  static smartswap_stats stats() {
-    smartswap_stats now = {};
-    now.struct_size = sizeof(now);
-    check(smartswap_get_stats(&now));
-    return now;
-  }
-
   void* take(size_t size_bytes, cudaStream_t stream) {
     observer::before_allocation(size_bytes);
     void* memory = smartswap_allocate(size_bytes, handle_of(stream));
     if (memory == nullptr) {
-      fail(size_bytes);
+      out_of_memory_.fail(size_bytes, &memory_info);
     }
     replay::note_allocation(memory);
     return memory;
   }
 
-  [[noreturn]] void fail(size_t size_bytes) {
-    const std::string text = smartswap_last_error();
-    std::vector<caching::OutOfMemoryObserver> observers;
-    {
-      const std::lock_guard<std::mutex> guard(lock_);
-      ++out_of_memory_count_;
-      observers = observers_;
-    }
-    const auto [free_bytes, total_bytes] = getMemoryInfo(attached().index);
-    for (const auto& observer : observers) {
-      observer(attached().index, size_bytes, total_bytes, free_bytes);
-    }
-    raise(SMARTSWAP_OUT_OF_MEMORY, text);
-  }
-
-  std::mutex lock_;
-  std::vector<caching::OutOfMemoryObserver> observers_;
-  int64_t out_of_memory_count_ = 0;
+  OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
 };
 
 CudaAllocator& instance() {

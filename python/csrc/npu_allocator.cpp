@@ -10,14 +10,10 @@
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "engine.h"
-#include "npu_statistics.h"
-#include "observer.h"
+#include "device_allocator.h"
 
 // From here on the statistics are PyTorch's own, and device numbers are one byte.
 #define SMARTSWAP_NPU_2_14 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14)
@@ -61,10 +57,6 @@ void delete_memory(void* memory) {
   }
 }
 
-uint64_t handle_of(aclrtStream stream) {
-  return reinterpret_cast<uint64_t>(stream);
-}
-
 // As torch_npu's own macro, which needs functions that its library keeps to itself.
 void check_device(int code, const char* call) {
   TORCH_CHECK(code == ACL_SUCCESS, "SmartSwap: ", call, " failed with code ", code);
@@ -78,20 +70,7 @@ std::pair<size_t, size_t> memory_info() {
   return {free_bytes, total_bytes};
 }
 
-[[noreturn]] void refuse(const char* what) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "SmartSwap: ", what);
-}
-
 constexpr char kGraphs[] = "NPU graphs and memory pools need memory that stays: train without them";
-
-bool is_ours(int device) {
-  return device == attached().index && attached().active.load(std::memory_order_relaxed) &&
-      !in_forked_child();
-}
-
-bool is_ours(const void* memory) {
-  return memory != nullptr && smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK;
-}
 
 class NpuAllocator final : public NPUAllocator {
  public:
@@ -120,20 +99,12 @@ class NpuAllocator final : public NPUAllocator {
   }
 
   void copy_data(void* target, const void* source, size_t size_bytes) const override {
-    const auto stream = c10_npu::getCurrentNPUStream(attached().index).stream();
-    check(smartswap_begin("smartswap::copy_data", handle_of(stream), SMARTSWAP_STEP));
-    int code = smartswap_touch(source, SMARTSWAP_READ);
-    if (code == SMARTSWAP_OK) {
-      code = smartswap_touch(target, SMARTSWAP_UNKNOWN);
-    }
-    if (code != SMARTSWAP_OK) {
-      const std::string text = smartswap_last_error();
-      smartswap_end();
-      raise(code, text);
-    }
-    const auto failed = aclrtMemcpyAsync(
-        target, size_bytes, source, size_bytes, ACL_MEMCPY_DEVICE_TO_DEVICE, stream);
-    check(smartswap_end());
+    int failed = ACL_SUCCESS;
+    copy_as_op(target, source, [&] {
+      const auto stream = c10_npu::getCurrentNPUStream(attached().index).stream();
+      failed = aclrtMemcpyAsync(
+          target, size_bytes, source, size_bytes, ACL_MEMCPY_DEVICE_TO_DEVICE, stream);
+    });
     check_device(failed, "aclrtMemcpyAsync");
   }
 
@@ -172,7 +143,7 @@ class NpuAllocator final : public NPUAllocator {
       return before->getMemoryFraction(device);
     }
     const auto total = static_cast<double>(memory_info().second);
-    return static_cast<double>(npu::engine_stats().limit_bytes) / total;
+    return static_cast<double>(engine_stats().limit_bytes) / total;
   }
 
   void setMemoryFraction(double fraction, int device) override {
@@ -180,9 +151,7 @@ class NpuAllocator final : public NPUAllocator {
       before->setMemoryFraction(fraction, device);
       return;
     }
-    TORCH_WARN_ONCE(
-        "SmartSwap: the cap stays what smartswap was enabled with; a memory fraction of ",
-        fraction, " is not taken");
+    warn_of_fraction(fraction);
   }
 
   void emptyCacheImpl(bool check_error, bool free_physical) override {
@@ -213,21 +182,14 @@ class NpuAllocator final : public NPUAllocator {
       before->cacheInfo(device, cached_and_free, largest);
       return;
     }
-    const auto now = npu::engine_stats();
+    const auto now = engine_stats();
     *cached_and_free = now.reserved.current - now.active.current;
     *largest = now.limit_bytes - now.active.current;
   }
 
   void* getBaseAllocation(void* memory, size_t* size_bytes) override {
-    void* start = nullptr;
-    uint64_t bytes = 0;
-    if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
-      return before->getBaseAllocation(memory, size_bytes);
-    }
-    if (size_bytes != nullptr) {
-      *size_bytes = bytes;
-    }
-    return start;
+    void* start = base_of(memory, size_bytes);
+    return start != nullptr ? start : before->getBaseAllocation(memory, size_bytes);
   }
 
   void recordStream(const c10::DataPtr& data, c10_npu::NPUStream stream) override {
@@ -269,8 +231,12 @@ class NpuAllocator final : public NPUAllocator {
   }
 
   caching::DeviceStats getDeviceStats(StatsIndex device) override {
-    return is_ours(device) ? npu::device_stats(out_of_memory_count()) :
-                             before->getDeviceStats(device);
+    if (!is_ours(device)) {
+      return before->getDeviceStats(device);
+    }
+    return device_stats<caching::DeviceStats>(
+        static_cast<size_t>(caching::StatType::AGGREGATE),
+        static_cast<size_t>(caching::StatType::LARGE_POOL), out_of_memory_.count());
   }
 
   void resetAccumulatedStats(StatsIndex device) override {
@@ -294,7 +260,7 @@ class NpuAllocator final : public NPUAllocator {
 #else
   caching::SnapshotInfo snapshot() override {
 #endif
-    refuse("memory snapshots are not supported: smartswap.explain() says what is where");
+    refuse(kNoSnapshots);
   }
 
   void beginAllocateToPool(
@@ -325,7 +291,7 @@ class NpuAllocator final : public NPUAllocator {
     if (!is_ours(memory)) {
       return before->shareIpcHandle(memory);
     }
-    refuse("device memory cannot be shared between processes: send the tensor's .cpu()");
+    refuse(kNoSharing);
   }
 
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
@@ -339,13 +305,12 @@ class NpuAllocator final : public NPUAllocator {
   void recordHistory(
       bool enabled, caching::CreateContextFn, size_t, caching::RecordContext) override {
     if (enabled) {
-      refuse("memory history is not supported: smartswap.explain() says what is where");
+      refuse(kNoHistory);
     }
   }
 
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
-    const std::lock_guard<std::mutex> guard(lock_);
-    observers_.push_back(std::move(observer));
+    out_of_memory_.attach(std::move(observer));
   }
 
 #if SMARTSWAP_NPU_2_14
@@ -405,16 +370,13 @@ class NpuAllocator final : public NPUAllocator {
     refuse(kGraphs);
   }
 
-  int64_t out_of_memory_count() {
-    const std::lock_guard<std::mutex> guard(lock_);
-    return out_of_memory_count_;
-  }
-
+  // What it allocates is not noted for replays: tensors of torch_npu cannot be made around memory
+  // that is there already without functions that its library keeps to itself.
   void* take(size_t size_bytes, aclrtStream stream) {
     observer::before_allocation(size_bytes);
     void* memory = smartswap_allocate(size_bytes, handle_of(stream));
     if (memory == nullptr) {
-      fail(size_bytes);
+      out_of_memory_.fail(size_bytes, &memory_info);
     }
     return memory;
   }
@@ -429,32 +391,7 @@ class NpuAllocator final : public NPUAllocator {
     return device;
   }
 
-  static void trim() {
-    if (attached().active) {
-      check(smartswap_trim());
-    }
-  }
-
-  [[noreturn]] void fail(size_t size_bytes) {
-    const std::string text = smartswap_last_error();
-    std::vector<caching::OutOfMemoryObserver> observers;
-    {
-      const std::lock_guard<std::mutex> guard(lock_);
-      ++out_of_memory_count_;
-      observers = observers_;
-    }
-    const auto [free_bytes, total_bytes] = memory_info();
-    for (const auto& observer : observers) {
-      observer(
-          attached().index, static_cast<int64_t>(size_bytes), static_cast<int64_t>(total_bytes),
-          static_cast<int64_t>(free_bytes));
-    }
-    raise(SMARTSWAP_OUT_OF_MEMORY, text);
-  }
-
-  std::mutex lock_;
-  std::vector<caching::OutOfMemoryObserver> observers_;
-  int64_t out_of_memory_count_ = 0;
+  OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
 };
 
 NpuAllocator& instance() {

@@ -11,10 +11,10 @@
 #include <atomic>
 #include <functional>
 
-#include "engine.h"
-#include "npu_statistics.h"
+#include "pluggable.h"
 
-#define SMARTSWAP_EXPORT extern "C" __attribute__((visibility("default")))
+namespace pluggable = smartswap::pluggable;
+using smartswap::handle_of;
 
 namespace {
 
@@ -30,40 +30,23 @@ std::atomic<int64_t> out_of_memory_count{0};
 constexpr char kGraphs[] =
     "SmartSwap: NPU graphs and memory pools need memory that stays: train without them";
 
-uint64_t handle_of(aclrtStream stream) {
-  return reinterpret_cast<uint64_t>(stream);
-}
-
 }  // namespace
 
 SMARTSWAP_EXPORT void* smartswap_npu_malloc(size_t size_bytes, int, aclrtStream stream) {
-  if (size_bytes == 0) {
-    return nullptr;
-  }
-  void* memory = smartswap_allocate(size_bytes, handle_of(stream));
-  if (memory == nullptr) {
-    const std::string text = smartswap_last_error();
+  try {
+    return pluggable::allocate(size_bytes, handle_of(stream));
+  } catch (const c10::OutOfMemoryError&) {
     out_of_memory_count.fetch_add(1, std::memory_order_relaxed);
-    smartswap::raise(SMARTSWAP_OUT_OF_MEMORY, text);
+    throw;
   }
-  return memory;
 }
 
-// Called by the deleters of tensors, which must not throw.
 SMARTSWAP_EXPORT void smartswap_npu_free(void* memory, size_t, int, aclrtStream) {
-  if (memory == nullptr || smartswap::in_forked_child()) {
-    return;
-  }
-  if (smartswap_free(memory) != SMARTSWAP_OK) {
-    TORCH_WARN("SmartSwap: ", smartswap_last_error());
-  }
+  pluggable::release(memory);
 }
 
 SMARTSWAP_EXPORT void smartswap_npu_init(int) {
-  TORCH_CHECK(
-      smartswap_is_open() != 0,
-      "SmartSwap: the engine is not open: call smartswap_open before the device is used");
-  smartswap::watch_forks();
+  pluggable::require_engine();
 }
 
 SMARTSWAP_EXPORT void smartswap_npu_empty_cache(bool) {
@@ -71,25 +54,15 @@ SMARTSWAP_EXPORT void smartswap_npu_empty_cache(bool) {
 }
 
 SMARTSWAP_EXPORT void smartswap_npu_memory_fraction(double fraction, int) {
-  TORCH_WARN_ONCE(
-      "SmartSwap: the cap stays what the engine was opened with; a memory fraction of ", fraction,
-      " is not taken");
+  smartswap::warn_of_fraction(fraction);
 }
 
 SMARTSWAP_EXPORT void* smartswap_npu_base_alloc(void* memory, size_t* size_bytes) {
-  void* start = nullptr;
-  uint64_t bytes = 0;
-  smartswap::check(smartswap_find(memory, &start, &bytes));
-  if (size_bytes != nullptr) {
-    *size_bytes = bytes;
-  }
-  return start;
+  return pluggable::require_base(memory, size_bytes);
 }
 
 SMARTSWAP_EXPORT void smartswap_npu_record_stream(void* memory, c10_npu::NPUStream stream) {
-  if (memory != nullptr) {
-    smartswap::check(smartswap_use_on(memory, handle_of(stream.stream())));
-  }
+  pluggable::use_on(memory, handle_of(stream.stream()));
 }
 
 // The memory stays ordered behind the stream until it is freed, which is more than is asked.
@@ -104,7 +77,10 @@ SMARTSWAP_EXPORT void smartswap_npu_erase_stream(void* memory, c10_npu::NPUStrea
 #pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 SMARTSWAP_EXPORT caching::DeviceStats smartswap_npu_get_device_stats(DeviceNumber) {
-  return smartswap::npu::device_stats(out_of_memory_count.load(std::memory_order_relaxed));
+  return smartswap::device_stats<caching::DeviceStats>(
+      static_cast<size_t>(caching::StatType::AGGREGATE),
+      static_cast<size_t>(caching::StatType::LARGE_POOL),
+      out_of_memory_count.load(std::memory_order_relaxed));
 }
 #pragma GCC diagnostic pop
 

@@ -233,10 +233,6 @@ void offer(const at::RecordFunction& fn) {
   smartswap_offer_replay(&replay);
 }
 
-void forget() {
-  thread().captured.reset();
-}
-
 void note_allocation(void* memory) {
   auto& own = thread();
   if (own.captured && smartswap_moves(memory) != 0) {

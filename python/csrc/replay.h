@@ -19,9 +19,6 @@ void capture(const at::RecordFunction& fn, const c10::OperatorHandle& op);
 // allocated.
 void offer(const at::RecordFunction& fn);
 
-// Forgets what was captured: the operator did not come to its end.
-void forget();
-
 // Tells of an allocation of the thread's running operator.
 void note_allocation(void* memory);
 

@@ -1,0 +1,157 @@
+// What the allocators of the devices have in common, whatever framework they are written for.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+#include "observer.h"
+
+namespace smartswap {
+
+// A stream as the engine knows it.
+template <class Stream>
+uint64_t handle_of(Stream* stream) {
+  return reinterpret_cast<uint64_t>(stream);
+}
+
+// Whether the engine owns the memory of this device now.
+inline bool is_ours(int device) {
+  return device == attached().index && attached().active.load(std::memory_order_relaxed) &&
+      !in_forked_child();
+}
+
+inline bool is_ours(const void* memory) {
+  return memory != nullptr && smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK;
+}
+
+[[noreturn]] inline void refuse(const char* what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "SmartSwap: ", what);
+}
+
+constexpr char kNoSnapshots[] =
+    "memory snapshots are not supported: smartswap.explain() says what is where";
+constexpr char kNoHistory[] =
+    "memory history is not supported: smartswap.explain() says what is where";
+constexpr char kNoSharing[] =
+    "device memory cannot be shared between processes: send the tensor's .cpu()";
+
+inline void warn_of_fraction(double fraction) {
+  TORCH_WARN_ONCE(
+      "SmartSwap: the cap stays what smartswap was enabled with; a memory fraction of ", fraction,
+      " is not taken");
+}
+
+// Gives unused memory of the engine back to the driver, if it is open.
+inline void trim() {
+  if (attached().active) {
+    check(smartswap_trim());
+  }
+}
+
+// The start of the block around `memory`, and its bytes if they are asked for; null if the memory
+// is not the engine's.
+inline void* base_of(const void* memory, size_t* size_bytes) {
+  void* start = nullptr;
+  uint64_t bytes = 0;
+  if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
+    return nullptr;
+  }
+  if (size_bytes != nullptr) {
+    *size_bytes = bytes;
+  }
+  return start;
+}
+
+// Runs `copy` as an op that reads `source` and may write any part of `target`.
+template <class Copy>
+void copy_as_op(void* target, const void* source, Copy copy) {
+  check(smartswap_begin("smartswap::copy_data", current_stream(), SMARTSWAP_STEP));
+  int code = smartswap_touch(source, SMARTSWAP_READ);
+  if (code == SMARTSWAP_OK) {
+    code = smartswap_touch(target, SMARTSWAP_UNKNOWN);
+  }
+  if (code != SMARTSWAP_OK) {
+    const std::string text = smartswap_last_error();
+    smartswap_end();
+    raise(code, text);
+  }
+  copy();
+  check(smartswap_end());
+}
+
+inline smartswap_stats engine_stats() {
+  smartswap_stats now = {};
+  now.struct_size = sizeof(now);
+  check(smartswap_get_stats(&now));
+  return now;
+}
+
+// The engine's counters in a framework's own shape, whose places for all blocks and for large
+// ones are given. Large and small blocks are not told apart: all count as large.
+template <class DeviceStats>
+DeviceStats device_stats(size_t aggregate, size_t large, int64_t out_of_memory_count) {
+  const auto now = engine_stats();
+  DeviceStats result;
+  const auto fill = [](auto& stat, const smartswap_bytes& bytes) {
+    stat.current = static_cast<int64_t>(bytes.current);
+    stat.peak = static_cast<int64_t>(bytes.peak);
+    stat.allocated = stat.peak;
+    stat.freed = stat.allocated - stat.current;
+  };
+  for (const size_t kind : {aggregate, large}) {
+    // What live tensors hold, wherever their bytes are now.
+    fill(result.allocated_bytes[kind], now.allocated);
+    fill(result.requested_bytes[kind], now.requested);
+    fill(result.active_bytes[kind], now.active);
+    fill(result.reserved_bytes[kind], now.reserved);
+    result.allocation[kind].allocated = static_cast<int64_t>(now.allocations);
+  }
+  result.num_alloc_retries = static_cast<int64_t>(now.rescues);
+  result.num_ooms = out_of_memory_count;
+  return result;
+}
+
+// Who is told when memory runs out, and how often it did.
+template <class Observer>
+class OutOfMemory {
+ public:
+  void attach(Observer observer) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    observers_.push_back(std::move(observer));
+  }
+
+  int64_t count() {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return count_;
+  }
+
+  // Tells the observers and throws, with the engine's own text.
+  [[noreturn]] void fail(size_t size_bytes, std::pair<size_t, size_t> (*free_and_total)()) {
+    const std::string text = smartswap_last_error();
+    std::vector<Observer> observers;
+    {
+      const std::lock_guard<std::mutex> guard(lock_);
+      ++count_;
+      observers = observers_;
+    }
+    const auto [free_bytes, total_bytes] = free_and_total();
+    for (const auto& observer : observers) {
+      observer(attached().index, size_bytes, total_bytes, free_bytes);
+    }
+    raise(SMARTSWAP_OUT_OF_MEMORY, text);
+  }
+
+ private:
+  std::mutex lock_;
+  std::vector<Observer> observers_;
+  int64_t count_ = 0;
+};
+
+}  // namespace smartswap

@@ -125,6 +125,43 @@ void step() {
   observer::sleep_if_calm();
 }
 
+// Ranks that judge each step together; see smartswap.h.
+
+void share(bool on) {
+  py::gil_scoped_release released;
+  check(smartswap_share(on ? 1 : 0));
+}
+
+std::vector<double> figures() {
+  std::vector<double> own(SMARTSWAP_FIGURES);
+  check(smartswap_get_figures(own.data(), SMARTSWAP_FIGURES));
+  return own;
+}
+
+std::pair<int, uint32_t> agree(const std::vector<double>& worst) {
+  // It may make a plan.
+  py::gil_scoped_release released;
+  smartswap_round round = SMARTSWAP_LATER;
+  uint32_t n_times = 0;
+  const auto n_figures = static_cast<uint32_t>(worst.size());
+  check(smartswap_agree(worst.data(), n_figures, &round, &n_times));
+  return {round, n_times};
+}
+
+std::vector<double> times(uint32_t n_times) {
+  std::vector<double> own(n_times);
+  check(smartswap_get_times(own.data(), n_times));
+  return own;
+}
+
+int agree_times(const std::vector<double>& longest) {
+  py::gil_scoped_release released;
+  smartswap_round round = SMARTSWAP_LATER;
+  const auto n_times = static_cast<uint32_t>(longest.size());
+  check(smartswap_agree_times(longest.data(), n_times, &round));
+  return round;
+}
+
 py::dict bytes_dict(const smartswap_bytes& bytes) {
   py::dict result;
   result["current"] = bytes.current;
@@ -156,6 +193,7 @@ py::dict stats() {
   result["host_waits"] = now.host_waits;
   result["stall_us"] = now.stall_us;
   result["last_step_us"] = now.last_step_us;
+  result["plan"] = now.plan;
   return result;
 }
 
@@ -229,6 +267,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("close", &close_engine);
   module.def("is_open", [] { return smartswap_is_open() != 0; });
   module.def("step", &step);
+  module.def("share", &share);
+  module.def("figures", &figures);
+  module.def("agree", &agree);
+  module.def("times", &times);
+  module.def("agree_times", &agree_times);
   module.def("stats", &stats);
   module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
   module.def("explain", &explain);

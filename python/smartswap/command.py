@@ -26,6 +26,7 @@ _OPTIONS = (
     ("--device", "device", "NAME", "host, cuda:0 or npu:0 [the device of this rank]"),
     ("--report", "report", "FOLDER", "write what was done and why, at the end"),
     ("--record", "record", "FILE", "save each newly recorded step, for `smartswap plan`"),
+    ("--rank-wait", "rank_wait", "SECONDS", "a rank that waits so long chooses alone [30]"),
     ("--config", "config", "FILE.toml", "more settings; flags win over it"),
     ("--log-level", "log_level", "|".join(LOG_LEVELS), "what is told on stderr [warning]"),
 )

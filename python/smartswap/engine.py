@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from . import _native, page
+from .agreement import Agreement
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
 from .errors import (
@@ -57,6 +58,7 @@ class _Open:
     settings: Settings
     device: str
     ranks: Ranks
+    agreement: Agreement
     ends: StepEnds
     chunks: ChunkedOps
     pointers: RawPointers
@@ -120,6 +122,7 @@ def enable(
     report: str | None = None,
     record: str | None = None,
     manual_steps: bool = False,
+    rank_wait: float | None = None,
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
 
@@ -133,6 +136,9 @@ def enable(
     report: a folder for the report, which is written at the end.
     record: a file for the trace of each newly recorded step, for `smartswap plan`.
     manual_steps: you call smartswap.step(); otherwise optimizers end the steps.
+    rank_wait: ranks of a process group choose their plans alike, by the times of the slowest. One
+        that waits so many seconds for the others goes on alone for good; 30 if left out. With 0
+        each rank plans for itself from the start.
 
     Raises SettingsError, AlreadyEnabledError, EnabledTooLateError, IncompatibleTorchError.
     """
@@ -147,6 +153,7 @@ def enable(
         "report": report,
         "record": record,
         "manual_steps": manual_steps,
+        "rank_wait": rank_wait,
     }
     open_with(Settings.parse(**wishes))
 
@@ -189,11 +196,13 @@ def open_with(settings: Settings) -> None:
 def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
     pointers = RawPointers(adapter, settings.moving_bytes(limit_bytes))
+    agreement = Agreement(adapter, settings.rank_wait_s)
     opened = _Open(
         settings=settings,
         device=device,
         ranks=ranks,
-        ends=StepEnds(adapter.step),
+        agreement=agreement,
+        ends=StepEnds(agreement.end_step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
@@ -244,6 +253,7 @@ def disable() -> None:
     assert _open is not None
     _finish(_open)
     _native.adapter().close()
+    _open.agreement.leave()
     _open.remove()
     atexit.unregister(_at_exit)
     _open = None
@@ -254,15 +264,21 @@ def step() -> None:
 
     From the first call on, optimizers end no steps.
     """
-    adapter = _engine()
+    _engine()
     assert _open is not None
     _open.ends.remove()
-    adapter.step()
+    _open.agreement.end_step()
 
 
 def stats() -> dict[str, Any]:
-    """Counters of the engine: bytes as {"current", "peak"}, times in microseconds."""
-    return _engine().stats()
+    """Counters of the engine: bytes as {"current", "peak"}, times in microseconds.
+
+    "plan" tells the plan of the running step from others, 0 without one; "agreeing_ranks" is how
+    many ranks choose alike, 1 if this one chooses alone.
+    """
+    counters = _engine().stats()
+    assert _open is not None
+    return {**counters, "agreeing_ranks": _open.agreement.n_ranks}
 
 
 def reset_peaks() -> None:
@@ -329,6 +345,7 @@ def _forget_after_fork() -> None:
     global _open
     opened, _open = _open, None
     if opened is not None:
+        opened.agreement.forget()
         opened.remove()
 
 
@@ -373,3 +390,4 @@ def _at_exit() -> None:
         return
     assert _open is not None
     _finish(_open)
+    _open.agreement.leave()

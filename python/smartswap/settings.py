@@ -19,6 +19,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 # The engine's own smallest block that moves, and its share of a small cap.
 _MIN_BLOCK_BYTES = 8 << 20
 _BLOCKS_PER_CAP = 512
+# A day.
+_WAIT_S_MOST = 86400.0
 # No engine moves blocks below one page of its smallest device.
 _LEAST_BLOCK_BYTES = 64 << 10
 
@@ -27,6 +29,16 @@ def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = nearest(str(value), known)
         raise SettingsError(f"{name} is one of {', '.join(known)}, not {value!r}{hint}")
+
+
+def _seconds(name: str, value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds <= _WAIT_S_MOST:
+        raise SettingsError(f"{name} is a number of seconds such as 30, not {value!r}")
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,7 @@ class Settings:
     report: str | None = None
     record: str | None = None
     manual_steps: bool = False
+    rank_wait_s: float = 30.0
 
     @staticmethod
     def parse(**wishes: Any) -> Settings:
@@ -53,13 +66,16 @@ class Settings:
         """
         sizes = {"memory": "memory_bytes", "host_memory": "host_memory_bytes"}
         sizes["min_block"] = "min_block_bytes"
-        known = {field.name for field in fields(Settings)} - set(sizes.values())
+        known = {field.name for field in fields(Settings)} - {*sizes.values(), "rank_wait_s"}
         values: dict[str, Any] = {}
         for name, value in wishes.items():
-            if name not in known and name not in sizes:
-                hint = nearest(name, known | set(sizes))
+            if name not in known and name not in sizes and name != "rank_wait":
+                hint = nearest(name, known | {*sizes, "rank_wait"})
                 raise SettingsError(f"unknown setting '{name}'{hint}")
             if value is None:
+                continue
+            if name == "rank_wait":
+                values["rank_wait_s"] = _seconds(name, value)
                 continue
             values[sizes.get(name, name)] = parse_size(value, name) if name in sizes else value
         return Settings(**values)._checked()

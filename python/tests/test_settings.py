@@ -49,6 +49,9 @@ def test_settings_are_checked_and_filled_in():
     assert wishes["memory_bytes"] == 1 << 30
     assert wishes["device"] == "host"
     assert wishes["prefer"] == "memory"
+    assert settings.rank_wait_s == 30.0
+    assert Settings.parse(rank_wait="2.5").rank_wait_s == 2.5
+    assert Settings.parse(rank_wait=0).rank_wait_s == 0.0
     # What nobody asked for would win over the file.
     assert not {"config_file", "strategy"} & wishes.keys()
 
@@ -62,6 +65,10 @@ def test_settings_are_checked_and_filled_in():
         ({"config": "/no/such.toml"}, "no file"),
         ({"record": "/no/such/folder/a.json"}, "make it first"),
         ({"memory": "much"}, "memory: 'much' is not a size"),
+        ({"rank_wait": "long"}, "rank_wait is a number of seconds such as 30, not 'long'"),
+        ({"rank_wait": -1}, "rank_wait is a number of seconds"),
+        ({"rank_wait": float("nan")}, "rank_wait is a number of seconds"),
+        ({"rank_wiat": 1}, "did you mean rank_wait"),
     ],
 )
 def test_bad_settings_say_how_to_mend_them(wishes, says):

@@ -211,6 +211,14 @@ impl Planner for JointPlanner {
         self.latest = Some(generated);
         offer.then_some(proposal)
     }
+
+    fn link(&self) -> Option<Link> {
+        Some(self.machine.link)
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.machine.link = link;
+    }
 }
 
 fn predict(generated: &Generated) -> Prediction {

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 1u
+#define SMARTSWAP_ABI_VERSION 2u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -205,6 +205,51 @@ int smartswap_wake(void);
 /* Every op that runs now has been told of. */
 int smartswap_awake(void);
 
+/* ---- Several ranks ----------------------------------------------------------------------- */
+
+/* Ranks that train one model wait for each other, so the time of a step says what all of them
+ * tried. Where they judge each step together, they choose alike. The engine knows no network: a
+ * front end carries numbers, of which all ranks get the largest each. It calls smartswap_share on
+ * all ranks in the same step, and after each smartswap_step goes through a round:
+ * smartswap_get_figures, the largest of each, smartswap_agree. Its result says when the next round
+ * is. A front end that loses the others calls smartswap_share(0). */
+
+/* Numbers of a round. */
+#define SMARTSWAP_FIGURES 20u
+
+/* When the next round is. */
+typedef enum smartswap_round {
+  /* All ranks are Stable: begin one after the next step, and bring what came of it to
+   * smartswap_agree one step later, so that nobody waits. */
+  SMARTSWAP_LATER = 0,
+  /* After the next step, to be waited for there. */
+  SMARTSWAP_NEXT_STEP = 1,
+  /* At once. */
+  SMARTSWAP_AT_ONCE = 2,
+  /* The ranks recorded the same step: first take the largest of each of smartswap_get_times to
+   * smartswap_agree_times, and then see there. */
+  SMARTSWAP_TIMES = 3
+} smartswap_round;
+
+/* 1: steps are judged together with other ranks from the running one on; begin with a round of
+ * SMARTSWAP_NEXT_STEP. 0: alone again, also those that still wait for the others. Call it between
+ * steps. */
+int smartswap_share(int on);
+
+/* What this rank tells of the oldest step that the ranks have not agreed on. */
+int smartswap_get_figures(double *figures, uint32_t n_figures);
+
+/* What all ranks told: of each figure the largest. Call it between steps. `n_times` gets the
+ * number of times to agree on, which is 0 unless `round` becomes SMARTSWAP_TIMES. */
+int smartswap_agree(
+    const double *worst, uint32_t n_figures, smartswap_round *round, uint32_t *n_times);
+
+/* The times of the step's ops in microseconds, and its own. */
+int smartswap_get_times(double *times, uint32_t n_times);
+
+/* Of each time the largest. `round` becomes any but SMARTSWAP_TIMES. */
+int smartswap_agree_times(const double *times, uint32_t n_times, smartswap_round *round);
+
 /* ---- What it did ------------------------------------------------------------------------- */
 
 /* One counter of bytes. */
@@ -246,6 +291,8 @@ typedef struct smartswap_stats {
   double stall_us;
   /* The last step that reported. */
   double last_step_us;
+  /* Tells the plan of the running step from other plans; 0 without one. */
+  uint64_t plan;
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);

@@ -201,10 +201,21 @@ impl Context {
         course.totals.keep_peaks(&self.engine.memory_stats()?);
         course.totals.steps += 1;
         self.step_has_begun.store(false, Ordering::Relaxed);
-        if self.is_asleep() {
-            return Ok(());
+        let finished = if self.is_asleep() {
+            course.session.end_step_asleep()?
+        } else {
+            course.session.end_step()?
+        };
+        self.note(&mut course, &finished)
+    }
+
+    /// Judges steps together with other ranks from now on, or alone again.
+    pub(crate) fn share(&self, on: bool) -> Result<(), Failure> {
+        let mut course = self.course();
+        if !on {
+            return Ok(course.session.part()?);
         }
-        let finished = course.session.end_step()?;
+        let finished = course.session.share()?;
         self.note(&mut course, &finished)
     }
 

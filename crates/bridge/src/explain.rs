@@ -1,6 +1,6 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Strategy, Treatment};
+use adaptive::{Decision, Planner, Strategy, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -14,6 +14,7 @@ const DECISIONS_MAX: usize = 200;
 pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let course = context.course();
     let machine = &context.settings.machine;
+    let link = course.session.policy().planner().link().unwrap_or(machine.link);
     let stage = format!("{:?}", course.session.stage());
     let totals = &course.totals;
     let generated = course.session.policy().planner().latest();
@@ -49,9 +50,9 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             Prefer::Memory => "memory",
         },
         "link": {
-            "out_bytes_per_s": machine.link.out_bytes_per_us * 1e6,
-            "in_bytes_per_s": machine.link.in_bytes_per_us * 1e6,
-            "both_bytes_per_s": machine.link.both_bytes_per_us * 1e6,
+            "out_bytes_per_s": link.out_bytes_per_us * 1e6,
+            "in_bytes_per_s": link.in_bytes_per_us * 1e6,
+            "both_bytes_per_s": link.both_bytes_per_us * 1e6,
         },
         "steps": totals.steps,
         "last_step_us": totals.last_step_us,

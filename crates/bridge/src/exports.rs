@@ -6,6 +6,7 @@ mod ops;
 mod pluggable;
 mod replaying;
 mod results;
+mod sharing;
 mod sleeping;
 mod visiting;
 
@@ -15,5 +16,6 @@ pub use ops::*;
 pub use pluggable::*;
 pub use replaying::*;
 pub use results::*;
+pub use sharing::*;
 pub use sleeping::*;
 pub use visiting::*;

@@ -1,8 +1,8 @@
 //! The planner of the loop: activations first, and all that can move where they are not enough.
 
 use adaptive::{
-    Feedback, GenerateConfig, Generated, JointConfig, JointPlanner, Machine, Movable, Planner,
-    Proposal, Trace,
+    Feedback, GenerateConfig, Generated, JointConfig, JointPlanner, Link, Machine, Movable,
+    Planner, Proposal, Trace,
 };
 
 /// What a user prefers.
@@ -63,5 +63,15 @@ impl Planner for PreferringPlanner {
             }
         }
         None
+    }
+
+    fn link(&self) -> Option<Link> {
+        self.planners[0].link()
+    }
+
+    fn set_link(&mut self, link: Link) {
+        for planner in &mut self.planners {
+            planner.set_link(link);
+        }
     }
 }

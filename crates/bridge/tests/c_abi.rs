@@ -15,6 +15,7 @@ mod c_abi {
     mod pressure;
     mod programs;
     mod rig;
+    mod sharing;
     mod sleeping;
     mod sources;
     mod threads;

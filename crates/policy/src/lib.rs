@@ -71,6 +71,7 @@ mod file;
 mod filter;
 mod generate;
 mod machine;
+mod ranks;
 mod search;
 mod session;
 mod simulate;
@@ -92,6 +93,7 @@ pub use generate::{
     Replayable, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use machine::{Link, Machine};
+pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};

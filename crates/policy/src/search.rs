@@ -2,6 +2,8 @@
 
 use swap_core::{Plan, Signature, StepReport, Trace};
 
+use crate::machine::Link;
+
 /// Makes plans. The loop calls it, the layer above implements it.
 pub trait Planner {
     /// A plan for the recorded step, given what earlier tries showed.
@@ -9,6 +11,14 @@ pub trait Planner {
     /// `None` means that there is nothing to offer: the step fits as it is, or no plan that the
     /// feedback allows exists.
     fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal>;
+
+    /// The link that it plans for, if it knows one.
+    fn link(&self) -> Option<Link> {
+        None
+    }
+
+    /// Plans for this link from now on: the slowest among ranks that choose alike.
+    fn set_link(&mut self, _link: Link) {}
 }
 
 /// A plan and what its planner expects of it.

@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
 
-use crate::search::Planner;
+use crate::ranks::Figures;
+use crate::search::{Planner, fingerprint};
 use crate::stage::{Directive, Loop, LoopConfig, Stage};
+
+mod ranks;
 
 /// Recorded steps kept, to choose victims by next use.
 const TRACES_KEPT: usize = 16;
@@ -24,6 +27,29 @@ pub struct Session<P> {
     /// The last recorded step of each kind, and when it was recorded.
     traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
     current: Directive,
+    /// Set while this rank judges steps together with others.
+    shared: Option<Shared>,
+}
+
+/// What a rank that judges steps together with others has still to judge.
+#[derive(Debug, Default)]
+struct Shared {
+    /// One for each step that ended since the ranks began to share, oldest first, so that all
+    /// ranks tell of the same step.
+    waiting: VecDeque<Waiting>,
+    /// What all told of the oldest, while its times are being agreed on.
+    worst: Option<Figures>,
+    /// The last step was not told op by op.
+    asleep: bool,
+}
+
+/// A step that has to be judged.
+#[derive(Debug)]
+enum Waiting {
+    /// Nobody told of its ops.
+    Asleep,
+    /// The number of the directive that it ran under, and its report.
+    Finished(u64, Box<StepReport>),
 }
 
 /// A finished step and the stage that it ran in.
@@ -51,6 +77,7 @@ impl<P: Planner> Session<P> {
             directives: 0,
             traces: BTreeMap::new(),
             current,
+            shared: None,
         })
     }
 
@@ -74,6 +101,11 @@ impl<P: Planner> Session<P> {
         self.current.plan.as_ref()
     }
 
+    /// A number that tells the plan of the running step from others; 0 without one.
+    pub fn plan_number(&self) -> u64 {
+        self.plan().map_or(0, |plan| fingerprint(plan))
+    }
+
     /// The last recorded step of a kind.
     pub fn trace(&self, signature: Signature) -> Option<&Arc<Trace>> {
         self.traces.get(&signature).map(|(_, trace)| trace)
@@ -95,6 +127,9 @@ impl<P: Planner> Session<P> {
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
         self.owed.push_back((self.current.stage, self.directives));
+        if let Some(shared) = &mut self.shared {
+            shared.asleep = false;
+        }
         let reports = self.engine.end_step()?;
         self.observe(reports)
     }
@@ -115,17 +150,35 @@ impl<P: Planner> Session<P> {
             if let Some(trace) = &report.trace {
                 self.keep_trace(report.step, trace);
             }
-            // A report can come late. One of a step that began before the orders changed would
-            // be taken for a step under the new ones.
-            if directive == self.directives {
-                let next = self.policy.observe(&report);
-                if next != self.current {
-                    self.follow(next)?;
+            match &mut self.shared {
+                Some(shared) => {
+                    let report = Box::new(report.clone());
+                    shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
+                None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, report });
         }
         Ok(finished)
+    }
+
+    /// Judges a step that ran under the directive of this number.
+    fn judge(
+        &mut self,
+        directive: u64,
+        report: &StepReport,
+        worst: Option<Figures>,
+    ) -> Result<(), Error> {
+        // A report can come late. One of a step that began before the orders changed would be
+        // taken for a step under the new ones.
+        if directive != self.directives {
+            return Ok(());
+        }
+        let next = match worst {
+            Some(worst) => self.policy.observe_together(report, &worst),
+            None => self.policy.observe(report),
+        };
+        if next == self.current { Ok(()) } else { self.follow(next) }
     }
 
     fn keep_trace(&mut self, step: u64, trace: &Trace) {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use swap_core::{Plan, Signature, StepReport};
 
+use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
 mod track;
@@ -130,6 +131,8 @@ pub(crate) struct Seen {
     /// The step before was of the same kind under the same plan, so every block began where the
     /// plan leaves it.
     settled: bool,
+    /// What all ranks together made of it, if there are several.
+    worst: Option<Figures>,
 }
 
 impl<P: Planner> Loop<P> {
@@ -201,14 +204,63 @@ impl<P: Planner> Loop<P> {
         self.forget_the_least_recent();
     }
 
+    /// The planner.
+    pub fn planner_mut(&mut self) -> &mut P {
+        &mut self.planner
+    }
+
     /// Takes in a finished step and says how to run the next one.
     pub fn observe(&mut self, report: &StepReport) -> Directive {
+        self.take_in(report, None)
+    }
+
+    /// As [`observe`](Loop::observe), where several ranks train together: `worst` is what they
+    /// all told of this step.
+    pub fn observe_together(&mut self, report: &StepReport, worst: &Figures) -> Directive {
+        self.take_in(report, Some(*worst))
+    }
+
+    /// What this rank tells the others of a step that it has not observed yet.
+    pub fn figures(&self, report: &StepReport) -> Figures {
+        let (signature, seen) = self.look(report);
+        self.place(signature)
+            .with_measured(&Measured::of(report))
+            .with_kind(report)
+            .with_flag(Figure::Surprised, seen.surprise)
+            .with_flag(Figure::Unsettled, !seen.settled || seen.similar)
+    }
+
+    /// What this rank tells of a step that it will not observe, since it began under other orders.
+    pub fn void_figures(&self) -> Figures {
+        let place = self.expected.map_or(Figures::none(), |kind| self.place(kind));
+        place.with_flag(Figure::Void, true).with_flag(Figure::Unsettled, true)
+    }
+
+    fn place(&self, kind: Signature) -> Figures {
+        let track = self.tracks.get(&kind);
+        let stage = track.map_or(Stage::WarmUp, Track::stage_of_judging);
+        Figures::none()
+            .with_flag(Figure::Warming, stage == Stage::WarmUp)
+            .with_flag(Figure::Advanced, stage != Stage::WarmUp)
+            .with_flag(Figure::Searching, stage == Stage::SearchPolicy)
+            .with_flag(Figure::Seeking, track.is_some_and(Track::is_seeking))
+    }
+
+    /// The kind that a step counts as, and what is to be known of it.
+    fn look(&self, report: &StepReport) -> (Signature, Seen) {
         let signature = self.kind_of(report);
         let surprise = self.expected.is_some_and(|expected| expected != signature);
-        let ran = (signature, self.running.print);
         let intact = !surprise && report.drifted_at.is_none();
-        let settled = intact && self.previous == Some(ran);
-        let seen = Seen { surprise, similar: signature != report.signature, settled };
+        let settled = intact && self.previous == Some((signature, self.running.print));
+        let similar = signature != report.signature;
+        (signature, Seen { surprise, similar, settled, worst: None })
+    }
+
+    fn take_in(&mut self, report: &StepReport, worst: Option<Figures>) -> Directive {
+        let (signature, seen) = self.look(report);
+        let seen = Seen { worst, ..seen };
+        let intact = !seen.surprise && report.drifted_at.is_none();
+        let ran = (signature, self.running.print);
 
         self.steps += 1;
         if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
@@ -261,5 +313,34 @@ impl<P: Planner> Loop<P> {
 impl Choice {
     pub(crate) fn of(plan: Arc<Plan>) -> Choice {
         Choice { print: crate::search::fingerprint(&plan), plan: Some(plan) }
+    }
+}
+
+impl Seen {
+    /// Whether the others' figures count for a kind of step in `stage`, if there are others.
+    fn is_common(&self, stage: Stage) -> bool {
+        self.worst.is_none_or(|worst| worst.count_in(stage))
+    }
+
+    /// What the step is judged by in `stage`.
+    fn judged(&self, report: &StepReport, stage: Stage) -> Measured {
+        let own = Measured::of(report);
+        self.worst.map_or(own, |worst| worst.judged(own, stage))
+    }
+
+    /// Whether blocks began where the plans leave them, on all ranks that count.
+    fn is_settled(&self, stage: Stage) -> bool {
+        let others = self.worst.filter(|worst| worst.count_in(stage));
+        self.settled && others.is_none_or(|worst| !worst.is(Figure::Unsettled))
+    }
+
+    /// Whether another rank began it under orders from before.
+    fn is_void(&self) -> bool {
+        self.worst.is_some_and(|worst| worst.is(Figure::Void))
+    }
+
+    /// Whether some rank ran a plan to see how it does.
+    fn is_sought(&self) -> bool {
+        self.worst.is_some_and(|worst| worst.is(Figure::Seeking))
     }
 }

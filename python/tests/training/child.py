@@ -52,7 +52,11 @@ def train(run):
 
     if run.get("opens", True):
         smartswap.enable(
-            memory=run["cap_bytes"], host_memory="1GiB", device="host", config=PATIENT
+            memory=run["cap_bytes"],
+            host_memory="1GiB",
+            device="host",
+            config=PATIENT,
+            **run.get("settings", {}),
         )
     result = drive(run, lambda: smartswap.stats() if smartswap.is_enabled() else None)
     result["course"] = [stats for stats in result["course"] if stats is not None]

@@ -1,9 +1,115 @@
-"""Several processes train one model, each under a cap of its own."""
+"""Several processes train, each under a cap of its own, and choose their plans alike."""
+
+ALONE = "chooses its plans alone from here on"
+
+
+def plans(run):
+    """The plan after each step."""
+    return [stats["plan"] for stats in run.result["course"]]
+
+
+def agreeing(run):
+    """How many ranks chose alike after each step."""
+    return [stats["agreeing_ranks"] for stats in run.result["course"]]
+
+
+def assert_alike(one, two):
+    """Both ranks ran the same plan in every step, and plans there were."""
+    assert agreeing(one) == agreeing(two) == [2] * len(agreeing(one))
+    assert plans(one) == plans(two)
+    assert any(plans(one))
+
+
+def first(run, stage):
+    """The first step after which the rank was in this stage."""
+    return [stats["stage"] for stats in run.result["course"]].index(stage)
+
+
+def assert_together(one, two):
+    """Both ranks began to search in the same step, and settled in the same."""
+    assert agreeing(one) == agreeing(two) == [2] * len(agreeing(one))
+    assert first(one, "SearchPolicy") == first(two, "SearchPolicy")
+    # One may go back to an earlier plan, whose blocks need a step to find their places.
+    assert abs(first(one, "Stable") - first(two, "Stable")) <= 1
+
+
+def assert_went_on_alone(run, reason):
+    """The rank was with the other first, said once that it goes on alone, and why."""
+    assert agreeing(run)[0] == 2
+    assert agreeing(run)[-1] == 1
+    assert run.log.count(ALONE) == 1, run.log
+    assert reason in run.log
 
 
 def test_ddp(compare):
-    compare("replicated", 8, ranks=2)
+    assert_together(*compare("replicated", 8, ranks=2))
 
 
 def test_fsdp2(compare):
-    compare("sharded", 8, ranks=2)
+    # A thread of gloo frees memory when it likes, so the ranks' steps are not quite the same.
+    assert_together(*compare("sharded", 8, ranks=2))
+
+
+def test_ranks_that_are_slow_under_different_plans_choose_the_same(compare):
+    one, two = compare("hindered", 12, ranks=2)
+    assert_alike(one, two)
+    assert len(set(plans(one))) > 2, "there was something to choose"
+    assert ALONE not in one.log + two.log
+
+
+def test_ranks_with_different_models_begin_and_settle_together(compare):
+    one, two = compare("different", 12, ranks=2)
+    assert set(plans(one)) & set(plans(two)) == {0}, "the models are the same"
+    assert_together(one, two)
+
+
+def test_a_rank_that_fits_keeps_no_other_from_settling(compare):
+    one, two = compare("one_fits", 12, ranks=2, idle=[0])
+    assert agreeing(one) == agreeing(two) == [2] * len(agreeing(one))
+    assert not any(plans(one))
+    # Alone it would know at once that there is nothing to search for.
+    assert first(one, "SearchPolicy") == first(two, "SearchPolicy")
+    assert one.result["stats"]["stage"] == "Stable"
+
+
+def test_a_rank_with_fewer_steps_leaves(compare):
+    one, two = compare("leaves", 12, ranks=2, settles=False)
+    assert len(agreeing(two)) == 7
+    assert plans(one)[:6] == plans(two)[:6]
+    assert_went_on_alone(one, "another rank left")
+    assert ALONE not in two.log
+
+
+def test_a_rank_that_fails_leaves(compare):
+    one, _ = compare("raises", 12, ranks=2, settles=False, fails=[1])
+    assert_went_on_alone(one, "another rank left")
+
+
+def test_a_rank_that_stays_behind_is_waited_for_once(compare):
+    one, two = compare("stays_behind", 12, ranks=2, settles=False, settings={"rank_wait": 2})
+    assert_went_on_alone(one, "it waited 2 s for the other ranks")
+    assert_went_on_alone(two, "another rank left")
+
+
+def test_a_rank_that_opens_its_engine_late_is_not_waited_for_long(compare):
+    runs = compare(
+        "opens_late",
+        12,
+        ranks=2,
+        # Most of the second rank lives outside its engine.
+        idle=[1],
+        settles=False,
+        opens=False,
+        arguments={"memory": 12 << 20},
+        plain_arguments={},
+    )
+    for run in runs:
+        assert set(agreeing(run)) == {1}
+        assert run.log.count(ALONE) == 1, run.log
+
+
+def test_ranks_may_choose_alone(compare):
+    runs = compare("hindered", 12, ranks=2, settings={"rank_wait": 0})
+    for run in runs:
+        assert set(agreeing(run)) == {1}
+        assert ALONE not in run.log

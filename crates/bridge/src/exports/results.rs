@@ -41,6 +41,7 @@ pub struct SmartswapStats {
     host_waits: u64,
     stall_us: f64,
     last_step_us: f64,
+    plan: u64,
 }
 
 impl From<Peak> for SmartswapBytes {
@@ -92,6 +93,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         host_waits: totals.host_waits,
         stall_us: totals.stall_us,
         last_step_us: totals.last_step_us,
+        plan: course.session.plan_number(),
     })
 }
 

@@ -3,15 +3,16 @@
 use std::ptr;
 
 use super::rig::{
-    ASIDE, OK, READ, STEP, Stats, Turn, USAGE, assert_fails, base_alloc, begin_named, explain,
-    find, find_nothing, free_no_text, get_stats, last_error, save_report, save_trace,
-    smartswap_abi_version, smartswap_allocate, smartswap_allocate_swapped, smartswap_awake,
-    smartswap_bring_home, smartswap_close, smartswap_compute_stream, smartswap_delete,
-    smartswap_depth, smartswap_end, smartswap_free, smartswap_free_swapped, smartswap_hold,
-    smartswap_is_open, smartswap_is_swapped, smartswap_malloc, smartswap_may_sleep,
-    smartswap_memory_fraction, smartswap_record_stream, smartswap_reset, smartswap_reset_peaks,
-    smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch,
-    smartswap_trim, smartswap_use_on, smartswap_wake,
+    ASIDE, FIGURES, OK, READ, STEP, Stats, Turn, USAGE, agree, agree_times, assert_fails,
+    base_alloc, begin_named, explain, figures, find, find_nothing, free_no_text, get_stats,
+    last_error, save_report, save_trace, smartswap_abi_version, smartswap_allocate,
+    smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home, smartswap_close,
+    smartswap_compute_stream, smartswap_delete, smartswap_depth, smartswap_end, smartswap_free,
+    smartswap_free_swapped, smartswap_hold, smartswap_is_open, smartswap_is_swapped,
+    smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
+    smartswap_reset, smartswap_reset_peaks, smartswap_share, smartswap_should_wake,
+    smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch, smartswap_trim,
+    smartswap_use_on, smartswap_wake, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -35,6 +36,11 @@ fn every_function_says_that_no_engine_is_open() {
         smartswap_touch(foreign, READ),
         smartswap_end(),
         smartswap_step(),
+        smartswap_share(1),
+        figures(&mut [0.0; FIGURES as usize]),
+        agree(Some(&[0.0; FIGURES as usize])).expect_err("nothing is agreed on"),
+        times(&mut [0.0; 2]),
+        agree_times(&[0.0; 2]).expect_err("nothing is agreed on"),
         smartswap_sleep(),
         smartswap_wake(),
         smartswap_awake(),
@@ -65,7 +71,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
     assert_eq!(explain(), None);
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
-    assert_eq!(smartswap_abi_version(), 1);
+    assert_eq!(smartswap_abi_version(), 2);
     assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
     free_no_text();
     smartswap_delete(foreign, 64, 0, ptr::null_mut());

@@ -3,7 +3,9 @@
 use std::mem::offset_of;
 
 use super::programs::{compile, run};
-use super::rig::{Counter, Settings, Stats, default_settings};
+use super::rig::{
+    AT_ONCE, Counter, FIGURES, LATER, NEXT_STEP, Settings, Stats, TIMES, default_settings,
+};
 
 macro_rules! fields {
     ($type:ty, $name:literal: $($field:ident)*) => {
@@ -23,7 +25,7 @@ fn ours() -> Vec<String> {
     lines.extend(fields!(Stats, "smartswap_stats":
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops misses rescues
-        host_waits stall_us last_step_us));
+        host_waits stall_us last_step_us plan));
     for (name, value) in [
         ("SMARTSWAP_OK", 0),
         ("SMARTSWAP_OUT_OF_MEMORY", 1),
@@ -38,13 +40,19 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_OUTPUT", 4),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
-        ("SMARTSWAP_ABI_VERSION", 1),
+        ("SMARTSWAP_ABI_VERSION", 2),
+        ("SMARTSWAP_FIGURES", FIGURES as i32),
+        ("SMARTSWAP_LATER", LATER),
+        ("SMARTSWAP_NEXT_STEP", NEXT_STEP),
+        ("SMARTSWAP_AT_ONCE", AT_ONCE),
+        ("SMARTSWAP_TIMES", TIMES),
     ] {
         lines.push(format!("{name} {value}"));
     }
     // Enums are passed as what C makes of them.
     lines.push("smartswap_part 4".to_owned());
     lines.push("smartswap_access 4".to_owned());
+    lines.push("smartswap_round 4".to_owned());
     lines
 }
 

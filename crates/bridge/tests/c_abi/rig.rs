@@ -18,6 +18,12 @@ pub(crate) const OUTPUT: c_int = 4;
 pub(crate) const STEP: c_int = 0;
 pub(crate) const ASIDE: c_int = 1;
 
+pub(crate) const FIGURES: u32 = 20;
+pub(crate) const LATER: c_int = 0;
+pub(crate) const NEXT_STEP: c_int = 1;
+pub(crate) const AT_ONCE: c_int = 2;
+pub(crate) const TIMES: c_int = 3;
+
 pub(crate) const MIB: u64 = 1 << 20;
 /// Blocks of the tests.
 pub(crate) const BLOCK: u64 = MIB;
@@ -69,6 +75,7 @@ pub(crate) struct Stats {
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
+    pub(crate) plan: u64,
 }
 
 /// `smartswap_visitor`.
@@ -110,6 +117,16 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_should_wake(size_bytes: u64) -> c_int;
     pub(crate) safe fn smartswap_wake() -> c_int;
     pub(crate) safe fn smartswap_awake() -> c_int;
+    pub(crate) safe fn smartswap_share(on: c_int) -> c_int;
+    fn smartswap_get_figures(figures: *mut f64, n_figures: u32) -> c_int;
+    fn smartswap_agree(
+        worst: *const f64,
+        n_figures: u32,
+        round: *mut c_int,
+        n_times: *mut u32,
+    ) -> c_int;
+    fn smartswap_get_times(times: *mut f64, n_times: u32) -> c_int;
+    fn smartswap_agree_times(times: *const f64, n_times: u32, round: *mut c_int) -> c_int;
     fn smartswap_get_stats(stats: *mut Stats) -> c_int;
     pub(crate) safe fn smartswap_reset_peaks() -> c_int;
     safe fn smartswap_explain() -> *mut c_char;
@@ -190,6 +207,39 @@ pub(crate) fn stats() -> Stats {
     let mut stats = Stats { struct_size: size_of::<Stats>() as u32, ..Stats::default() };
     assert_eq!(get_stats(Some(&mut stats)), OK, "{}", last_error());
     stats
+}
+
+pub(crate) fn figures(numbers: &mut [f64]) -> c_int {
+    // SAFETY: there is memory for as many.
+    unsafe { smartswap_get_figures(numbers.as_mut_ptr(), numbers.len() as u32) }
+}
+
+/// The next round and the number of times, or the code.
+pub(crate) fn agree(worst: Option<&[f64]>) -> Result<(c_int, u32), c_int> {
+    let (mut round, mut n_times) = (-1, u32::MAX);
+    let count = worst.map_or(FIGURES, |worst| worst.len() as u32);
+    let worst = worst.map_or(std::ptr::null(), <[f64]>::as_ptr);
+    // SAFETY: null or as many numbers, and memory for both results.
+    match unsafe { smartswap_agree(worst, count, &raw mut round, &raw mut n_times) } {
+        OK => Ok((round, n_times)),
+        code => Err(code),
+    }
+}
+
+pub(crate) fn times(numbers: &mut [f64]) -> c_int {
+    // SAFETY: there is memory for as many.
+    unsafe { smartswap_get_times(numbers.as_mut_ptr(), numbers.len() as u32) }
+}
+
+/// The next round, or the code.
+pub(crate) fn agree_times(numbers: &[f64]) -> Result<c_int, c_int> {
+    let mut round = -1;
+    let count = numbers.len() as u32;
+    // SAFETY: as many numbers, and memory for the result.
+    match unsafe { smartswap_agree_times(numbers.as_ptr(), count, &raw mut round) } {
+        OK => Ok(round),
+        code => Err(code),
+    }
 }
 
 pub(crate) fn explain() -> Option<String> {

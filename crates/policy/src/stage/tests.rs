@@ -8,6 +8,7 @@ use swap_core::{OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
 use super::*;
 use crate::search::{Prediction, Proposal};
 
+mod ranks;
 mod settings;
 
 /// Offers plans `1, 2, 3, ...`, told apart by their op count, up to a last one.

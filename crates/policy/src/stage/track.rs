@@ -51,6 +51,17 @@ enum State {
     },
 }
 
+impl State {
+    /// Where the kind stands, apart from moving in.
+    fn stage(&self) -> Stage {
+        match self {
+            State::WarmUp { .. } => Stage::WarmUp,
+            State::Search(_) => Stage::SearchPolicy,
+            State::Stable { .. } => Stage::Stable,
+        }
+    }
+}
+
 /// A judged step: what it ran under, and what was expected and what came of it.
 #[derive(Clone, Debug)]
 struct Outcome {
@@ -69,6 +80,8 @@ struct Try {
     number: u32,
     /// Steps that ran under it.
     runs: u32,
+    /// There was no new plan to try: it is the best so far, kept while other ranks still search.
+    holds: bool,
 }
 
 impl Track {
@@ -95,10 +108,19 @@ impl Track {
 
     pub(crate) fn stage(&self) -> Stage {
         match self.state {
-            State::WarmUp { .. } => Stage::WarmUp,
-            State::Search(_) | State::Stable { moving_in: true, .. } => Stage::SearchPolicy,
-            State::Stable { .. } => Stage::Stable,
+            State::Stable { moving_in: true, .. } => Stage::SearchPolicy,
+            ref state => state.stage(),
         }
+    }
+
+    /// The stage whose rules judge the next step: Stable while blocks move in, too.
+    pub(crate) fn stage_of_judging(&self) -> Stage {
+        self.state.stage()
+    }
+
+    /// Whether a plan is being tried to see how it does.
+    pub(crate) fn is_seeking(&self) -> bool {
+        matches!(&self.state, State::Search(search) if !search.holds)
     }
 
     /// What the next step of this kind runs under.
@@ -147,29 +169,35 @@ impl Track {
         step: u64,
     ) {
         self.seen_at = step;
-        let drifted = report.drifted_at.is_some();
+        let judged = seen.judged(report, self.state.stage());
         match &mut self.state {
             State::WarmUp { .. } => self.warm_up(config, planner, report, seen),
             // It ran under a plan for other steps, which says nothing about this kind.
             State::Search(_) | State::Stable { .. } if seen.surprise => {}
+            // No rank had anything new to try.
+            State::Search(search) if search.holds && !seen.is_sought() => self.settle(),
+            State::Search(_) if seen.is_void() => {}
             State::Search(search) => {
                 search.runs += 1;
-                let telling = !seen.similar && (seen.settled || drifted);
+                let is_whole = seen.is_settled(Stage::SearchPolicy) || judged.drifted;
+                let telling = !seen.similar && is_whole && seen.is_common(Stage::SearchPolicy);
                 if telling || search.runs >= RUNS_BEFORE_JUDGED {
-                    self.judge(config, planner, report);
+                    self.judge(config, planner, report, seen);
                 }
             }
             // To be taken for the same although it is not: no sign that anything has changed.
             State::Stable { .. } if seen.similar => {}
-            State::Stable { .. } if drifted => {
+            State::Stable { .. } if judged.drifted => {
                 // The plan no longer fits the step although the fingerprint does.
                 if self.may_search_again(config) {
                     self.best = None;
                     self.state = State::WarmUp { matched: 0, clean: true };
                 }
             }
-            State::Stable { moving_in, .. } if !seen.settled => *moving_in = false,
-            State::Stable { .. } => self.watch(config, Measured::of(report)),
+            State::Stable { moving_in, .. } if !seen.is_settled(Stage::Stable) => {
+                *moving_in = false;
+            }
+            State::Stable { .. } => self.watch(config, judged),
         }
     }
 
@@ -183,7 +211,7 @@ impl Track {
         let State::WarmUp { matched, clean } = &mut self.state else {
             unreachable!("called in WarmUp only");
         };
-        let measured = Measured::of(report);
+        let measured = seen.judged(report, Stage::WarmUp);
         let trace = report.trace.as_ref().filter(|_| !measured.drifted);
         if seen.surprise || trace.is_none() {
             (*matched, *clean) = (0, true);
@@ -204,56 +232,75 @@ impl Track {
         if fits {
             self.settle();
         } else {
-            self.try_next(config, planner, trace, 1);
+            self.try_next(config, planner, trace, 1, seen.worst.is_some());
         }
     }
 
     /// Judges the plan being tried by the step that just ran under it.
-    fn judge(&mut self, config: &LoopConfig, planner: &mut impl Planner, report: &StepReport) {
+    fn judge(
+        &mut self,
+        config: &LoopConfig,
+        planner: &mut impl Planner,
+        report: &StepReport,
+        seen: Seen,
+    ) {
         let State::Search(search) = &self.state else {
             unreachable!("called in SearchPolicy only");
         };
-        let number = search.number;
-        let measured = Measured::of(report);
-        let (margin, limit_bytes) = (config.margin, config.limit_bytes);
-        self.feedback = self.feedback.after(search.predicted, measured, margin, limit_bytes);
-        let (choice, predicted) = (search.choice.clone(), search.predicted);
-        if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
-            // A false alarm.
-            return self.settle();
-        }
-        // An old figure that no longer holds must not outdo the tries to come.
-        if number == 0 || self.best.as_ref().is_none_or(|b| measured.is_better_than(&b.measured)) {
-            self.best = Some(Outcome { choice, predicted, measured });
+        let (number, holds) = (search.number, search.holds);
+        let measured = seen.judged(report, Stage::SearchPolicy);
+        if !holds {
+            let (choice, predicted) = (search.choice.clone(), search.predicted);
+            let (margin, limit_bytes) = (config.margin, config.limit_bytes);
+            self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
+            if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
+                // A false alarm.
+                return self.settle();
+            }
+            // An old figure that no longer holds must not outdo the tries to come.
+            let best = self.best.as_ref();
+            if number == 0 || best.is_none_or(|best| measured.is_better_than(&best.measured)) {
+                self.best = Some(Outcome { choice, predicted, measured });
+            }
         }
         let nothing_to_gain = measured.is_clean() && measured.hardly_stalls();
         match &report.trace {
-            Some(trace) if !nothing_to_gain && number < config.search_steps => {
-                self.try_next(config, planner, trace, number + 1);
+            Some(_) if nothing_to_gain || number >= config.search_steps => self.settle(),
+            Some(_) if holds => self.hold(number + 1),
+            Some(trace) => {
+                self.try_next(config, planner, trace, number + 1, seen.worst.is_some());
             }
-            _ => self.settle(),
+            None => self.settle(),
         }
     }
 
-    /// Asks for a plan; without a new one the search is over.
+    /// Asks for a plan. Without a new one the search is over, unless other ranks go on.
     fn try_next(
         &mut self,
         config: &LoopConfig,
         planner: &mut impl Planner,
         trace: &Trace,
         number: u32,
+        has_others: bool,
     ) {
         if number > config.search_steps {
             return self.settle();
         }
-        let Some(proposal) = planner.plan(trace, &self.feedback) else {
-            return self.settle();
-        };
-        let choice = Choice::of(Arc::new(proposal.plan));
-        if self.tried.contains(&choice.print) {
-            return self.settle();
+        if let Some(proposal) = planner.plan(trace, &self.feedback) {
+            let choice = Choice::of(Arc::new(proposal.plan));
+            if !self.tried.contains(&choice.print) {
+                return self.start_try(choice, proposal.predicted, number);
+            }
         }
-        self.start_try(choice, proposal.predicted, number);
+        if has_others { self.hold(number) } else { self.settle() }
+    }
+
+    /// Keeps the best so far while other ranks try what they have, so that what they measure is
+    /// what all settle on.
+    fn hold(&mut self, number: u32) {
+        let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
+        let choice = self.best_choice();
+        self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: true });
     }
 
     fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32) {
@@ -263,7 +310,7 @@ impl Track {
                 self.tried.remove(0);
             }
         }
-        self.state = State::Search(Try { choice, predicted, number, runs: 0 });
+        self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: false });
     }
 
     /// Watches a settled Stable step for signs that the plan no longer serves.

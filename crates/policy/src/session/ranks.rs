@@ -1,0 +1,176 @@
+//! Judging steps together with other ranks: each step waits until all have told their figures.
+
+use swap_core::{Error, StepReport};
+
+use super::{FinishedStep, Session, Shared, Waiting};
+use crate::ranks::{Figure, Figures, Round};
+use crate::search::Planner;
+use crate::stage::Stage;
+
+impl<P: Planner> Session<P> {
+    /// From now on steps are judged by what [`agree`](Session::agree) brings, beginning with the
+    /// one that runs. Waits for the device and returns the steps that are still owed: they are
+    /// judged by this rank alone. All ranks begin in the same step.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn share(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        let finished = self.drain()?;
+        self.shared.get_or_insert_default();
+        Ok(finished)
+    }
+
+    /// From now on this rank judges its steps alone, those too that still wait for the others.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn part(&mut self) -> Result<(), Error> {
+        let Some(shared) = self.shared.take() else { return Ok(()) };
+        for waiting in shared.waiting {
+            if let Waiting::Finished(directive, report) = waiting {
+                self.judge(directive, &report, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A step ended of which nobody told. Returns the steps that were still owed.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn end_step_asleep(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        if self.shared.is_none() {
+            return Ok(Vec::new());
+        }
+        // They come before it.
+        let finished = if self.owed.is_empty() { Vec::new() } else { self.drain()? };
+        if let Some(shared) = &mut self.shared {
+            shared.waiting.push_back(Waiting::Asleep);
+            shared.asleep = true;
+        }
+        Ok(finished)
+    }
+
+    /// What this rank tells the others of the oldest step that they have not agreed on.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it judges its steps alone.
+    pub fn figures(&self) -> Result<Figures, Error> {
+        let shared = self.shared()?;
+        let figures = match shared.waiting.front() {
+            None => Figures::none().with_flag(Figure::Lacks, true),
+            Some(Waiting::Asleep) => asleep(),
+            Some(Waiting::Finished(..)) if shared.asleep => asleep(),
+            Some(Waiting::Finished(directive, _)) if *directive != self.directives => {
+                self.policy.void_figures()
+            }
+            Some(Waiting::Finished(_, report)) => self.policy.figures(report),
+        };
+        let hurries = !shared.asleep && self.policy.stage() != Stage::Stable;
+        Ok(figures
+            .with_flag(Figure::IsLast, shared.waiting.len() <= 1)
+            .with_flag(Figure::Hurries, hurries)
+            .with_link(self.policy.planner().link()))
+    }
+
+    /// Takes in what all ranks told in a round: the largest of each number. Call it between steps,
+    /// on all ranks at the same place. Says what comes next.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if this rank judges its steps alone, or inside a step; else if the driver
+    /// fails.
+    pub fn agree(&mut self, worst: &Figures) -> Result<Round, Error> {
+        let shared = self.shared()?;
+        let next = worst.round();
+        if worst.is(Figure::Lacks) {
+            return Ok(next);
+        }
+        let n_times = match shared.waiting.front() {
+            Some(Waiting::Finished(_, report)) if worst.are_of_one_kind() => n_times(report),
+            Some(_) => 0,
+            None => return Err(Error::Usage("the ranks agreed on a step that is not there")),
+        };
+        if let Some(link) = worst.link() {
+            self.policy.planner_mut().set_link(link);
+        }
+        if n_times == 0 {
+            self.judge_oldest(*worst)?;
+            return Ok(next);
+        }
+        self.shared_mut()?.worst = Some(*worst);
+        Ok(Round::Times(n_times))
+    }
+
+    /// The times of the step that the ranks agree on, in microseconds: those of its ops, and its
+    /// own.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if [`agree`](Session::agree) did not ask for them.
+    pub fn times(&self) -> Result<Vec<f64>, Error> {
+        let shared = self.shared()?;
+        let front = shared.waiting.front().filter(|_| shared.worst.is_some());
+        let Some(Waiting::Finished(_, report)) = front else { return Err(not_asked()) };
+        let Some(trace) = &report.trace else { return Err(not_asked()) };
+        let ops = trace.ops.iter().map(|op| op.device_us);
+        Ok(ops.chain([trace.step_us]).collect())
+    }
+
+    /// Takes in the largest of each time, so that ranks with the same step plan for the same one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if there are not as many as [`agree`](Session::agree) asked for; else as
+    /// there.
+    pub fn agree_times(&mut self, times: &[f64]) -> Result<Round, Error> {
+        let shared = self.shared_mut()?;
+        let Some(worst) = shared.worst else { return Err(not_asked()) };
+        if let Some(Waiting::Finished(_, report)) = shared.waiting.front_mut() {
+            if times.len() != n_times(report) {
+                return Err(Error::Usage("there are not as many times as ops and their step"));
+            }
+            if let (Some(trace), Some((step_us, ops))) = (&mut report.trace, times.split_last()) {
+                trace.step_us = *step_us;
+                for (op, device_us) in trace.ops.iter_mut().zip(ops) {
+                    op.device_us = *device_us;
+                }
+            }
+        }
+        shared.worst = None;
+        self.judge_oldest(worst)?;
+        Ok(worst.round())
+    }
+
+    fn judge_oldest(&mut self, worst: Figures) -> Result<(), Error> {
+        let shared = self.shared_mut()?;
+        let asleep = shared.asleep;
+        match shared.waiting.pop_front() {
+            // Who sleeps has nothing to choose.
+            Some(Waiting::Finished(directive, report)) if !asleep => {
+                self.judge(directive, &report, Some(worst))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shared(&self) -> Result<&Shared, Error> {
+        self.shared.as_ref().ok_or(ALONE)
+    }
+
+    fn shared_mut(&mut self) -> Result<&mut Shared, Error> {
+        self.shared.as_mut().ok_or(ALONE)
+    }
+}
+
+const ALONE: Error = Error::Usage("this rank judges its steps alone: share them first");
+
+fn not_asked() -> Error {
+    Error::Usage("nobody asked for the times of a step")
+}
+
+fn asleep() -> Figures {
+    Figures::none().with_flag(Figure::Advanced, true)
+}
+
+/// How many times there are to agree on; 0 if the step was not recorded.
+fn n_times(report: &StepReport) -> usize {
+    report.trace.as_ref().map_or(0, |trace| trace.ops.len() + 1)
+}

@@ -35,7 +35,8 @@ void delete_memory(void* memory) {
   }
 }
 
-constexpr char kGraphs[] = "CUDA graphs and memory pools need memory that stays: train without them";
+constexpr char kGraphs[] =
+    "CUDA graphs and memory pools need memory that stays: train without them";
 
 // Free and total bytes of the device.
 std::pair<size_t, size_t> memory_info() {

@@ -244,7 +244,7 @@ int smartswap_get_figures(double *figures, uint32_t n_figures);
 int smartswap_agree(
     const double *worst, uint32_t n_figures, smartswap_round *round, uint32_t *n_times);
 
-/* The times of the step's ops in microseconds, and its own. */
+/* The times of the step's ops in microseconds, and its own; then where it frees its blocks. */
 int smartswap_get_times(double *times, uint32_t n_times);
 
 /* Of each time the largest. `round` becomes any but SMARTSWAP_TIMES. */

@@ -5,10 +5,11 @@
 //! of the slowest rank; what one rank had to rescue, all did. Steps are matched by their number
 //! since the ranks began to share.
 
-use swap_core::{Signature, StepReport};
+use swap_core::StepReport;
 
 use crate::machine::Link;
 use crate::search::Measured;
+use crate::session::frees;
 use crate::stage::Stage;
 
 /// What a rank tells of one step: numbers, of which the ranks take the largest each.
@@ -72,7 +73,8 @@ pub enum Round {
     NextStep,
     /// Begin another at once, and wait for it.
     AtOnce,
-    /// The ranks recorded the same step: take the largest of so many times first.
+    /// The ranks recorded the same step: take the largest of so many times first, and of so many
+    /// places where a block is freed.
     Times(usize),
 }
 
@@ -137,7 +139,8 @@ impl Figures {
     #[must_use]
     pub(crate) fn with_kind(self, report: &StepReport) -> Figures {
         let Some(trace) = &report.trace else { return self };
-        let mixed = Signature(trace.signature.0).mix(trace.ops.len() as u64);
+        let counts = [trace.ops.len(), trace.blocks.len(), frees::counted(trace)];
+        let mixed = counts.iter().fold(trace.signature, |mixed, &count| mixed.mix(count as u64));
         // The bits that a double holds, and not 0.
         let kind = (mixed.0 >> 12).max(1) as f64;
         self.with(Figure::Kind, kind).with(Figure::KindBelowZero, -kind)

@@ -9,6 +9,7 @@ use crate::ranks::Figures;
 use crate::search::{Planner, fingerprint};
 use crate::stage::{Directive, Loop, LoopConfig, Stage};
 
+pub(crate) mod frees;
 mod ranks;
 
 /// Recorded steps kept, to choose victims by next use.

@@ -15,8 +15,8 @@ const STABLE: u32 = 2;
 /// The first figure: the rank has no finished step.
 const LACKS: usize = 0;
 const RESCUES: usize = 6;
-/// The times of the ops of a step, and its own.
-const N_TIMES: u32 = 5;
+/// The times of the ops of a step, and its own, and a place for each block.
+const N_TIMES: u32 = 9;
 
 struct Training {
     rig: Rig,
@@ -153,8 +153,12 @@ fn rounds_out_of_order() {
     assert_fails(agree(Some(&numbers)).expect_err("NaN"), USAGE, "one of the numbers is none");
     assert_eq!(agree(Some(&own())), Ok((TIMES, N_TIMES)));
     assert_fails(times(&mut numbers[..3]), USAGE, "n_times is not what smartswap_agree said");
-    assert_fails(agree_times(&[1.0; 3]).expect_err("too few"), USAGE, "as many times as ops");
-    assert_eq!(times(&mut numbers[..5]), OK);
-    assert_eq!(agree_times(&numbers[..5]), Ok(NEXT_STEP));
+    assert_fails(
+        agree_times(&[1.0; 3]).expect_err("too few"),
+        USAGE,
+        "as many times as were asked for",
+    );
+    assert_eq!(times(&mut numbers[..9]), OK);
+    assert_eq!(agree_times(&numbers[..9]), Ok(NEXT_STEP));
     training.end();
 }

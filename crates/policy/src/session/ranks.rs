@@ -2,7 +2,7 @@
 
 use swap_core::{Error, StepReport};
 
-use super::{FinishedStep, Session, Shared, Waiting};
+use super::{FinishedStep, Session, Shared, Waiting, frees};
 use crate::ranks::{Figure, Figures, Round};
 use crate::search::Planner;
 use crate::stage::Stage;
@@ -102,7 +102,7 @@ impl<P: Planner> Session<P> {
     }
 
     /// The times of the step that the ranks agree on, in microseconds: those of its ops, and its
-    /// own.
+    /// own; then where it frees its blocks.
     ///
     /// # Errors
     /// [`Error::Usage`] if [`agree`](Session::agree) did not ask for them.
@@ -112,10 +112,11 @@ impl<P: Planner> Session<P> {
         let Some(Waiting::Finished(_, report)) = front else { return Err(not_asked()) };
         let Some(trace) = &report.trace else { return Err(not_asked()) };
         let ops = trace.ops.iter().map(|op| op.device_us);
-        Ok(ops.chain([trace.step_us]).collect())
+        Ok(ops.chain([trace.step_us]).chain(frees::places(trace)).collect())
     }
 
-    /// Takes in the largest of each time, so that ranks with the same step plan for the same one.
+    /// Takes in the largest of each time and place, so that ranks with the same step plan for the
+    /// same one.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are not as many as [`agree`](Session::agree) asked for; else as
@@ -125,13 +126,15 @@ impl<P: Planner> Session<P> {
         let Some(worst) = shared.worst else { return Err(not_asked()) };
         if let Some(Waiting::Finished(_, report)) = shared.waiting.front_mut() {
             if times.len() != n_times(report) {
-                return Err(Error::Usage("there are not as many times as ops and their step"));
+                return Err(Error::Usage("there are not as many times as were asked for"));
             }
-            if let (Some(trace), Some((step_us, ops))) = (&mut report.trace, times.split_last()) {
-                trace.step_us = *step_us;
+            if let Some(trace) = &mut report.trace {
+                let (ops, rest) = times.split_at(trace.ops.len());
                 for (op, device_us) in trace.ops.iter_mut().zip(ops) {
                     op.device_us = *device_us;
                 }
+                trace.step_us = rest[0];
+                frees::set_places(trace, &rest[1..]);
             }
         }
         shared.worst = None;
@@ -172,5 +175,5 @@ fn asleep() -> Figures {
 
 /// How many times there are to agree on; 0 if the step was not recorded.
 fn n_times(report: &StepReport) -> usize {
-    report.trace.as_ref().map_or(0, |trace| trace.ops.len() + 1)
+    report.trace.as_ref().map_or(0, |trace| trace.ops.len() + 1 + trace.blocks.len())
 }

@@ -134,6 +134,10 @@ class Agreement:
                 self._go_through_round(self._peers)
             except Exception as error:
                 self._go_on_alone(error)
+            except BaseException as error:
+                # Ctrl-C, say: the script may go on, but the round is lost.
+                self._go_on_alone(error)
+                raise
 
     def _meet_or_part(self) -> None:
         has_group = dist.is_initialized()
@@ -168,8 +172,9 @@ class Agreement:
             next_round = self._adapter.agree_times(times)
         return next_round
 
-    def _go_on_alone(self, error: Exception) -> None:
-        reason = self._reason(str(error).partition("\n")[0])
+    def _go_on_alone(self, error: BaseException) -> None:
+        text = str(error).partition("\n")[0]
+        reason = self._reason(text or type(error).__name__)
         _log.warning("%s chooses its plans alone from here on: %s", self._name, reason)
         self._sent = None
         self._part()

@@ -1,12 +1,14 @@
-//! Planning: a step of ten thousand ops, from trace to plan.
+//! Planning, from trace to plan: a step of ten thousand ops, and how the time grows with them.
 
 use std::time::Duration;
 
+use adaptive::synthetic::{LargeShape, large_trace};
 use adaptive::{
-    GenerateConfig, JointConfig, Link, Machine, Plan, Strategy, Trace, plan_jointly, simulate,
+    GenerateConfig, JointConfig, Link, Machine, Movable, Plan, Strategy, Trace, plan_best,
+    plan_jointly, simulate,
 };
 use benches::transformer_of;
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
 
 fn machine(limit_bytes: u64) -> Machine {
     Machine {
@@ -43,6 +45,28 @@ fn plan_10k_ops(bench: &mut Criterion) {
     });
 }
 
+/// Layers, micro-batches and experts of uneven sizes at 60 % of their peak, with the least effort.
+fn plan_large(bench: &mut Criterion) {
+    let generate = GenerateConfig { effort: 1, ..GenerateConfig::default() };
+    let config = JointConfig { strategy: Strategy::Joint, generate, ..JointConfig::default() };
+    let mut group = bench.benchmark_group("plan_large");
+    group.sampling_mode(SamplingMode::Flat);
+    for (name, op_count) in [("10k_ops", 10_000), ("100k_ops", 100_000), ("1m_ops", 1_000_000)] {
+        let trace = large_trace(&LargeShape::with_ops(op_count));
+        let unlimited = simulate(&trace, &Plan::default(), &machine(1 << 50));
+        let machine = machine(unlimited.resident_bytes_peak / 10 * 6);
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let movable = [Movable::Activations, Movable::All];
+                let (generated, _) = plan_best(&trace, &machine, &config, &movable);
+                assert!(generated.infeasible.is_none() && !generated.plan.actions.is_empty());
+                generated
+            });
+        });
+    }
+    group.finish();
+}
+
 fn configured() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(500))
@@ -53,6 +77,6 @@ fn configured() -> Criterion {
 criterion_group! {
     name = planning;
     config = configured();
-    targets = plan_10k_ops
+    targets = plan_10k_ops, plan_large
 }
 criterion_main!(planning);

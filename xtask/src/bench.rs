@@ -16,11 +16,14 @@ struct Target {
 }
 
 /// Every benchmark with a target.
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 7] = [
     Target { name: "resident_touch", limit_ns: 60.0 },
     Target { name: "op_with_three_touches", limit_ns: 250.0 },
     Target { name: "cached_allocate_free", limit_ns: 200.0 },
     Target { name: "plan_10k_ops", limit_ns: 0.5e9 },
+    Target { name: "plan_large/10k_ops", limit_ns: 0.3e9 },
+    Target { name: "plan_large/100k_ops", limit_ns: 3e9 },
+    Target { name: "plan_large/1m_ops", limit_ns: 60e9 },
 ];
 
 /// Runs all benchmarks.

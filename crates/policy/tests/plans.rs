@@ -51,7 +51,7 @@ fn peak_bytes(trace: &Trace) -> u64 {
 /// Settings for a case. One in sixteen is searched as long as a real step is.
 fn config(case: u64) -> GenerateConfig {
     let default = GenerateConfig::default();
-    let effort = if case / 2 % 16 == 0 { default.effort } else { 1 };
+    let effort = if (case / 2).is_multiple_of(16) { default.effort } else { 1 };
     GenerateConfig { min_block_bytes: 1, effort, ..default }
 }
 

@@ -22,6 +22,8 @@ REPOSITORY = HERE.parent
 HEADERS = REPOSITORY / "crates" / "bridge" / "include"
 CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
 CUDA_SOURCES = ("cuda_allocator.cpp",)
+# Older ones have another interface for allocators.
+CUDA_TORCH_LEAST = (2, 11)
 
 
 def engine_library() -> tuple[Path, Path | None]:
@@ -49,6 +51,12 @@ def cuda_include_folders() -> list[str] | None:
     """Folders with CUDA's headers; None where PyTorch or the headers are without CUDA."""
     if torch.version.cuda is None:
         return None
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < CUDA_TORCH_LEAST:
+        least = ".".join(map(str, CUDA_TORCH_LEAST))
+        raise SystemExit(
+            f"PyTorch {torch.__version__} is too old: for CUDA SmartSwap needs {least} or later; "
+            f"pip install 'torch>={least}'"
+        )
     major = torch.version.cuda.partition(".")[0]
     sites = dict.fromkeys([Path(torch.__file__).parents[1], Path(sysconfig.get_paths()["purelib"])])
     names = (f"cu{major}", "cuda_runtime", "cuda_nvcc")

@@ -9,6 +9,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/version.h>
 
 #include <utility>
 #include <vector>
@@ -225,6 +226,13 @@ class CudaAllocator final : public CUDAAllocator {
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
     out_of_memory_.attach(std::move(observer));
   }
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
+  void attachOomRejectionObserver(caching::OomRejectionObserver observer) override {
+    // It is told of the other devices' allocations alone: the engine rejects none beforehand.
+    before->attachOomRejectionObserver(std::move(observer));
+  }
+#endif
 
   void attachAllocatorTraceTracker(
       c10::CachingDeviceAllocator::AllocatorTraceTracker tracker) override {

@@ -16,7 +16,7 @@ __all__ = ["FOLDER", "adapter", "built_for", "check_torch", "loaded"]
 
 FOLDER = Path(__file__).parent
 _BUILD_FILE = FOLDER / "_built_for.json"
-TORCH_LEAST = (2, 4)
+TORCH_LEAST = (2, 7)
 
 _REINSTALL = "build it again: pip install --force-reinstall --no-deps --no-build-isolation ./python"
 

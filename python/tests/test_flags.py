@@ -66,7 +66,7 @@ def test_bad_budget_is_told(capsys):
 def test_another_torch_is_told():
     built = {"torch": "2.11.0+cu130", "torch_cuda": "13.0", "cuda": True}
     check_torch(built, "2.11.0+cu130", "13.0")
-    with pytest.raises(IncompatibleTorchError, match=r"too old: SmartSwap needs 2\.4"):
+    with pytest.raises(IncompatibleTorchError, match=r"too old: SmartSwap needs 2\.7"):
         check_torch(built, "2.3.1", None)
     with pytest.raises(IncompatibleTorchError, match=r"2\.12\.0 is installed; build it again"):
         check_torch(built, "2.12.0", "13.0")

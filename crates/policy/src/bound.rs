@@ -27,7 +27,7 @@ use crate::usage::Usage;
 const REPLAY_SHARES: [f64; 8] = [0.0, 0.03, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0];
 
 /// With more gaps than this, only every third choice is looked at.
-const GAPS_MAX: usize = 50_000;
+const GAPS_MAX: usize = 10_000;
 
 /// The least time that a plan adds, in microseconds.
 pub(crate) fn bound_us(

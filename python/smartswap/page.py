@@ -36,15 +36,16 @@ def draw(folder: Path, limit_bytes: int) -> None:
     if plan.is_file():
         words += ["--plan", plan]
     try:
-        subprocess.run(
+        done = subprocess.run(
             [str(word) for word in words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
-            check=True,
         )
-    except subprocess.CalledProcessError as error:
-        _log.warning("no step.html in the report: %s", error.stderr.strip())
     except (OSError, subprocess.TimeoutExpired) as error:
         _log.warning("no step.html in the report: %s", error)
+        return
+    # 1 says that memory runs out in the simulated step; the page is there and shows it.
+    if done.returncode not in (0, 1):
+        _log.warning("no step.html in the report: %s", done.stderr.strip())

@@ -31,7 +31,7 @@ def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
         raise SettingsError(f"{name} is one of {', '.join(known)}, not {value!r}{hint}")
 
 
-def _seconds(name: str, value: Any) -> float:
+def _seconds(value: Any, name: str) -> float:
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -39,6 +39,15 @@ def _seconds(name: str, value: Any) -> float:
     if not 0 <= seconds <= _WAIT_S_MOST:
         raise SettingsError(f"{name} is a number of seconds such as 30, not {value!r}")
     return seconds
+
+
+# What is read from texts or numbers: the field that keeps it, and how it is read.
+_PARSED = {
+    "memory": ("memory_bytes", parse_size),
+    "host_memory": ("host_memory_bytes", parse_size),
+    "min_block": ("min_block_bytes", parse_size),
+    "rank_wait": ("rank_wait_s", _seconds),
+}
 
 
 @dataclass(frozen=True)
@@ -64,20 +73,19 @@ class Settings:
         Sizes (`memory`, `host_memory`, `min_block`) are texts such as `24GiB` or numbers of
         bytes. Raises SettingsError for an unknown name or a bad value.
         """
-        sizes = {"memory": "memory_bytes", "host_memory": "host_memory_bytes"}
-        sizes["min_block"] = "min_block_bytes"
-        known = {field.name for field in fields(Settings)} - {*sizes.values(), "rank_wait_s"}
+        plain = {field.name for field in fields(Settings)} - {kept for kept, _ in _PARSED.values()}
+        known = plain | _PARSED.keys()
         values: dict[str, Any] = {}
         for name, value in wishes.items():
-            if name not in known and name not in sizes and name != "rank_wait":
-                hint = nearest(name, known | {*sizes, "rank_wait"})
-                raise SettingsError(f"unknown setting '{name}'{hint}")
+            if name not in known:
+                raise SettingsError(f"unknown setting '{name}'{nearest(name, known)}")
             if value is None:
                 continue
-            if name == "rank_wait":
-                values["rank_wait_s"] = _seconds(name, value)
-                continue
-            values[sizes.get(name, name)] = parse_size(value, name) if name in sizes else value
+            if name in _PARSED:
+                kept, parse = _PARSED[name]
+                values[kept] = parse(value, name)
+            else:
+                values[name] = value
         return Settings(**values)._checked()
 
     def _checked(self) -> Settings:

@@ -13,7 +13,7 @@ pub(super) fn places(trace: &Trace) -> Vec<f64> {
     for event in &trace.events {
         match event {
             TraceEvent::Free(block) => places[block.0 as usize] = f64::from(count),
-            other => count += u32::from(other.counts()),
+            other => count += u32::from(counts(other)),
         }
     }
     let never = f64::from(count) + 1.0;
@@ -37,7 +37,7 @@ pub(super) fn set_places(trace: &mut Trace, places: &[f64]) {
             continue;
         }
         free_until(count, &mut events);
-        count += u32::from(event.counts());
+        count += u32::from(counts(&event));
         events.push(event);
     }
     free_until(count, &mut events);
@@ -46,18 +46,12 @@ pub(super) fn set_places(trace: &mut Trace, places: &[f64]) {
 
 /// How many events ranks count alike.
 pub(crate) fn counted(trace: &Trace) -> usize {
-    trace.events.iter().filter(|event| event.counts()).count()
+    trace.events.iter().filter(|event| counts(event)).count()
 }
 
 /// Whether an event comes in the same order on all ranks.
-trait Counts {
-    fn counts(&self) -> bool;
-}
-
-impl Counts for TraceEvent {
-    fn counts(&self) -> bool {
-        !matches!(self, TraceEvent::Free(_) | TraceEvent::Segments(_))
-    }
+fn counts(event: &TraceEvent) -> bool {
+    !matches!(event, TraceEvent::Free(_) | TraceEvent::Segments(_))
 }
 
 #[cfg(test)]

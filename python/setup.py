@@ -89,7 +89,7 @@ def adapter() -> CppExtension:
         sources = [source for source in sources if source.name not in CUDA_SOURCES]
     else:
         defines.append(("SMARTSWAP_CUDA", None))
-        libraries.append("c10_cuda")
+        libraries += ["c10_cuda", "torch_cuda"]
     include_folders = [HEADERS, HERE / "csrc", *(cuda_folders or [])]
     library_folders = []
     if npu is not None:

@@ -17,6 +17,13 @@
 #include "device_allocator.h"
 #include "replay.h"
 
+namespace at::cuda {
+// The sizes of workspaces, which PyTorch takes from the allocator and shows to no operator. Their
+// header wants those of all of CUDA's libraries. Weak, as another PyTorch may lack them.
+__attribute__((weak)) size_t getChosenWorkspaceSize();
+__attribute__((weak)) size_t getCUDABlasLtWorkspaceSize();
+}  // namespace at::cuda
+
 namespace smartswap {
 
 namespace {
@@ -45,6 +52,12 @@ std::pair<size_t, size_t> memory_info() {
   return {free_bytes, total_bytes};
 }
 
+bool may_be_workspace(size_t size_bytes) {
+  const auto has_size = [&](size_t (*size)()) { return size == nullptr || size() == size_bytes; };
+  return has_size(&at::cuda::getChosenWorkspaceSize) ||
+      has_size(&at::cuda::getCUDABlasLtWorkspaceSize);
+}
+
 class CudaAllocator final : public CUDAAllocator {
  public:
   c10::DataPtr allocate(size_t size_bytes) override {
@@ -60,6 +73,9 @@ class CudaAllocator final : public CUDAAllocator {
     void* memory = nullptr;
     if (size_bytes > 0) {
       memory = take(size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+      if (!observer::knows_all() && may_be_workspace(size_bytes)) {
+        check(smartswap_hold(memory));
+      }
     }
     return {memory, memory, &delete_memory, place};
   }
@@ -89,7 +105,13 @@ class CudaAllocator final : public CUDAAllocator {
     if (!is_ours(device)) {
       return before->raw_alloc_with_stream(size_bytes, stream);
     }
-    return size_bytes == 0 ? nullptr : take(size_bytes, stream);
+    if (size_bytes == 0) {
+      return nullptr;
+    }
+    void* memory = take(size_bytes, stream);
+    // Whoever wants no tensor uses it where no operator says so.
+    check(smartswap_hold(memory));
+    return memory;
   }
 
   void raw_delete(void* memory) override {

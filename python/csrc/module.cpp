@@ -13,6 +13,7 @@
 #include "engine.h"
 #include "npu_allocator.h"
 #include "observer.h"
+#include "refusal.h"
 
 namespace py = pybind11;
 
@@ -45,6 +46,7 @@ void attach(const c10::Device& device) {
     install_npu_allocator();
   }
 #endif
+  choose_refusal_types();
   observer::train_here();
   observer::install();
   attached().active.store(true);
@@ -211,15 +213,6 @@ std::string explain() {
   return result;
 }
 
-std::optional<std::pair<uint64_t, uint64_t>> find(uint64_t address) {
-  void* start = nullptr;
-  uint64_t size_bytes = 0;
-  if (smartswap_find(reinterpret_cast<void*>(address), &start, &size_bytes) != SMARTSWAP_OK) {
-    return std::nullopt;
-  }
-  return std::make_pair(reinterpret_cast<uint64_t>(start), size_bytes);
-}
-
 at::Tensor empty_swapped(
     const std::vector<int64_t>& sizes, at::ScalarType dtype, const c10::Device& device) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
@@ -285,7 +278,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("hold", [](uint64_t address) {
     check(smartswap_hold(reinterpret_cast<void*>(address)));
   });
-  module.def("find", &find);
+  module.def("moves", [](uint64_t address) {
+    return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
+  });
   module.def("empty_swapped", &empty_swapped);
   module.def("is_swapped", [](uint64_t address) {
     return smartswap_is_swapped(reinterpret_cast<void*>(address)) != 0;

@@ -117,7 +117,13 @@ class NpuAllocator final : public NPUAllocator {
     if (!is_ours(current_device())) {
       return before->raw_alloc_with_stream(size_bytes, stream);
     }
-    return size_bytes == 0 ? nullptr : take(size_bytes, stream);
+    if (size_bytes == 0) {
+      return nullptr;
+    }
+    void* memory = take(size_bytes, stream);
+    // Whoever wants no tensor uses it where no operator says so.
+    check(smartswap_hold(memory));
+    return memory;
   }
 
   void raw_delete(void* memory) override {

@@ -11,18 +11,19 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "engine.h"
+#include "refusal.h"
 #include "replay.h"
+#include "tensors.h"
 
 namespace smartswap::observer {
 
@@ -31,8 +32,6 @@ namespace {
 // What there is to know about an operator before its first run.
 struct Operator {
   std::string name;
-  // A dispatcher operator. Ranges of profilers and Python functions are not.
-  bool is_operator = false;
   // It reads or makes what tensors are, not what is in them: views, and empty_like.
   bool is_metadata = false;
   // Its work outlives it, on streams of its own.
@@ -45,29 +44,33 @@ struct Operator {
   std::vector<bool> writes;
 };
 
-// Operators that look at the shape of a tensor alone, although their schema does not say so.
-bool looks_at_shape(std::string_view name) {
-  static constexpr std::string_view names[] = {
-      "aten::empty_like", "aten::zeros_like",   "aten::ones_like",   "aten::full_like",
-      "aten::rand_like",  "aten::randn_like",   "aten::randint_like", "aten::new_empty",
-      "aten::new_zeros",  "aten::new_ones",     "aten::new_full",    "aten::new_empty_strided",
-      "aten::is_same_size", "aten::result_type", "aten::record_stream", "aten::can_cast"};
-  for (const auto known : names) {
-    if (name == known) {
-      return true;
-    }
-  }
-  return false;
+// Operators that look at the shape of tensors alone, although their schema does not say so.
+bool looks_at_shape(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::empty_like",      "aten::zeros_like",
+      "aten::ones_like",       "aten::full_like",
+      "aten::rand_like",       "aten::randn_like",
+      "aten::randint_like",    "aten::new_empty",
+      "aten::new_zeros",       "aten::new_ones",
+      "aten::new_full",        "aten::new_empty_strided",
+      "aten::is_same_size",    "aten::result_type",
+      "aten::record_stream",   "aten::can_cast",
+      "aten::set_",            "aten::set_data",
+      "aten::is_set_to",       "aten::is_pinned",
+      "aten::is_coalesced",    "aten::_nnz",
+      "aten::sparse_dim",      "aten::dense_dim",
+      "aten::_coalesced_",     "aten::requires_grad_",
+      "aten::retain_grad",     "aten::_fused_sdp_choice",
+      "aten::_version",        "aten::is_leaf",
+      "aten::output_nr",       "aten::_has_same_storage_numel",
+      "aten::_has_compatible_shallow_copy_type"};
+  return names.count(name) != 0;
 }
 
 Operator describe(const at::RecordFunction& fn) {
   Operator made;
   made.name = fn.name();
   const auto schema = fn.operator_schema();
-  if (!schema) {
-    return made;
-  }
-  made.is_operator = true;
   made.is_collective = made.name.rfind("c10d::", 0) == 0 ||
       made.name.rfind("_c10d_functional::", 0) == 0 ||
       made.name.rfind("c10d_functional::", 0) == 0;
@@ -90,8 +93,26 @@ Operator describe(const at::RecordFunction& fn) {
   return made;
 }
 
+// Threads that use the engine and do not train.
+std::atomic<int> others{0};
+
 // What belongs to one thread.
 struct Thread {
+  Thread() {
+    ++others;
+  }
+  ~Thread() {
+    others -= trains ? 0 : 1;
+  }
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+
+  void begin_to_train() {
+    others -= trains ? 0 : 1;
+    trains = true;
+  }
+
+  // By the address of an operator's name.
   std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
   // Operators that run now, outermost first.
   std::vector<const Operator*> running;
@@ -99,8 +120,9 @@ struct Thread {
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
   Aside aside = Aside::automatic;
-  int pending_code = SMARTSWAP_OK;
-  std::string pending;
+  // What the end of an operator met, until it is raised.
+  int unraised_code = SMARTSWAP_OK;
+  std::string unraised;
 };
 
 Thread& thread() {
@@ -119,59 +141,43 @@ std::atomic<uint64_t> wakings{0};
 std::atomic<uint64_t> settled{0};
 std::mutex waking;
 
+// Null for what is no operator: ranges of profilers, Python functions. Their names may be
+// temporary, while that of an operator lies in its schema, so each overload has a place of its own.
 const Operator* find(Thread& own, const at::RecordFunction& fn) {
-  // An operator's name lies in its schema, so each overload has a place of its own.
   const char* name = fn.name();
-  auto& entry = own.operators[name];
-  if (entry == nullptr || std::strcmp(entry->name.c_str(), name) != 0) {
-    entry = std::make_unique<Operator>(describe(fn));
+  const auto known = own.operators.find(name);
+  if (C10_LIKELY(known != own.operators.end() && known->second->name == name)) {
+    return known->second.get();
   }
+  if (!fn.operator_name()) {
+    return nullptr;
+  }
+  auto& entry = own.operators[name];
+  entry = std::make_unique<Operator>(describe(fn));
   return entry.get();
 }
 
-// The start of the memory behind a tensor of the engine's device; nothing for others.
-const void* memory_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->has_storage()) {
-    return nullptr;
-  }
-  const auto& owner = attached();
-  const auto device = tensor.device();
-  if (device.type() != owner.type ||
-      (owner.type != c10::DeviceType::CPU && device.index() != owner.index)) {
-    return nullptr;
-  }
-  auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-  return storage == nullptr ? nullptr : storage->_mutable_data_ptr_no_checks().get();
-}
-
-int touch_memory(const at::Tensor& tensor, smartswap_access access, bool hold) {
-  const void* memory = memory_of(tensor);
-  if (memory == nullptr) {
-    return SMARTSWAP_OK;
-  }
-  const int code = smartswap_touch(memory, access);
-  return code == SMARTSWAP_OK && hold ? smartswap_hold(memory) : code;
-}
-
-int touch_value(const c10::IValue& value, smartswap_access access, bool hold) {
-  if (value.isTensor()) {
-    return touch_memory(value.toTensor(), access, hold);
-  }
+template <class Value>
+int touch(const Value& value, smartswap_access access, bool hold) {
   int code = SMARTSWAP_OK;
-  if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (element.isTensor() && code == SMARTSWAP_OK) {
-        code = touch_memory(element.toTensor(), access, hold);
-      }
+  visit_storages(value, [&](const c10::Storage& storage) {
+    if (code == SMARTSWAP_OK) {
+      code = smartswap_touch(start_of(storage), access);
     }
-  } else if (value.isList() && value.type()->kind() == c10::TypeKind::ListType &&
-             value.toList().elementType()->kind() == c10::TypeKind::ListType) {
-    // Collectives take lists of lists of tensors.
-    for (const c10::IValue& element : value.toListRef()) {
-      if (code == SMARTSWAP_OK) {
-        code = touch_value(element, access, hold);
-      }
+    if (code == SMARTSWAP_OK && hold) {
+      code = smartswap_hold(start_of(storage));
     }
+  });
+  return code;
+}
+
+int touch_inputs(const at::RecordFunction& fn, const Operator& op) {
+  int code = SMARTSWAP_OK;
+  const auto inputs = fn.inputs();
+  for (size_t index = 0; index < inputs.size() && code == SMARTSWAP_OK; ++index) {
+    const bool written = index < op.writes.size() && op.writes[index];
+    const auto access = written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
+    code = touch(inputs[index], access, op.is_collective);
   }
   return code;
 }
@@ -198,16 +204,16 @@ bool is_aside(Thread& own) {
   return false;
 }
 
-// Keeps a failure for the operator's next allocation.
-void note_failure(Thread& own, const Operator& op, int code) {
-  own.pending_code = code;
-  own.pending = "the inputs of " + op.name + " could not be brought back: " +
-      smartswap_last_error();
-  if (op.returns_inputs) {
-    // It may not allocate at all, and would then work on memory that is not there.
-    std::fprintf(stderr, "SmartSwap: %s\n", own.pending.c_str());
-    std::fflush(stderr);
+// Keeps an operator from running. One that needs no memory may.
+std::unique_ptr<Refusal> refuse(
+    const at::RecordFunction& fn, const Operator& op, bool begun, int code, std::string text) {
+  std::vector<c10::Storage> storages;
+  if (!op.is_metadata) {
+    for (const auto& input : fn.inputs()) {
+      visit_storages(input, [&](const c10::Storage& storage) { storages.push_back(storage); });
+    }
   }
+  return std::make_unique<Refusal>(begun, code, std::move(text), std::move(storages));
 }
 
 // Every operator that began before the last waking has ended.
@@ -229,7 +235,7 @@ int settle_from_python(void* number) {
 thread_local uint64_t woken_here = 0;
 
 std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
-  thread().trains = true;
+  thread().begin_to_train();
   if (C10_UNLIKELY(woken_here != 0)) {
     settle(woken_here);
     woken_here = 0;
@@ -237,8 +243,8 @@ std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
   return nullptr;
 }
 
-// The operator that allocates now, and maybe those of other threads, began unwatched. Nothing
-// may be sent away until they have ended.
+// The operator that allocates now began unwatched. Nothing may be sent away until it has ended,
+// nor until those of other threads have: by the end of the step.
 void wake() {
   const std::lock_guard<std::mutex> guard(waking);
   if (!asleep.load()) {
@@ -247,10 +253,13 @@ void wake() {
   check(smartswap_wake());
   const uint64_t number = wakings.fetch_add(1) + 1;
   settled.store(number - 1);
-  woken_here = number;
   install();
   asleep.store(false);
-  Py_AddPendingCall(&settle_from_python, reinterpret_cast<void*>(static_cast<uintptr_t>(number)));
+  if (others.load() == 0) {
+    woken_here = number;
+    Py_AddPendingCall(
+        &settle_from_python, reinterpret_cast<void*>(static_cast<uintptr_t>(number)));
+  }
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
@@ -263,42 +272,47 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   }
   Thread& own = thread();
   const Operator* op = find(own, fn);
-  if (!op->is_operator) {
+  if (op == nullptr) {
     return nullptr;
   }
-  const auto part = own.running.empty() && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
+  if (C10_UNLIKELY(own.unraised_code != SMARTSWAP_OK && !op->is_metadata)) {
+    const int code = std::exchange(own.unraised_code, SMARTSWAP_OK);
+    return refuse(fn, *op, /*begun=*/false, code, std::move(own.unraised));
+  }
+  const bool outermost = own.running.empty();
+  const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   int code = smartswap_begin(op->name.c_str(), current_stream(), part);
-  if (code != SMARTSWAP_OK) {
-    note_failure(own, *op, code);
-    return nullptr;
+  const bool begun = code == SMARTSWAP_OK;
+  if (begun) {
+    own.running.push_back(op);
+    code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(fn, *op);
   }
-  own.running.push_back(op);
-  const bool outermost = own.running.size() == 1;
-  if (op->is_metadata) {
-    return nullptr;
+  if (C10_UNLIKELY(code != SMARTSWAP_OK)) {
+    auto text =
+        "the inputs of " + op->name + " could not be brought back: " + smartswap_last_error();
+    return refuse(fn, *op, begun, code, std::move(text));
   }
-  const auto inputs = fn.inputs();
-  for (size_t index = 0; index < inputs.size() && code == SMARTSWAP_OK; ++index) {
-    const bool written = index < op->writes.size() && op->writes[index];
-    const auto access = written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
-    code = touch_value(inputs[index], access, op->is_collective);
-  }
-  if (code != SMARTSWAP_OK) {
-    note_failure(own, *op, code);
-  } else if (op->again && outermost && part == SMARTSWAP_STEP) {
+  if (op->again && outermost && part == SMARTSWAP_STEP) {
     replay::capture(fn, *op->again);
   }
   return nullptr;
 }
 
-void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
+void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     return;
+  }
+  if (C10_UNLIKELY(context != nullptr)) {
+    const auto* refusal = static_cast<const Refusal*>(context);
+    refusal->ended();
+    if (!refusal->begun()) {
+      return;
+    }
   }
   Thread& own = thread();
   // Operators that began before the observer did, or while it looked away, are not known.
   if (own.running.empty() || in_forked_child() || at::in_parallel_region() ||
-      std::strcmp(own.running.back()->name.c_str(), fn.name()) != 0) {
+      own.running.back()->name != fn.name()) {
     return;
   }
   const Operator* op = own.running.back();
@@ -306,15 +320,15 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext*) {
   if (!op->returns_inputs || op->is_metadata) {
     for (const c10::IValue& output : fn.outputs()) {
       // A fresh block is resident: this cannot fail for want of memory.
-      touch_value(output, SMARTSWAP_OUTPUT, op->is_collective);
+      touch(output, SMARTSWAP_OUTPUT, op->is_collective);
     }
   }
   if (op->again && own.running.empty()) {
     replay::offer(fn);
   }
-  if (smartswap_end() != SMARTSWAP_OK && own.pending_code == SMARTSWAP_OK) {
-    own.pending_code = SMARTSWAP_BROKEN;
-    own.pending = "the end of " + op->name + ": " + smartswap_last_error();
+  if (smartswap_end() != SMARTSWAP_OK && own.unraised_code == SMARTSWAP_OK) {
+    own.unraised_code = SMARTSWAP_BROKEN;
+    own.unraised = "the end of " + op->name + ": " + smartswap_last_error();
   }
 }
 
@@ -344,12 +358,13 @@ void set_aside(Aside mode) {
 }
 
 void train_here() {
-  thread().trains = true;
+  thread().begin_to_train();
 }
 
 void step_ended() {
   train_here();
   step_has_begun.store(false, std::memory_order_relaxed);
+  settle(wakings.load());
 }
 
 void begin(const char* name) {
@@ -359,7 +374,7 @@ void begin(const char* name) {
 }
 
 void touch(const at::Tensor& tensor, smartswap_access access) {
-  check(touch_memory(tensor, access, false));
+  check(touch(tensor, access, false));
 }
 
 void end() {
@@ -374,16 +389,21 @@ void sleep_if_calm() {
   }
 }
 
+bool knows_all() {
+  return !asleep.load(std::memory_order_relaxed) && settled.load() == wakings.load();
+}
+
 void before_allocation(uint64_t size_bytes) {
+  Thread& own = thread();
   if (C10_UNLIKELY(asleep.load(std::memory_order_relaxed)) &&
       smartswap_should_wake(size_bytes) != 0) {
     wake();
   }
-  Thread& own = thread();
-  if (C10_UNLIKELY(own.pending_code != SMARTSWAP_OK)) {
-    const int code = own.pending_code;
-    own.pending_code = SMARTSWAP_OK;
-    raise(code, own.pending);
+  if (const auto* refusal = Refusal::current(); C10_UNLIKELY(refusal != nullptr)) {
+    refusal->raise();
+  }
+  if (C10_UNLIKELY(own.unraised_code != SMARTSWAP_OK)) {
+    raise(std::exchange(own.unraised_code, SMARTSWAP_OK), std::exchange(own.unraised, {}));
   }
 }
 

@@ -40,8 +40,11 @@ void end();
 // Call it after a step.
 void sleep_if_calm();
 
-// Call it before each allocation. Watches again if the memory might become short. Throws what
-// went wrong when the running operator's inputs were brought back: callbacks cannot throw.
+// Whether every operator that runs now has been told of.
+bool knows_all();
+
+// Call it before each allocation. Watches again if the memory might become short. Throws for
+// an operator that must not run, and what the end of the one before met.
 void before_allocation(uint64_t size_bytes);
 
 }  // namespace smartswap::observer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 
 from .errors import IncompatibleTorchError, NotBuiltError
 
-__all__ = ["FOLDER", "adapter", "built_for", "check_torch", "loaded"]
+__all__ = ["FOLDER", "adapter", "built_for", "check_torch", "loaded", "op"]
 
 FOLDER = Path(__file__).parent
 _BUILD_FILE = FOLDER / "_built_for.json"
@@ -77,3 +79,13 @@ def adapter() -> ModuleType:
 def loaded() -> ModuleType | None:
     """The adapter if it has been loaded."""
     return _adapter
+
+
+@contextmanager
+def op(adapter: Any, name: str) -> Iterator[None]:
+    """An op of this thread: what is touched in it stays on the device until it ends."""
+    adapter.begin(name)
+    try:
+        yield
+    finally:
+        adapter.end()

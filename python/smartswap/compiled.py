@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
 import logging
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from . import _native
+from .imports import ImportWatch
 from .pointers import RawPointers
 
 __all__ = ["CompiledCode"]
@@ -41,7 +39,7 @@ class CompiledCode:
         self._adapter = adapter
         self._pointers = pointers
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._finder = _Watch(
+        self._imports = ImportWatch(
             {
                 "torch._inductor.output_code": self._change_graphs,
                 "torch._inductor.runtime.triton_heuristics": self._change_inductor_kernels,
@@ -51,14 +49,11 @@ class CompiledCode:
 
     def install(self) -> None:
         """Changes what is imported already, and watches for the rest."""
-        if self._finder not in sys.meta_path:
-            sys.meta_path.insert(0, self._finder)
-            self._finder.run_for_imported()
+        self._imports.install()
 
     def remove(self) -> None:
         """Puts back what was changed, and watches no more."""
-        if self._finder in sys.meta_path:
-            sys.meta_path.remove(self._finder)
+        self._imports.remove()
         while self._replaced:
             owner, name, function = self._replaced.pop()
             setattr(owner, name, function)
@@ -86,7 +81,7 @@ class CompiledCode:
             kinds = set(getattr(graph, "device_types", ()))
             if not kinds <= {"cpu"}:
                 return call(graph, inputs)
-            with self._op("torch.compile::graph"):
+            with _native.op(self._adapter, "torch.compile::graph"):
                 for value, access in _graph_accesses(graph, inputs):
                     self._adapter.touch(value, access)
                 outputs = call(graph, inputs)
@@ -102,7 +97,7 @@ class CompiledCode:
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
             if kwargs.get("warmup") or not tensors:
                 return launch(kernel, *args, **kwargs)
-            with self._op(f"triton::{_name(kernel)}"):
+            with _native.op(self._adapter, f"triton::{_name(kernel)}"):
                 for tensor in tensors:
                     self._adapter.touch(tensor, _UNKNOWN)
                 # The launcher asks for addresses; the op already keeps what they point to.
@@ -111,49 +106,8 @@ class CompiledCode:
 
         return run
 
-    @contextmanager
-    def _op(self, name: str) -> Iterator[None]:
-        self._adapter.begin(name)
-        try:
-            yield
-        finally:
-            self._adapter.end()
 
 
 def _name(kernel: Any) -> str:
     function = getattr(kernel, "fn", kernel)
     return getattr(function, "__name__", "kernel")
-
-
-class _Watch(importlib.abc.MetaPathFinder):
-    """Runs functions over modules right after their import."""
-
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = dict(changes)
-
-    def run_for_imported(self) -> None:
-        """Runs those whose modules are imported already."""
-        for name in [name for name in self._changes if name in sys.modules]:
-            self._changes.pop(name)(sys.modules[name])
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """The spec that the other finders have, with our function behind its loader."""
-        if name not in self._changes:
-            return None
-        change = self._changes.pop(name)
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                _run_after(spec.loader, change)
-                return spec
-        return None
-
-
-def _run_after(loader: Any, change: Callable[[ModuleType], None]) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        change(module)
-
-    loader.exec_module = exec_module

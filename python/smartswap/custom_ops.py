@@ -52,12 +52,9 @@ def _op(name: str, inputs: Any) -> Iterator[Callable[[Any], None]]:
             if isinstance(value, torch.Tensor):
                 adapter.touch(value, _UNKNOWN)
 
-    adapter.begin(name)
-    try:
+    with _native.op(adapter, name):
         touch(inputs)
         yield touch
-    finally:
-        adapter.end()
 
 
 class _Context:

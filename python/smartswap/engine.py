@@ -31,6 +31,7 @@ from .pointers import RawPointers
 from .ranks import Ranks
 from .settings import Settings
 from .sizes import format_size
+from .tensor_files import TensorFiles
 
 __all__ = [
     "beside_step",
@@ -63,10 +64,11 @@ class _Open:
     chunks: ChunkedOps
     pointers: RawPointers
     compiled: CompiledCode
+    files: TensorFiles
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
-        for part in (self.compiled, self.ends, self.pointers, self.chunks):
+        for part in (self.files, self.compiled, self.ends, self.pointers, self.chunks):
             part.remove()
 
 
@@ -116,7 +118,7 @@ def enable(
     host_memory: str | int | None = None,
     prefer: str | None = None,
     strategy: str | None = None,
-    device: str | None = None,
+    device: str | torch.device | None = None,
     min_block: str | int | None = None,
     config: str | None = None,
     report: str | None = None,
@@ -195,7 +197,7 @@ def open_with(settings: Settings) -> None:
 
 def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
-    pointers = RawPointers(adapter, settings.moving_bytes(limit_bytes))
+    pointers = RawPointers(adapter)
     agreement = Agreement(adapter, settings.rank_wait_s)
     opened = _Open(
         settings=settings,
@@ -206,11 +208,14 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
+        files=TensorFiles(),
     )
     try:
         opened.chunks.install()
         opened.pointers.install()
         opened.compiled.install()
+        if device == "host":
+            opened.files.install()
         if not settings.manual_steps:
             opened.ends.install()
     except BaseException:
@@ -353,7 +358,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _report_folder(opened: _Open) -> str:
-    folder = os.fspath(opened.settings.report or "")
+    folder = opened.settings.report or ""
     ranks = opened.ranks
     return folder if ranks.n_ranks == 1 else os.path.join(folder, f"rank{ranks.rank}")
 

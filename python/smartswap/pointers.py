@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from . import _native
+
 __all__ = ["RawPointers"]
 
 # These compare addresses to find shared storage, and never follow them.
@@ -43,16 +45,14 @@ def _storage_of(value: Any) -> torch.UntypedStorage:
     return value if isinstance(value, torch.UntypedStorage) else value._untyped_storage
 
 
-def storage_address(value: Any) -> tuple[int, int]:
-    """The address and size in bytes of the memory under a tensor or storage; 0, 0 for none."""
+def storage_address(value: Any) -> int:
+    """Where the memory under a tensor or storage begins; 0 for none."""
     try:
         storage = _storage_of(value)
-        if storage.device.type == "meta":
-            return 0, 0
-        return _storage_data_ptr(storage), storage.nbytes()
+        return 0 if storage.device.type == "meta" else _storage_data_ptr(storage)
     except (AttributeError, RuntimeError, NotImplementedError):
         # Sparse, fake and functional tensors have no one memory.
-        return 0, 0
+        return 0
 
 
 def _compares_only(depth: int) -> bool:
@@ -62,11 +62,10 @@ def _compares_only(depth: int) -> bool:
 
 
 class RawPointers:
-    """Watches the ways by which addresses leave PyTorch, for memory of at least `least_bytes`."""
+    """Watches the ways by which addresses leave PyTorch, of memory that the engine moves."""
 
-    def __init__(self, adapter: ModuleType, least_bytes: int) -> None:
+    def __init__(self, adapter: ModuleType) -> None:
         self._adapter = adapter
-        self._least_bytes = least_bytes
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def install(self) -> None:
@@ -84,10 +83,14 @@ class RawPointers:
             self._replace(owner, "share_memory_", self._holding)
             for name in ("_share_filename_cpu_", "_share_fd_cpu_", "_share_cuda_"):
                 self._replace(owner, name, self._holding)
-        self._replace(tensor, "tolist", lambda function: self._as_op(function, "tolist"))
+        self._replace(tensor, "tolist", lambda function: self._as_op(function, _READ))
         for owner in (storage, torch.TypedStorage):
-            for name in ("__getitem__", "__setitem__", "tolist", "_write_file"):
-                self._replace(owner, name, lambda function, name=name: self._as_op(function, name))
+            for name in ("__getitem__", "tolist", "_write_file"):
+                self._replace(owner, name, lambda function: self._as_op(function, _READ))
+            self._replace(owner, "__setitem__", lambda function: self._as_op(function, _READ_WRITE))
+        for name in ("fill_", "_byteswap", "_set_from_file"):
+            self._replace(storage, name, lambda function: self._as_op(function, _READ_WRITE))
+        self._replace(storage, "resize_", self._resizing)
         self._replace(torch._C.PyTorchFileWriter, "write_record", self._writing)
         self._replace(torch._C.PyTorchFileReader, "get_storage_from_record", self._reading)
 
@@ -102,10 +105,10 @@ class RawPointers:
 
     def hold(self, value: Any) -> None:
         """Keeps the memory of a tensor or storage on the device until it is freed."""
-        address, size_bytes = storage_address(value)
-        if size_bytes < self._least_bytes or not address or getattr(_unwatched, "depth", 0):
+        if getattr(_unwatched, "depth", 0):
             return
-        if self._adapter.find(address) is not None:
+        address = storage_address(value)
+        if address and self._adapter.moves(address):
             self._adapter.hold(address)
 
     @contextmanager
@@ -135,20 +138,27 @@ class RawPointers:
 
         return run
 
-    def _as_op(self, function: Callable[..., Any], name: str) -> Any:
-        access = _READ_WRITE if name == "__setitem__" else _READ
+    def _as_op(self, function: Callable[..., Any], access: int) -> Any:
+        name = f"smartswap::{function.__name__}"
 
         @functools.wraps(function)
         def run(value: Any, *args: Any, **kwargs: Any) -> Any:
             view = self._view_of_moving(value)
             if view is None:
                 return function(value, *args, **kwargs)
-            self._adapter.begin(f"smartswap::{name}")
-            try:
+            with _native.op(self._adapter, name):
                 self._adapter.touch(view, access)
                 return function(value, *args, **kwargs)
-            finally:
-                self._adapter.end()
+
+        return run
+
+    def _resizing(self, function: Callable[..., Any]) -> Any:
+        """Changes the size of a storage, which copies what stays; nothing does of an empty one."""
+        copying = self._as_op(function, _READ)
+
+        @functools.wraps(function)
+        def run(storage: Any, size: int) -> Any:
+            return copying(storage, size) if size else function(storage, size)
 
         return run
 
@@ -159,12 +169,9 @@ class RawPointers:
             view = self._view_of_moving(content)
             if view is None:
                 return function(writer, name, content, *args, **kwargs)
-            self._adapter.begin("smartswap::write_record")
-            try:
+            with _native.op(self._adapter, "smartswap::write_record"):
                 self._adapter.touch(view, _READ)
                 return function(writer, name, content, *args, **kwargs)
-            finally:
-                self._adapter.end()
 
         return run
 
@@ -172,20 +179,17 @@ class RawPointers:
         """A reader of records, which fills memory that it allocates itself."""
 
         def run(reader: Any, *args: Any, **kwargs: Any) -> Any:
-            self._adapter.begin("smartswap::read_record")
-            try:
+            with _native.op(self._adapter, "smartswap::read_record"):
                 result = function(reader, *args, **kwargs)
                 self._adapter.touch(result, _WRITE)
                 return result
-            finally:
-                self._adapter.end()
 
         return run
 
     def _view_of_moving(self, value: Any) -> torch.Tensor | None:
         """A tensor over memory that the engine may move; None for everything else."""
-        address, size_bytes = storage_address(value)
-        if size_bytes < self._least_bytes or not address or self._adapter.find(address) is None:
+        address = storage_address(value)
+        if not address or not self._adapter.moves(address):
             return None
         if isinstance(value, torch.Tensor):
             return value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from .errors import SettingsError, nearest
 from .ranks import Ranks, free_host_bytes
@@ -16,13 +18,8 @@ PREFERENCES = ("performance", "memory")
 STRATEGIES = ("joint", "swap", "recompute", "keep")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-# The engine's own smallest block that moves, and its share of a small cap.
-_MIN_BLOCK_BYTES = 8 << 20
-_BLOCKS_PER_CAP = 512
 # A day.
 _WAIT_S_MOST = 86400.0
-# No engine moves blocks below one page of its smallest device.
-_LEAST_BLOCK_BYTES = 64 << 10
 
 
 def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
@@ -41,8 +38,41 @@ def _seconds(value: Any, name: str) -> float:
     return seconds
 
 
-# What is read from texts or numbers: the field that keeps it, and how it is read.
+def _path(value: Any, name: str) -> str:
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = b""
+    if not isinstance(path, str) or not path:
+        raise SettingsError(f"{name} is a path such as 'run/{name}', not {value!r}")
+    return path
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise SettingsError(f"{name} is a text, not {value!r}")
+    return value
+
+
+def _device(value: Any, name: str) -> str:
+    return _text(str(value) if isinstance(value, torch.device) else value, name)
+
+
+def _switch(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+# Each setting: the field that keeps it, and how it is read.
 _PARSED = {
+    "device": ("device", _device),
+    "prefer": ("prefer", _text),
+    "strategy": ("strategy", _text),
+    "config": ("config", _path),
+    "report": ("report", _path),
+    "record": ("record", _path),
+    "manual_steps": ("manual_steps", _switch),
     "memory": ("memory_bytes", parse_size),
     "host_memory": ("host_memory_bytes", parse_size),
     "min_block": ("min_block_bytes", parse_size),
@@ -73,19 +103,13 @@ class Settings:
         Sizes (`memory`, `host_memory`, `min_block`) are texts such as `24GiB` or numbers of
         bytes. Raises SettingsError for an unknown name or a bad value.
         """
-        plain = {field.name for field in fields(Settings)} - {kept for kept, _ in _PARSED.values()}
-        known = plain | _PARSED.keys()
         values: dict[str, Any] = {}
         for name, value in wishes.items():
-            if name not in known:
-                raise SettingsError(f"unknown setting '{name}'{nearest(name, known)}")
-            if value is None:
-                continue
-            if name in _PARSED:
+            if name not in _PARSED:
+                raise SettingsError(f"unknown setting '{name}'{nearest(name, _PARSED)}")
+            if value is not None:
                 kept, parse = _PARSED[name]
                 values[kept] = parse(value, name)
-            else:
-                values[name] = value
         return Settings(**values)._checked()
 
     def _checked(self) -> Settings:
@@ -100,6 +124,8 @@ class Settings:
         folder = os.path.dirname(os.path.abspath(self.record)) if self.record else None
         if folder is not None and not os.path.isdir(folder):
             raise SettingsError(f"record: there is no folder '{folder}'; make it first")
+        if self.record is not None and os.path.isdir(self.record):
+            raise SettingsError(f"record: '{self.record}' is a folder; name a file in it")
         return self
 
     def for_adapter(self, device: str, ranks: Ranks) -> dict[str, Any]:
@@ -117,9 +143,9 @@ class Settings:
         if self.strategy is not None:
             wishes["strategy"] = self.strategy
         if self.config is not None:
-            wishes["config_file"] = os.fspath(self.config)
+            wishes["config_file"] = self.config
         if self.record is not None:
-            wishes["record_file"] = self.file_of_rank(os.fspath(self.record), ranks)
+            wishes["record_file"] = self.file_of_rank(self.record, ranks)
         return wishes
 
     @staticmethod
@@ -129,11 +155,3 @@ class Settings:
             return path
         stem, extension = os.path.splitext(path)
         return f"{stem}.rank{ranks.rank}{extension}"
-
-    def moving_bytes(self, limit_bytes: int) -> int:
-        """A bound from below on the size in bytes of blocks that move."""
-        if self.config is not None:
-            return _LEAST_BLOCK_BYTES
-        if self.min_block_bytes:
-            return self.min_block_bytes
-        return max(_LEAST_BLOCK_BYTES, min(_MIN_BLOCK_BYTES, limit_bytes // _BLOCKS_PER_CAP))

@@ -38,5 +38,5 @@ def is_swap_tensor(tensor: object) -> bool:
     adapter = _native.loaded()
     if adapter is None or not isinstance(tensor, torch.Tensor):
         return False
-    address, _ = storage_address(getattr(tensor, "_local_tensor", tensor))
+    address = storage_address(getattr(tensor, "_local_tensor", tensor))
     return bool(address) and bool(adapter.is_swapped(address))

@@ -41,8 +41,8 @@ class Adapter:
     def end(self):
         self.calls.append(("end",))
 
-    def find(self, address):
-        return address, 1
+    def moves(self, address):
+        return True
 
     def hold(self, address):
         self.calls.append(("hold", address))
@@ -56,9 +56,9 @@ def made(tmp_path, monkeypatch):
     (tmp_path / "standin" / "jit.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(str(tmp_path))
     adapter = Adapter()
-    pointers = RawPointers(adapter, 16)
+    pointers = RawPointers(adapter)
     code = CompiledCode(adapter, pointers)
-    changes = code._finder._changes
+    changes = code._imports._changes
     changes["standin.output_code"] = changes.pop("torch._inductor.output_code")
     changes["standin.jit"] = changes.pop("triton.runtime.jit")
     changes.pop("torch._inductor.runtime.triton_heuristics")
@@ -118,7 +118,7 @@ def test_an_op_that_fails_ends(made):
 def test_the_compilers_have_what_is_changed(caplog):
     pytest.importorskip("triton")
     adapter = Adapter()
-    code = CompiledCode(adapter, RawPointers(adapter, 16))
+    code = CompiledCode(adapter, RawPointers(adapter))
     code.install()
     try:
         for module, kind, name in (

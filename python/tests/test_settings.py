@@ -127,11 +127,3 @@ def test_devices():
     for wish in ("tpu", "cuda:x", ""):
         with pytest.raises(SettingsError, match="device is host"):
             choose_device(wish, Ranks())
-
-
-def test_blocks_that_move_are_bounded_from_below():
-    assert Settings().moving_bytes(64 << 30) == 8 << 20
-    assert Settings().moving_bytes(64 << 20) == 128 << 10
-    assert Settings().moving_bytes(1 << 20) == 64 << 10
-    assert Settings(min_block_bytes=5 << 20).moving_bytes(64 << 30) == 5 << 20
-    assert Settings(config="a.toml").moving_bytes(64 << 30) == 64 << 10

@@ -110,10 +110,12 @@ int smartswap_bring_home(void);
 /* ---- Memory ------------------------------------------------------------------------------ */
 
 /* Memory for use on `stream`, inside the running op if there is one. The address stays from here
- * to smartswap_free. NULL on failure. A size of 0 gives memory too. */
+ * to smartswap_free. It stays on the device until an op touches it; but what is allocated while
+ * the engine sleeps or wakes may leave afterwards, so hold what no op will touch. NULL on failure.
+ * A size of 0 gives memory too. */
 void *smartswap_allocate(uint64_t size_bytes, uint64_t stream);
 
-/* Frees memory. What was submitted before still sees it. */
+/* Frees memory, swapped memory too. What was submitted before still sees it. */
 int smartswap_free(void *address);
 
 /* Work on `stream` uses the memory besides its ops, until it is freed (record_stream). */
@@ -199,8 +201,9 @@ int smartswap_may_sleep(void);
 int smartswap_sleep(void);
 /* 1 if `size_bytes` more would bring a sleeping engine near its cap: wake it first. */
 int smartswap_should_wake(uint64_t size_bytes);
-/* Ops are told of again from now on. Blocks stay until an op touches them; and until
- * smartswap_awake nothing is sent away at all, since an op may be running that nobody told of. */
+/* Ops are told of again from now on. An op may be running that nobody told of, and nobody knows
+ * what it uses: so until smartswap_awake nothing is sent away, and an allocation that finds no
+ * room gets host memory that the device addresses, for its whole life. */
 int smartswap_wake(void);
 /* Every op that runs now has been told of. */
 int smartswap_awake(void);

@@ -67,12 +67,17 @@ impl Blocks {
         self.lock().large.values().copied().collect()
     }
 
-    /// All blocks, by address.
-    pub(crate) fn all(&self) -> Vec<Live> {
+    /// The start, the size in bytes and, of those that the engine knows as blocks, the name of
+    /// each allocation, by address.
+    pub(crate) fn all(&self) -> Vec<(u64, u64, Option<BlockId>)> {
         let tables = self.lock();
-        let mut all: Vec<Live> =
-            tables.large.values().chain(tables.small.values()).copied().collect();
-        all.sort_unstable_by_key(|live| live.start);
+        let live = tables.large.values().chain(tables.small.values());
+        let swapped = tables.swapped.iter();
+        let mut all: Vec<_> = live
+            .map(|live| (live.start, live.size_bytes, Some(live.id)))
+            .chain(swapped.map(|(&start, block)| (start, block.requested_bytes(), None)))
+            .collect();
+        all.sort_unstable_by_key(|&(start, _, _)| start);
         all
     }
 
@@ -92,9 +97,10 @@ impl Blocks {
         self.lock().swapped.remove(&start)
     }
 
-    pub(crate) fn is_swapped(&self, address: u64) -> bool {
+    /// The start and size in bytes of the swapped block that has `address` in it.
+    pub(crate) fn find_swapped(&self, address: u64) -> Option<(u64, u64)> {
         let tables = self.lock();
-        let block = tables.swapped.range(..=address).next_back();
-        block.is_some_and(|(start, block)| address - start < block.size_bytes())
+        let (&start, block) = tables.swapped.range(..=address).next_back()?;
+        (address - start < block.size_bytes()).then(|| (start, block.requested_bytes()))
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Context {
     streams: Mutex<BTreeMap<u64, StreamId>>,
     /// Nobody tells of ops: the model fits.
     asleep: AtomicBool,
+    /// Ops may still be running that nobody told of.
+    waking: AtomicBool,
 }
 
 /// What changes from step to step.
@@ -100,6 +102,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         course: Mutex::new(course),
         streams: Mutex::default(),
         asleep: AtomicBool::new(false),
+        waking: AtomicBool::new(false),
     }));
     GENERATION.fetch_add(1, Ordering::Release);
     OWNER.store(std::process::id(), Ordering::Release);
@@ -123,6 +126,10 @@ pub(crate) fn close() -> Result<(), Failure> {
     *current = None;
     GENERATION.fetch_add(1, Ordering::Release);
     Ok(())
+}
+
+fn unknown(address: u64) -> Failure {
+    Failure::usage(format!("{address:#x} lies in no live allocation of the engine"))
 }
 
 impl Context {
@@ -153,21 +160,42 @@ impl Context {
         Ok(start)
     }
 
+    /// Allocates host memory that the device addresses.
+    pub(crate) fn allocate_swapped(
+        &self,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<u64, Failure> {
+        let block = self.engine.allocate_swapped(size_bytes, stream)?;
+        let start = block.address().0;
+        self.blocks.insert_swapped(block);
+        Ok(start)
+    }
+
     pub(crate) fn free(&self, start: u64) -> Result<(), Failure> {
-        Ok(self.engine.free(self.take_out(start)?.id)?)
+        if let Some(live) = self.blocks.remove(start) {
+            return Ok(self.engine.free(live.id)?);
+        }
+        let none = || Failure::usage(format!("{start:#x} is no live allocation of the engine"));
+        let swapped = self.blocks.remove_swapped(start).ok_or_else(none)?;
+        Ok(self.engine.free_swapped_everywhere(swapped)?)
     }
 
-    fn take_out(&self, start: u64) -> Result<Live, Failure> {
-        let unknown = || Failure::usage(format!("{start:#x} is no live allocation of the engine"));
-        self.blocks.remove(start).ok_or_else(unknown)
+    /// Notes that work on `stream` uses an allocation besides its ops.
+    pub(crate) fn use_on(&self, address: u64, stream: u64) -> Result<(), Failure> {
+        let stream = self.stream(stream)?;
+        match self.blocks.find(address) {
+            Some(live) => Ok(self.engine.use_on(live.id, stream)?),
+            // It stays where it is, and is freed after what all streams were given.
+            None if self.blocks.find_swapped(address).is_some() => Ok(()),
+            None => Err(unknown(address)),
+        }
     }
 
-    pub(crate) fn find(&self, address: u64) -> Result<Live, Failure> {
-        let unknown = || {
-            let text = format!("{address:#x} lies in no live allocation of the engine");
-            Failure::usage(text)
-        };
-        self.blocks.find(address).ok_or_else(unknown)
+    /// The start and the size in bytes of the allocation around `address`.
+    pub(crate) fn extent(&self, address: u64) -> Result<(u64, u64), Failure> {
+        let live = self.blocks.find(address).map(|live| (live.start, live.size_bytes));
+        live.or_else(|| self.blocks.find_swapped(address)).ok_or_else(|| unknown(address))
     }
 
     /// Brings a block back if it is away, and keeps it there.
@@ -263,11 +291,21 @@ impl Context {
         Ok(active_bytes + size_bytes > self.wake_bytes())
     }
 
+    /// From here to [`settle`](Context::settle) nothing leaves.
     pub(crate) fn wake(&self) -> Result<(), Failure> {
         self.engine.allow_rescue(false)?;
-        self.engine.hold_all_until_touched()?;
+        self.waking.store(true, Ordering::Relaxed);
         self.asleep.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    pub(crate) fn is_waking(&self) -> bool {
+        self.waking.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        self.waking.store(false, Ordering::Relaxed);
+        Ok(self.engine.allow_rescue(true)?)
     }
 
     pub(crate) fn is_large(&self, size_bytes: u64) -> bool {

@@ -208,15 +208,25 @@ impl Local {
     fn allocate(&mut self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream(stream)?;
         let inside = self.stream == Some(stream);
-        let (id, address) = if inside {
-            self.stack.allocate_unshown(size_bytes, self.name)?
+        let context = &self.context;
+        let allocated = if inside {
+            self.stack.allocate_unshown(size_bytes, self.name)
+        } else if context.is_asleep() || context.is_waking() {
+            // Nobody will show it: the op that wants it was not told of.
+            context.engine.allocate_aside(size_bytes, stream)
         } else {
-            let aside = self.context.is_asleep();
-            self.context.engine.allocate_unshown(size_bytes, stream, aside)?
+            context.engine.allocate_unshown(size_bytes, stream, false)
+        };
+        let (id, address) = match allocated {
+            // What is here may be in use by ops that nobody told of, so nothing can make room.
+            Err(error @ Error::OutOfMemory(_)) if context.is_waking() => {
+                return context.allocate_swapped(size_bytes, stream).map_err(|_| error.into());
+            }
+            allocated => allocated?,
         };
         let start = address.0;
-        let is_large = self.context.is_large(size_bytes);
-        self.context.blocks.insert(Live { id, start, size_bytes }, is_large);
+        let is_large = context.is_large(size_bytes);
+        context.blocks.insert(Live { id, start, size_bytes }, is_large);
         if inside && is_large {
             self.fresh.push(start);
         }

@@ -188,6 +188,18 @@ impl Core {
         Ok(id)
     }
 
+    /// Allocates a block that is no part of the step.
+    pub(crate) fn allocate_aside(
+        &mut self,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<BlockId, Error> {
+        let id = self.allocate(size_bytes, "", stream, Asker::Aside)?;
+        // Nobody's op holds it.
+        self.entry_mut(id)?.pins -= 1;
+        Ok(id)
+    }
+
     /// Frees a block in whatever state it is.
     pub(crate) fn free(&mut self, id: BlockId) -> Result<(), Error> {
         let entry = self.entry(id)?;
@@ -270,18 +282,6 @@ impl Core {
             self.hold(id, Hold::UntilTouched)?;
         }
         Ok((id, self.memory.pool.address(id)))
-    }
-
-    pub(crate) fn hold_all_until_touched(&mut self) -> Result<(), Error> {
-        let free = |entry: &&Entry| entry.hold == Hold::No;
-        let ids: Vec<BlockId> =
-            self.entries.iter().flatten().filter(free).map(|entry| entry.id).collect();
-        for id in ids {
-            if self.memory.pool.is_swappable(id) {
-                self.hold(id, Hold::UntilTouched)?;
-            }
-        }
-        Ok(())
     }
 
     fn record_held(&mut self, place: BlockIndex, held: bool) {

@@ -164,13 +164,27 @@ impl Engine {
         aside: bool,
     ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
-        let asker = if aside { Asker::Aside } else { Asker::Nobody };
-        let block = core.allocate(size_bytes, "", stream, asker)?;
-        if aside {
-            // Nobody's op holds it.
-            core.entry_mut(block)?.pins -= 1;
-        }
+        let block = if aside {
+            core.allocate_aside(size_bytes, stream)?
+        } else {
+            core.allocate(size_bytes, "", stream, Asker::Nobody)?
+        };
         core.show_later(block)
+    }
+
+    /// Allocates for use on `stream` what is no part of the running step, and may leave as soon as
+    /// no op holds it. Returns its address too.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Engine::allocate).
+    pub fn allocate_aside(
+        &self,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<(BlockId, DevicePtr), Error> {
+        let mut core = self.shared.lock()?;
+        let block = core.allocate_aside(size_bytes, stream)?;
+        Ok((block, core.memory.pool.address(block)))
     }
 
     /// Takes host memory that the device addresses directly, for use on `stream`. It is none of
@@ -197,6 +211,20 @@ impl Engine {
         Ok(())
     }
 
+    /// As [`free_swapped`](Engine::free_swapped), for memory that any stream may have been given.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn free_swapped_everywhere(&self, block: SwappedBlock) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        let mut uses = Uses::default();
+        for stream in core.compute_streams() {
+            uses.add(core.memory.streams.next(stream));
+        }
+        core.memory.free_swapped(block, uses);
+        Ok(())
+    }
+
     /// Keeps a resident block on the device for its whole life, because somebody uses it where the
     /// engine does not see it: through a raw pointer, or in work that outlives its op.
     ///
@@ -213,15 +241,6 @@ impl Engine {
     /// [`Error::Freed`].
     pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
         self.shared.lock()?.hold(block, Hold::UntilTouched)
-    }
-
-    /// As [`hold_until_touched`](Engine::hold_until_touched), for all blocks that may leave now:
-    /// ops may be using them that the engine was not told of.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`].
-    pub fn hold_all_until_touched(&self) -> Result<(), Error> {
-        self.shared.lock()?.hold_all_until_touched()
     }
 
     /// Whether an allocation that finds no memory may send others away. If not, it fails.

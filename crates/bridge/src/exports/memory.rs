@@ -31,12 +31,7 @@ pub extern "C" fn smartswap_free(address: *mut c_void) -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int {
-    code(|| {
-        let context = context::current()?;
-        let live = context.find(address_of(address))?;
-        let stream = context.stream(stream)?;
-        Ok(context.engine.use_on(live.id, stream)?)
-    })
+    code(|| context::current()?.use_on(address_of(address), stream))
 }
 
 /// See `smartswap.h`.
@@ -56,14 +51,14 @@ pub unsafe extern "C" fn smartswap_find(
     size_bytes: *mut u64,
 ) -> c_int {
     code(|| {
-        let live = context::current()?.find(address_of(address))?;
+        let (first, bytes) = context::current()?.extent(address_of(address))?;
         if !start.is_null() {
             // SAFETY: not null, so the caller promises memory for a pointer.
-            unsafe { start.write(pointer_to(live.start)) };
+            unsafe { start.write(pointer_to(first)) };
         }
         if !size_bytes.is_null() {
             // SAFETY: not null, so the caller promises memory for a number.
-            unsafe { size_bytes.write(live.size_bytes) };
+            unsafe { size_bytes.write(bytes) };
         }
         Ok(())
     })
@@ -80,11 +75,7 @@ pub extern "C" fn smartswap_trim() -> c_int {
 pub extern "C" fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void {
     let start = guard(|| {
         let context = context::current()?;
-        let stream = context.stream(stream)?;
-        let block = context.engine.allocate_swapped(size_bytes, stream)?;
-        let start = block.address().0;
-        context.blocks.insert_swapped(block);
-        Ok(start)
+        context.allocate_swapped(size_bytes, context.stream(stream)?)
     });
     start.map_or(ptr::null_mut(), pointer_to)
 }
@@ -104,6 +95,7 @@ pub extern "C" fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_is_swapped(address: *const c_void) -> c_int {
-    let swapped = guard(|| Ok(context::current()?.blocks.is_swapped(address_of(address))));
+    let swapped =
+        guard(|| Ok(context::current()?.blocks.find_swapped(address_of(address)).is_some()));
     c_int::from(swapped.unwrap_or(false))
 }

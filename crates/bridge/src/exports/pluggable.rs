@@ -87,11 +87,11 @@ pub unsafe extern "C" fn smartswap_base_alloc(
 ) -> *mut c_void {
     let mut start = std::ptr::null_mut();
     code(|| {
-        let live = context::current()?.find(address_of(address))?;
-        start = std::ptr::with_exposed_provenance_mut(live.start as usize);
+        let (first, bytes) = context::current()?.extent(address_of(address))?;
+        start = std::ptr::with_exposed_provenance_mut(first as usize);
         if !size_bytes.is_null() {
             // SAFETY: not null, so the caller promises memory for a number.
-            unsafe { size_bytes.write(live.size_bytes as usize) };
+            unsafe { size_bytes.write(bytes as usize) };
         }
         Ok(())
     });

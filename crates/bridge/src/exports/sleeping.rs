@@ -37,5 +37,5 @@ pub extern "C" fn smartswap_wake() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_awake() -> c_int {
-    code(|| Ok(context::current()?.engine.allow_rescue(true)?))
+    code(|| context::current()?.settle())
 }

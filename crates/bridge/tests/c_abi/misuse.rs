@@ -122,7 +122,9 @@ fn memory_that_is_freed_or_of_others() {
     // SAFETY: it came from `Box::into_raw`, and nobody freed it.
     drop(unsafe { Box::from_raw(foreign.cast::<u64>()) });
     let swapped = smartswap_allocate_swapped(256, 0);
+    assert_eq!(smartswap_free(swapped), OK);
     assert_fails(smartswap_free(swapped), USAGE, "is no live allocation");
+    let swapped = smartswap_allocate_swapped(256, 0);
     assert_eq!(smartswap_free_swapped(swapped, 0), OK);
     assert_fails(smartswap_free_swapped(swapped, 0), USAGE, "no live swapped memory");
     rig.close();

@@ -3,9 +3,10 @@
 use std::ffi::c_void;
 
 use super::rig::{
-    ASIDE, BLOCK, MIB, OK, Rig, assert_holds, begin_named, check, fill, free, last_error, make,
-    smartswap_allocate, smartswap_awake, smartswap_end, smartswap_may_sleep, smartswap_should_wake,
-    smartswap_sleep, smartswap_step_begun, smartswap_touch, smartswap_wake, stats, step,
+    ASIDE, BLOCK, MIB, OK, Rig, assert_holds, begin_named, check, fill, find, free, last_error,
+    make, smartswap_allocate, smartswap_awake, smartswap_end, smartswap_is_swapped,
+    smartswap_may_sleep, smartswap_should_wake, smartswap_sleep, smartswap_step_begun,
+    smartswap_touch, smartswap_use_on, smartswap_wake, stats, step,
 };
 
 /// A step that fits, told op by op.
@@ -45,17 +46,23 @@ fn memory_is_right_asleep_and_after_waking() {
     assert_eq!(stats().steps, told_steps + 3);
     assert_eq!((smartswap_should_wake(BLOCK), smartswap_should_wake(15 * MIB)), (0, 1));
     assert_eq!(smartswap_wake(), OK);
-    // Until all ops that run have been told of, nothing leaves.
-    assert!(smartswap_allocate(14 * MIB, 0).is_null());
+    // Until all ops that run have been told of, nothing leaves. What finds no room is on the host.
+    let beside = smartswap_allocate(14 * MIB, 0);
+    assert_eq!(smartswap_is_swapped(beside), 1, "{}", last_error());
+    assert_eq!(smartswap_use_on(beside, 0), OK);
+    assert_eq!(find(beside.wrapping_byte_add(MIB as usize)), Ok((beside, 14 * MIB)));
+    fill(beside, 14 * MIB, 70);
     for (tag, &weight) in weights.iter().enumerate() {
         assert_holds(weight, BLOCK, tag as u64);
     }
     assert_eq!(smartswap_awake(), OK);
-    // And then only what an op has touched since.
-    assert!(smartswap_allocate(14 * MIB, 0).is_null());
-    told(&weights);
+    assert_holds(beside, 14 * MIB, 70);
+    free(beside);
+    assert_eq!(smartswap_is_swapped(beside), 0);
+    // From then on what no op holds makes room, although no op has touched it since.
     let large = smartswap_allocate(14 * MIB, 0);
     assert!(!large.is_null(), "{}", last_error());
+    assert_eq!(smartswap_is_swapped(large), 0);
     free(large);
     told(&weights);
     weights.into_iter().for_each(free);

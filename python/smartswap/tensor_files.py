@@ -1,0 +1,64 @@
+"""Files of tensors that libraries write from raw memory, all of it at once.
+
+safetensors collects the addresses of all tensors before it writes the first. Tensors of an
+accelerator it copies to the CPU for that; those of the software device are CPU tensors already,
+and more of them than fit would have to be there at once. So they are copied as well.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .imports import ImportWatch
+
+__all__ = ["TensorFiles"]
+
+# What takes one tensor and returns its bytes, in the versions of safetensors from 0.4 on.
+_READERS = ("_to_ndarray", "_tobytes")
+
+
+def _copy_in_plain_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in memory that the engine does not move."""
+    plain = torch.frombuffer(bytearray(tensor.nbytes), dtype=tensor.dtype)
+    return plain.view(tensor.shape).copy_(tensor.detach())
+
+
+class TensorFiles:
+    """Lets safetensors write CPU tensors wherever their bytes are."""
+
+    def __init__(self) -> None:
+        self._imports = ImportWatch({"safetensors.torch": self._change})
+        self._replaced: list[tuple[ModuleType, str, Any]] = []
+
+    def install(self) -> None:
+        """Changes the library, or watches for its import."""
+        self._imports.install()
+
+    def remove(self) -> None:
+        """Puts back what was changed, and watches no more."""
+        self._imports.remove()
+        while self._replaced:
+            module, name, function = self._replaced.pop()
+            setattr(module, name, function)
+
+    def _change(self, module: ModuleType) -> None:
+        for name in _READERS:
+            function = getattr(module, name, None)
+            if function is not None:
+                self._replaced.append((module, name, function))
+                setattr(module, name, _reading_a_copy(function))
+
+
+def _reading_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_plain = tensor.device.type != "cpu" or tensor.nbytes == 0
+        source = tensor if is_plain else _copy_in_plain_memory(tensor)
+        return function(source, *args, **kwargs)
+
+    return run

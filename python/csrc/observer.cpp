@@ -382,10 +382,10 @@ void end() {
 }
 
 void sleep_if_calm() {
-  if (!asleep.load(std::memory_order_relaxed) && smartswap_may_sleep() != 0) {
-    remove();
-    check(smartswap_sleep());
+  const bool may = !asleep.load(std::memory_order_relaxed) && smartswap_may_sleep() != 0;
+  if (may && smartswap_sleep() == SMARTSWAP_OK) {
     asleep.store(true);
+    remove();
   }
 }
 

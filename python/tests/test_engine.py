@@ -4,43 +4,9 @@ Each test is a process of its own: the engine is opened before the first large t
 """
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 
-import pytest
-from smartswap import _native
-from smartswap.errors import NotBuiltError
-
-try:
-    _native.built_for()
-except NotBuiltError:
-    pytest.skip("the compiled part of the package is not built", allow_module_level=True)
-
-START = """
-import copy, ctypes, gc, io, os, pickle, sys, torch, smartswap
-MIB = 1 << 20
-def values(seed, size=MIB):
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
-"""
-
-
-def python(*words, cwd=None):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
-    )
-
-
-def run(tmp_path, text, *words):
-    script = tmp_path / "script.py"
-    script.write_text(START + textwrap.dedent(text))
-    done = python(*words, script, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
+from processes import python, run
 
 def test_memory_that_is_away_is_read_right_by_those_beside_operators(tmp_path):
     """Twice as many tensors as fit; each way out of PyTorch meets one that is away."""

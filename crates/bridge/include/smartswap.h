@@ -197,13 +197,15 @@ int smartswap_step_begun(void);
 
 /* 1 if the steps fit and go as planned without any moves, else 0. */
 int smartswap_may_sleep(void);
-/* No ops are told of from now on. Steps are only counted. */
+/* No ops are told of from now on: brings all memory back, waits for it, and sends none away. An
+ * allocation that finds no room gets host memory that the device addresses, for its whole life.
+ * Steps are only counted. If it fails, for want of room, the engine goes on as before. Call it
+ * between steps. */
 int smartswap_sleep(void);
 /* 1 if `size_bytes` more would bring a sleeping engine near its cap: wake it first. */
 int smartswap_should_wake(uint64_t size_bytes);
-/* Ops are told of again from now on. An op may be running that nobody told of, and nobody knows
- * what it uses: so until smartswap_awake nothing is sent away, and an allocation that finds no
- * room gets host memory that the device addresses, for its whole life. */
+/* Ops are told of again from now on. But one may be running that nobody told of, and nobody knows
+ * what it uses: until smartswap_awake memory is as it was asleep. */
 int smartswap_wake(void);
 /* Every op that runs now has been told of. */
 int smartswap_awake(void);

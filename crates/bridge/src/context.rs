@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, Bytes, Engine, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
+    AccessMode, Bytes, Engine, Error, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
     save_trace,
 };
 
@@ -266,7 +266,13 @@ impl Context {
         let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
         let calm = course.session.stage() == Stage::Stable && !moves;
         // The last step's peak; the running one has only begun.
-        Ok(calm && course.totals.last_resident_bytes < self.wake_bytes())
+        let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
+        Ok(calm && peak_bytes < self.wake_bytes())
+    }
+
+    fn away_bytes(&self) -> Result<u64, Failure> {
+        let stats = self.engine.memory_stats()?;
+        Ok(stats.allocated_bytes.current - stats.active_bytes.current)
     }
 
     /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
@@ -279,8 +285,30 @@ impl Context {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn sleep(&self) {
+    /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
+    pub(crate) fn sleep(&self) -> Result<(), Failure> {
+        self.engine.allow_rescue(false)?;
+        let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
+        if home.is_err() {
+            self.engine.allow_rescue(true)?;
+            return home;
+        }
         self.asleep.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn touch_all(&self) -> Result<(), Failure> {
+        const SLEEP: OpName = OpName::new("smartswap::sleep");
+        let mut ops = self.engine.op_stack();
+        ops.begin_aside(SLEEP, self.engine.compute_stream())?;
+        for live in self.blocks.large() {
+            match ops.touch(live.id, AccessMode::Read) {
+                // Another thread may have freed it.
+                Ok(_) | Err(Error::Freed) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(ops.end()?)
     }
 
     pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
@@ -291,16 +319,15 @@ impl Context {
         Ok(active_bytes + size_bytes > self.wake_bytes())
     }
 
-    /// From here to [`settle`](Context::settle) nothing leaves.
-    pub(crate) fn wake(&self) -> Result<(), Failure> {
-        self.engine.allow_rescue(false)?;
+    /// From here to [`settle`](Context::settle) nothing leaves, as it did not before.
+    pub(crate) fn wake(&self) {
         self.waking.store(true, Ordering::Relaxed);
         self.asleep.store(false, Ordering::Relaxed);
-        Ok(())
     }
 
-    pub(crate) fn is_waking(&self) -> bool {
-        self.waking.load(Ordering::Relaxed)
+    /// Whether ops may be running that nobody told of.
+    pub(crate) fn misses_ops(&self) -> bool {
+        self.is_asleep() || self.waking.load(Ordering::Relaxed)
     }
 
     pub(crate) fn settle(&self) -> Result<(), Failure> {

@@ -211,7 +211,7 @@ impl Local {
         let context = &self.context;
         let allocated = if inside {
             self.stack.allocate_unshown(size_bytes, self.name)
-        } else if context.is_asleep() || context.is_waking() {
+        } else if context.misses_ops() {
             // Nobody will show it: the op that wants it was not told of.
             context.engine.allocate_aside(size_bytes, stream)
         } else {
@@ -219,7 +219,7 @@ impl Local {
         };
         let (id, address) = match allocated {
             // What is here may be in use by ops that nobody told of, so nothing can make room.
-            Err(error @ Error::OutOfMemory(_)) if context.is_waking() => {
+            Err(error @ Error::OutOfMemory(_)) if context.misses_ops() => {
                 return context.allocate_swapped(size_bytes, stream).map_err(|_| error.into());
             }
             allocated => allocated?,

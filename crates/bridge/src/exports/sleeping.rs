@@ -15,10 +15,7 @@ pub extern "C" fn smartswap_may_sleep() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_sleep() -> c_int {
-    code(|| {
-        context::current()?.sleep();
-        Ok(())
-    })
+    code(|| context::current()?.sleep())
 }
 
 /// See `smartswap.h`.
@@ -31,7 +28,10 @@ pub extern "C" fn smartswap_should_wake(size_bytes: u64) -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_wake() -> c_int {
-    code(|| context::current()?.wake())
+    code(|| {
+        context::current()?.wake();
+        Ok(())
+    })
 }
 
 /// See `smartswap.h`.

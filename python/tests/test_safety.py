@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from processes import python, run
 
-REFUSED = Path(__file__).parent / "refused_ops.py"
+HERE = Path(__file__).parent
+REFUSED, SOAK = HERE / "refused_ops.py", HERE / "soak.py"
 
 
 def test_an_operator_whose_inputs_do_not_fit_never_runs():
@@ -180,3 +181,10 @@ def test_storages_that_change_while_they_are_away(tmp_path):
         print("done")
     """
     assert run(tmp_path, text) == "done\n"
+
+
+def test_a_long_run_takes_no_more_of_anything():
+    """By hand, with 2,000 steps, on a GPU too: `python python/tests/soak.py cuda 2000`."""
+    done = python("-W", "ignore", SOAK, "cpu", 300)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "flat"

@@ -1,6 +1,7 @@
 """Sizes, settings and ranks: what is accepted, and what the errors say."""
 
 import pytest
+import torch
 from smartswap.engine import choose_device
 from smartswap.errors import SettingsError, nearest
 from smartswap.ranks import Ranks, free_host_bytes
@@ -69,11 +70,33 @@ def test_settings_are_checked_and_filled_in():
         ({"rank_wait": -1}, "rank_wait is a number of seconds"),
         ({"rank_wait": float("nan")}, "rank_wait is a number of seconds"),
         ({"rank_wiat": 1}, "did you mean rank_wait"),
+        ({"device": 3}, "device is a text, not 3"),
+        ({"strategy": ["swap"]}, "strategy is a text"),
+        ({"config": object()}, "config is a path such as 'run/config', not <object"),
+        ({"report": ""}, "report is a path"),
+        ({"record": 3}, "record is a path such as 'run/record', not 3"),
+        ({"record": b"a.json"}, "record is a path"),
+        ({"manual_steps": "maybe"}, "manual_steps is True or False, not 'maybe'"),
+        ({"manual_steps": 1}, "manual_steps is True or False"),
     ],
 )
 def test_bad_settings_say_how_to_mend_them(wishes, says):
     with pytest.raises(SettingsError, match=says):
         Settings.parse(**wishes)
+
+
+def test_a_device_may_be_one_of_pytorch():
+    assert Settings.parse(device=torch.device("cuda", 1)).device == "cuda:1"
+    assert Settings.parse(device=torch.device("cpu")).device == "cpu"
+
+
+def test_paths_may_be_paths(tmp_path):
+    assert Settings.parse(record=tmp_path / "a.json").record == str(tmp_path / "a.json")
+
+
+def test_record_may_not_be_a_folder(tmp_path):
+    with pytest.raises(SettingsError, match="is a folder; name a file in it"):
+        Settings.parse(record=tmp_path)
 
 
 def test_report_may_not_be_a_file(tmp_path):

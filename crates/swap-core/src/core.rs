@@ -9,6 +9,7 @@ use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
+use crate::launches::Launches;
 use crate::orders::Orders;
 use crate::recorder::Recorder;
 use crate::step::{PendingReport, Step};
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) logs_moves: bool,
     /// Why nothing can be swapped on this device; `None` where it can.
     pub(crate) unswappable: Option<String>,
+    /// Everything was given back.
+    pub(crate) is_closed: bool,
 }
 
 /// Why a device without virtual memory swaps nothing, in words for its user.
@@ -114,6 +117,7 @@ impl Core {
             may_rescue: true,
             logs_moves: false,
             unswappable,
+            is_closed: false,
         })
     }
 
@@ -125,6 +129,7 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
+        self.check_stream(stream)?;
         let rescues = self.step.counters.rescues;
         let allocated = self.allocate_memory(size_bytes, stream);
         if asker == Asker::Aside {
@@ -159,6 +164,7 @@ impl Core {
             asked_for: false,
             host_copy: None,
             arrived: None,
+            launches: Launches::behind(self.memory.streams.next(stream)),
             replayable: None,
             version: 0,
             dependents: Default::default(),

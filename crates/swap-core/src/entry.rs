@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
 
+use crate::launches::Launches;
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
 
@@ -42,6 +43,7 @@ pub(crate) struct Entry {
     pub(crate) host_copy: Option<HostCopy>,
     /// An op on another stream waits for this before it touches the block.
     pub(crate) arrived: Option<Point>,
+    pub(crate) launches: Launches,
     /// How to make the bytes again.
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.

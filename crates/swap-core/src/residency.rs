@@ -124,7 +124,8 @@ impl Core {
                 }));
             }
         }
-        match self.entry(id)?.state {
+        let state = self.entry(id)?.state;
+        match state {
             State::Resident => {}
             State::Away { .. } => {
                 if within == Within::Step && !self.entry(id)?.asked_for {
@@ -136,7 +137,8 @@ impl Core {
             State::Replaying { by } if within == Within::Replay(by) => {}
             State::Replaying { .. } => return Ok(Some(Touched::Busy)),
         }
-        if mode.writes() && within.is_replay() {
+        let is_new = matches!(state, State::Replaying { .. });
+        if within.is_replay() && (mode.writes() || is_new) {
             // The owner of the work ordered the first run after other uses. It knows of no replay.
             let entry = self.entry(id)?;
             if entry.pins > u32::from(entry.state != State::Resident) {
@@ -372,11 +374,18 @@ impl Core {
         Ok(Some(replayable))
     }
 
-    /// Ends a replay. A failed one leaves the block discarded.
-    pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
-        self.entry_mut(id)?.pins -= 1;
+    /// Ends a replay of `op`. A failed one leaves the block discarded.
+    pub(crate) fn end_replay(
+        &mut self,
+        id: BlockId,
+        done: bool,
+        op: &'static str,
+    ) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        entry.pins -= 1;
+        let touched = entry.arrived.is_some();
         let ordered = self.order_open_ops(id);
-        if done {
+        if done && touched {
             self.step.counters.recomputed_ops += 1;
             self.entry_mut(id)?.state = State::Resident;
             self.forget_dependent(id)?;
@@ -389,6 +398,10 @@ impl Core {
         entry.state = State::Discarded;
         entry.arrived = None;
         self.free_if_unneeded(id)?;
+        if done {
+            let text = "its recipe left out a block that it had written".to_owned();
+            return Err(Error::Replay { op: op.to_owned(), text });
+        }
         ordered
     }
 

@@ -10,6 +10,7 @@ mod engine {
     mod hold;
     mod judge;
     mod lab;
+    mod launches;
     mod plain;
     #[cfg(feature = "planted")]
     mod planted;

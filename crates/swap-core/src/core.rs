@@ -129,7 +129,6 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
-        self.check_stream(stream)?;
         let rescues = self.step.counters.rescues;
         let allocated = self.allocate_memory(size_bytes, stream);
         if asker == Asker::Aside {

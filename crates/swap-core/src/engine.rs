@@ -156,7 +156,9 @@ impl Engine {
         name: &str,
         stream: StreamId,
     ) -> Result<BlockId, Error> {
-        self.shared.lock()?.allocate(size_bytes, name, stream, Asker::Nobody)
+        let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
+        core.allocate(size_bytes, name, stream, Asker::Nobody)
     }
 
     /// Allocates for use on `stream` by somebody who may never show it to an op, such as a
@@ -172,6 +174,7 @@ impl Engine {
         aside: bool,
     ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
         let asker = if aside { Asker::Aside } else { Asker::Nobody };
         let block = core.allocate(size_bytes, "", stream, asker)?;
         if aside {

@@ -193,6 +193,8 @@ fn ops_run_on_no_stream_that_is_not_for_them() {
         assert!(matches!(lab.ops.begin_aside(OP, stream), Err(Error::Usage(_))));
         assert!(matches!(lab.engine.allocate_on(BLOCK, "", stream), Err(Error::Usage(_))));
         assert!(matches!(lab.engine.allocate_swapped(BLOCK, stream), Err(Error::Usage(_))));
+        let unshown = lab.engine.allocate_unshown(BLOCK, stream, true);
+        assert!(matches!(unshown, Err(Error::Usage(_))));
         assert!(matches!(lab.engine.use_on(block, stream), Err(Error::Usage(_))));
     }
     lab.op(&[read(block, 1)]).expect("all is as it was");

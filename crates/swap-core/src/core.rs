@@ -46,7 +46,7 @@ pub(crate) struct Core {
     pub(crate) clock: u64,
     pub(crate) step: Step,
     pub(crate) orders: Option<Arc<Orders>>,
-    /// Blocks whose ordered swap-in found no room yet, oldest first.
+    /// Blocks whose ordered swap-in found no room yet, oldest first; some may be freed since.
     pub(crate) put_off: VecDeque<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,
@@ -234,9 +234,6 @@ impl Core {
         if self.memory.pool.is_swappable(id) && state == State::Resident {
             self.resident_bytes -= self.memory.pool.size_bytes(id);
         }
-        if entry.asked_for {
-            self.put_off.retain(|&other| other != id);
-        }
         self.memory.pool.free(id);
         Ok(())
     }
@@ -282,9 +279,7 @@ impl Core {
         let ids: Vec<BlockId> =
             self.entries.iter().flatten().filter(free).map(|entry| entry.id).collect();
         for id in ids {
-            if self.memory.pool.is_swappable(id) {
-                self.hold(id, Hold::UntilTouched)?;
-            }
+            self.hold(id, Hold::UntilTouched)?;
         }
         Ok(())
     }

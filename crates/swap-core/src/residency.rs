@@ -290,7 +290,6 @@ impl Core {
             Err(error) => {
                 let uses = self.memory.pool.uses(id).clone();
                 self.detach(id, uses);
-                self.entry_mut(id)?.state = State::Away { departure: None };
                 Err(error)
             }
         }
@@ -349,7 +348,6 @@ impl Core {
         self.detach(id, ready);
         let entry = self.entry_mut(id)?;
         entry.state = State::Discarded;
-        entry.arrived = None;
         let replayable = entry.replayable.clone().expect("can_replay saw it");
         for &(block, _) in replayable.blocks.iter().filter(|&&(block, _)| block != id) {
             self.entry_mut(block)?.dependents.push(id);
@@ -370,6 +368,7 @@ impl Core {
         self.attach(id, true)?.expect("with rescue there is room or an error");
         let entry = self.entry_mut(id)?;
         entry.state = State::Replaying { by };
+        entry.arrived = None;
         entry.pins += 1;
         Ok(Some(replayable))
     }
@@ -394,9 +393,7 @@ impl Core {
         }
         let uses = self.memory.pool.uses(id).clone();
         self.detach(id, uses);
-        let entry = self.entry_mut(id)?;
-        entry.state = State::Discarded;
-        entry.arrived = None;
+        self.entry_mut(id)?.state = State::Discarded;
         self.free_if_unneeded(id)?;
         if done {
             let text = "its recipe left out a block that it had written".to_owned();

@@ -12,9 +12,12 @@ mod engine {
     mod lab;
     mod launches;
     mod plain;
+    mod plans;
     #[cfg(feature = "planted")]
     mod planted;
     mod random_plans;
+    mod recording;
+    mod replays;
     mod residency;
     mod reuse;
     mod script;

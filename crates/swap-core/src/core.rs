@@ -46,7 +46,8 @@ pub(crate) struct Core {
     pub(crate) clock: u64,
     pub(crate) step: Step,
     pub(crate) orders: Option<Arc<Orders>>,
-    /// Blocks whose ordered swap-in found no room yet, oldest first; some may be freed since.
+    /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
+    /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,

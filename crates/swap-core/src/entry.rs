@@ -37,7 +37,7 @@ pub(crate) struct Entry {
     pub(crate) birth: u64,
     /// For the least recently used victim.
     pub(crate) last_touch: u64,
-    /// A swap-in was ordered and found no room yet.
+    /// It is away; a swap-in was ordered and found no room yet.
     pub(crate) asked_for: bool,
     /// The bytes on the host; as long as it exists they are the block's current ones.
     pub(crate) host_copy: Option<HostCopy>,

@@ -299,9 +299,7 @@ impl Core {
         let entry = self.entry_mut(id)?;
         entry.state = State::Resident;
         entry.arrived = arrived;
-        if std::mem::take(&mut entry.asked_for) {
-            self.put_off.retain(|&other| other != id);
-        }
+        entry.asked_for = false;
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.poll_block(streams, id)?;
         Ok(())

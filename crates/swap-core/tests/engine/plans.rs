@@ -7,7 +7,7 @@ use swap_core::{
     Residency, Trace,
 };
 
-use super::lab::{BLOCK, ENOUGH, Lab, read, write};
+use super::lab::{BLOCK, ENOUGH, Lab, OP, read, work, write};
 
 /// Runs an op under a plan to swap out the only block, which the plan knows as `known`.
 fn swap_out_as(known: PlanBlock) -> (Option<OpIndex>, Residency) {
@@ -48,14 +48,32 @@ fn a_touch_of_a_block_that_was_put_off_is_no_miss() {
     assert_eq!(lab.state(block), Residency::Away, "there was no room: it is put off");
     lab.op(&[read(block, 1)]).expect("somebody makes room");
     assert_eq!(lab.total().misses, 0);
-    // It came back, so nobody asks for it any more.
+    lab.op(&[read(a, 2), read(b, 3)]).expect("reads");
+    lab.finish();
+}
+
+#[test]
+fn a_block_that_came_back_by_a_touch_is_not_asked_for_any_more() {
+    let mut lab = Lab::new(2 * BLOCK);
+    let block = lab.make(1);
     lab.swap_out(block);
+    let (a, b) = (lab.make(2), lab.make(3));
     lab.settle();
-    lab.free(a);
+    lab.act(&[(ActionKind::SwapIn, block)]);
+    // It comes back, and leaves again before another op begins.
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("somebody makes room");
+    lab.ops = lab.engine.op_stack();
+    for unused in [a, b] {
+        lab.free(unused);
+    }
+    let fresh = [(); 2].map(|()| lab.engine.allocate(BLOCK, "").expect("others leave"));
+    lab.places.extend(fresh.map(|block| (block, BLOCK)));
+    lab.settle();
+    lab.free(fresh[0]);
     lab.tick();
     assert_eq!(lab.state(block), Residency::Away);
-    lab.op(&[read(block, 1), read(b, 3)]).expect("reads");
-    assert_eq!(lab.total().misses, 1);
+    lab.op(&[read(block, 1), write(fresh[1], 4)]).expect("reads");
     lab.finish();
 }
 

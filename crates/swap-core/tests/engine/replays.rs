@@ -118,12 +118,14 @@ fn an_input_that_its_owner_freed_is_not_needed_by_more() {
     let first = lab.derive(&[read(input, 1)], 2);
     let second = lab.derive(&[read(input, 1)], 3);
     lab.discard(first);
-    lab.free(input);
+    lab.engine.free(input).expect("lives");
     // The first keeps it until it is back, and no other block keeps it for longer.
     lab.act(&[(ActionKind::Discard, second)]);
     assert_eq!(lab.state(second), Residency::Resident);
     lab.op(&[read(first, 2), read(second, 3)]).expect("reads");
     assert_eq!(lab.total().recomputed_ops, 1);
+    let stats = lab.engine.memory_stats().expect("stats");
+    assert_eq!(stats.requested_bytes.current, 2 * BLOCK, "the input is gone");
     lab.finish();
 }
 

@@ -9,6 +9,7 @@ use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
+use crate::launches::Launches;
 use crate::orders::Orders;
 use crate::recorder::Recorder;
 use crate::step::{PendingReport, Step};
@@ -45,7 +46,8 @@ pub(crate) struct Core {
     pub(crate) clock: u64,
     pub(crate) step: Step,
     pub(crate) orders: Option<Arc<Orders>>,
-    /// Blocks whose ordered swap-in found no room yet, oldest first.
+    /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
+    /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,
@@ -62,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) logs_moves: bool,
     /// Why nothing can be swapped on this device; `None` where it can.
     pub(crate) unswappable: Option<String>,
+    /// Everything was given back.
+    pub(crate) is_closed: bool,
 }
 
 /// Why a device without virtual memory swaps nothing, in words for its user.
@@ -114,6 +118,7 @@ impl Core {
             may_rescue: true,
             logs_moves: false,
             unswappable,
+            is_closed: false,
         })
     }
 
@@ -159,6 +164,7 @@ impl Core {
             asked_for: false,
             host_copy: None,
             arrived: None,
+            launches: Launches::behind(self.memory.streams.next(stream)),
             replayable: None,
             version: 0,
             dependents: Default::default(),
@@ -240,9 +246,6 @@ impl Core {
         }
         if self.memory.pool.is_swappable(id) && state == State::Resident {
             self.resident_bytes -= self.memory.pool.size_bytes(id);
-        }
-        if entry.asked_for {
-            self.put_off.retain(|&other| other != id);
         }
         self.memory.pool.free(id);
         Ok(())

@@ -72,7 +72,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
-        self.core.lock().map_err(|_| Error::Poisoned)
+        opened(self.core.lock().map_err(|_| Error::Poisoned)?)
     }
 
     /// Waits until some replay has ended.
@@ -80,8 +80,16 @@ impl Shared {
         &self,
         core: MutexGuard<'a, Core>,
     ) -> Result<MutexGuard<'a, Core>, Error> {
-        self.replayed.wait(core).map_err(|_| Error::Poisoned)
+        opened(self.replayed.wait(core).map_err(|_| Error::Poisoned)?)
     }
+}
+
+/// The engine's state, unless its memory is gone.
+fn opened(core: MutexGuard<'_, Core>) -> Result<MutexGuard<'_, Core>, Error> {
+    if core.is_closed {
+        return Err(Error::Usage("the engine was closed"));
+    }
+    Ok(core)
 }
 
 impl Engine {
@@ -148,7 +156,9 @@ impl Engine {
         name: &str,
         stream: StreamId,
     ) -> Result<BlockId, Error> {
-        self.shared.lock()?.allocate(size_bytes, name, stream, Asker::Nobody)
+        let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
+        core.allocate(size_bytes, name, stream, Asker::Nobody)
     }
 
     /// Allocates for use on `stream` by somebody who may never show it to an op, such as a
@@ -164,6 +174,7 @@ impl Engine {
         aside: bool,
     ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
         let block = if aside {
             core.allocate_aside(size_bytes, stream)?
         } else {
@@ -183,6 +194,7 @@ impl Engine {
         stream: StreamId,
     ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
         let block = core.allocate_aside(size_bytes, stream)?;
         Ok((block, core.memory.pool.address(block)))
     }
@@ -197,7 +209,9 @@ impl Engine {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<SwappedBlock, Error> {
-        Ok(self.shared.lock()?.memory.allocate_swapped(size_bytes, stream)?)
+        let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
+        Ok(core.memory.allocate_swapped(size_bytes, stream)?)
     }
 
     /// Gives it back. It is reused only after what `stream` was given until now.
@@ -206,6 +220,7 @@ impl Engine {
     /// [`Error::Poisoned`].
     pub fn free_swapped(&self, block: SwappedBlock, stream: StreamId) -> Result<(), Error> {
         let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
         let uses = Uses::of(core.memory.streams.next(stream));
         core.memory.free_swapped(block, uses);
         Ok(())
@@ -259,6 +274,7 @@ impl Engine {
     /// [`Error::Freed`].
     pub fn use_on(&self, block: BlockId, stream: StreamId) -> Result<(), Error> {
         let mut core = self.shared.lock()?;
+        core.check_stream(stream)?;
         let streams = &mut core.entry_mut(block)?.streams;
         if !streams.contains(&stream) {
             streams.push(stream);
@@ -384,12 +400,14 @@ impl Engine {
     }
 
     /// Waits for the device and gives everything back, although clones and op stacks live on:
-    /// they must not be used any more. Blocks that are live are lost.
+    /// all they can do is fail. Blocks that are live are lost.
     ///
     /// # Errors
     /// As [`DeviceMemory::close`].
     pub fn close(&self) -> Result<(), Error> {
-        Ok(self.shared.lock()?.memory.close()?)
+        let mut core = self.shared.core.lock().map_err(|_| Error::Poisoned)?;
+        core.is_closed = true;
+        Ok(core.memory.close()?)
     }
 
     /// Counters of pinned host memory.

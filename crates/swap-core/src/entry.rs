@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
 
+use crate::launches::Launches;
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
 
@@ -36,12 +37,13 @@ pub(crate) struct Entry {
     pub(crate) birth: u64,
     /// For the least recently used victim.
     pub(crate) last_touch: u64,
-    /// A swap-in was ordered and found no room yet.
+    /// It is away; a swap-in was ordered and found no room yet.
     pub(crate) asked_for: bool,
     /// The bytes on the host; as long as it exists they are the block's current ones.
     pub(crate) host_copy: Option<HostCopy>,
     /// An op on another stream waits for this before it touches the block.
     pub(crate) arrived: Option<Point>,
+    pub(crate) launches: Launches,
     /// How to make the bytes again.
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.

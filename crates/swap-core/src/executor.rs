@@ -37,8 +37,8 @@ impl Core {
     pub(crate) fn housekeeping(&mut self) -> Result<(), Error> {
         for _ in 0..self.put_off.len() {
             let Some(id) = self.put_off.pop_front() else { break };
-            let away = self.entry(id).is_ok_and(|entry| matches!(entry.state, State::Away { .. }));
-            if away && !self.swap_in(id, false)? {
+            let asked_for = self.entry(id).is_ok_and(|entry| entry.asked_for);
+            if asked_for && !self.swap_in(id, false)? {
                 self.put_off.push_back(id);
             }
         }

@@ -79,13 +79,15 @@
 //! # What it does not do
 //!
 //! It decides nothing: plans come from above, and only the victim of a rescue is its choice. It
-//! does not order the caller's own streams against each other. Memory that no op touches as a
-//! block, such as a library's workspace, is outside.
+//! orders launches on the same block, but ops that it is only told of are ordered by their owner
+//! where they run on several streams. Memory that no op touches as a block, such as a library's
+//! workspace, is outside.
 //!
 //! # Safety model
 //!
 //! `ops.rs` and `copies.rs` hold the unsafe calls of the driver. They are sound because a touched
-//! block is pinned, mapped and ordered until its op ends, and its use is noted then.
+//! block is pinned, mapped and ordered until its op ends, and its use is noted then; and because
+//! `launches.rs` puts each launch behind those that it is in conflict with.
 
 mod copies;
 mod core;
@@ -94,6 +96,7 @@ mod entry;
 mod error;
 mod executor;
 mod ladder;
+mod launches;
 mod name;
 mod ops;
 mod orders;

@@ -115,6 +115,7 @@ impl OpStack {
         stream: StreamId,
         within: Within,
     ) -> Result<Frame, Error> {
+        core.check_stream(stream)?;
         let op = OpIndex(core.step.op_count);
         let mut timer = None;
         if within == Within::Step {
@@ -244,6 +245,9 @@ impl OpStack {
     /// first touch. A block touched in several modes is one operand that is read and written.
     /// `cost_us` is its time on a device with a virtual clock.
     ///
+    /// It comes behind what was launched or submitted before on the same blocks in conflict, on
+    /// any stream.
+    ///
     /// # Errors
     /// [`Error::Usage`] outside an op; [`Error::Freed`] if a touched block was freed since.
     pub fn launch(
@@ -252,24 +256,25 @@ impl OpStack {
         body: impl FnOnce(&Operands<'_>) + Send + 'static,
     ) -> Result<(), Error> {
         let OpStack { shared, frames, .. } = self;
-        let core = shared.lock()?;
+        let mut core = shared.lock()?;
         let frame = frames.last_mut().ok_or(NO_OP)?;
         let accesses = accesses(&core, &frame.touched)?;
+        core.order_launch(frame.stream, frame.uses())?;
         let name = frame.name.text();
         let function = HostFunction { name, accesses, cost_us, body: Box::new(body) };
         let stream = core.memory.streams.handle(frame.stream);
         // SAFETY: `touch` made each block resident, mapped its whole range and ordered the stream
         // behind its copies; the frame's pins keep it so until `end`, where the use is noted and
         // from then on holds every unmap and reuse back. Blocks are disjoint, and `accesses` names
-        // each once.
+        // each once. `order_launch` put it behind the launches of other streams in conflict.
         unsafe { core.memory.streams.driver().launch_host(function, stream) }?;
         frame.launched = true;
-        Ok(())
+        core.note_launch(frame.stream, frame.uses())
     }
 
     /// Submits work of the caller's own for the innermost op: `work` gets the op's stream and the
     /// blocks that it has touched, by first touch, and must give the stream nothing that uses
-    /// others.
+    /// others. It is ordered as with [`launch`](OpStack::launch).
     ///
     /// # Errors
     /// What `work` returns; [`Error::Usage`] outside an op; [`Error::Freed`] if a touched block
@@ -279,16 +284,20 @@ impl OpStack {
         work: impl FnOnce(StreamHandle, &[Access]) -> Result<(), DriverError>,
     ) -> Result<(), Error> {
         let OpStack { shared, frames, .. } = self;
-        let core = shared.lock()?;
+        let mut core = shared.lock()?;
         let frame = frames.last_mut().ok_or(NO_OP)?;
         let accesses = accesses(&core, &frame.touched)?;
+        core.order_launch(frame.stream, frame.uses())?;
         let streams = &core.memory.streams;
         let stream = streams.handle(frame.stream);
         if core.notes_accesses {
             streams.driver().note_access(stream, &accesses)?;
         }
         frame.launched = true;
-        Ok(work(stream, &accesses)?)
+        // Work that failed may have begun.
+        let submitted = work(stream, &accesses);
+        core.note_launch(frame.stream, frame.uses())?;
+        Ok(submitted?)
     }
 
     /// Lets the engine run the innermost op again to bring its outputs back. Outputs are the
@@ -325,7 +334,7 @@ impl OpStack {
         Ok(())
     }
 
-    /// Number of open ops.
+    /// Number of open ops; in a recipe, those that it began.
     pub fn depth(&self) -> usize {
         self.frames.len()
     }
@@ -342,21 +351,23 @@ impl OpStack {
     fn replay(&mut self, block: BlockId) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let fresh = self.is_fresh()?;
-        let depth = self.frames.len();
         let begun = shared.lock()?.try_begin_replay(block, self.number)?;
         let Some(replayable) = begun else { return Ok(()) };
         tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
+        // The ops around it are out of the recipe's reach: it may neither use nor end them.
+        let around = std::mem::take(&mut self.frames);
         // The recipe's owner may panic. Others may wait for this replay, so it ends in any case.
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self)));
+        let left_open = std::mem::replace(&mut self.frames, around);
         self.replays -= 1;
         let done = matches!(outcome, Ok(Ok(())));
         let ended = shared.lock().and_then(|mut core| {
-            for frame in self.frames.drain(depth..).rev() {
-                abandon_frame(&mut core, &frame);
+            for frame in left_open.iter().rev() {
+                abandon_frame(&mut core, frame);
             }
-            core.end_replay(block, done)?;
-            self.restart_timer(&mut core, fresh)
+            let ended = core.end_replay(block, done, replayable.op);
+            ended.and(self.restart_timer(&mut core, fresh))
         });
         shared.replayed.notify_all();
         match outcome {

@@ -124,7 +124,8 @@ impl Core {
                 }));
             }
         }
-        match self.entry(id)?.state {
+        let state = self.entry(id)?.state;
+        match state {
             State::Resident => {}
             State::Away { .. } => {
                 if within == Within::Step && !self.entry(id)?.asked_for {
@@ -136,7 +137,8 @@ impl Core {
             State::Replaying { by } if within == Within::Replay(by) => {}
             State::Replaying { .. } => return Ok(Some(Touched::Busy)),
         }
-        if mode.writes() && within.is_replay() {
+        let is_new = matches!(state, State::Replaying { .. });
+        if within.is_replay() && (mode.writes() || is_new) {
             // The owner of the work ordered the first run after other uses. It knows of no replay.
             let entry = self.entry(id)?;
             if entry.pins > u32::from(entry.state != State::Resident) {
@@ -288,7 +290,6 @@ impl Core {
             Err(error) => {
                 let uses = self.memory.pool.uses(id).clone();
                 self.detach(id, uses);
-                self.entry_mut(id)?.state = State::Away { departure: None };
                 Err(error)
             }
         }
@@ -298,9 +299,7 @@ impl Core {
         let entry = self.entry_mut(id)?;
         entry.state = State::Resident;
         entry.arrived = arrived;
-        if std::mem::take(&mut entry.asked_for) {
-            self.put_off.retain(|&other| other != id);
-        }
+        entry.asked_for = false;
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.poll_block(streams, id)?;
         Ok(())
@@ -347,7 +346,6 @@ impl Core {
         self.detach(id, ready);
         let entry = self.entry_mut(id)?;
         entry.state = State::Discarded;
-        entry.arrived = None;
         let replayable = entry.replayable.clone().expect("can_replay saw it");
         for &(block, _) in replayable.blocks.iter().filter(|&&(block, _)| block != id) {
             self.entry_mut(block)?.dependents.push(id);
@@ -368,15 +366,23 @@ impl Core {
         self.attach(id, true)?.expect("with rescue there is room or an error");
         let entry = self.entry_mut(id)?;
         entry.state = State::Replaying { by };
+        entry.arrived = None;
         entry.pins += 1;
         Ok(Some(replayable))
     }
 
-    /// Ends a replay. A failed one leaves the block discarded.
-    pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
-        self.entry_mut(id)?.pins -= 1;
+    /// Ends a replay of `op`. A failed one leaves the block discarded.
+    pub(crate) fn end_replay(
+        &mut self,
+        id: BlockId,
+        done: bool,
+        op: &'static str,
+    ) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        entry.pins -= 1;
+        let touched = entry.arrived.is_some();
         let ordered = self.order_open_ops(id);
-        if done {
+        if done && touched {
             self.step.counters.recomputed_ops += 1;
             self.entry_mut(id)?.state = State::Resident;
             self.forget_dependent(id)?;
@@ -385,10 +391,12 @@ impl Core {
         }
         let uses = self.memory.pool.uses(id).clone();
         self.detach(id, uses);
-        let entry = self.entry_mut(id)?;
-        entry.state = State::Discarded;
-        entry.arrived = None;
+        self.entry_mut(id)?.state = State::Discarded;
         self.free_if_unneeded(id)?;
+        if done {
+            let text = "its recipe left out a block that it had written".to_owned();
+            return Err(Error::Replay { op: op.to_owned(), text });
+        }
         ordered
     }
 

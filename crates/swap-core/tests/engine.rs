@@ -10,10 +10,14 @@ mod engine {
     mod hold;
     mod judge;
     mod lab;
+    mod launches;
     mod plain;
+    mod plans;
     #[cfg(feature = "planted")]
     mod planted;
     mod random_plans;
+    mod recording;
+    mod replays;
     mod residency;
     mod reuse;
     mod script;

@@ -68,6 +68,8 @@ pub enum Site {
     CopyInAfterCopyOut,
     /// An op waits for the arrival of a block.
     TouchAfterArrival,
+    /// A launch waits for those before it on the same block, on other streams.
+    LaunchAfterLaunch,
     /// A replay waits for the earlier users of its chunk.
     ReplayAfterRelease,
     /// The host unmaps an address only after its last use.
@@ -78,13 +80,14 @@ pub enum Site {
 
 impl Site {
     /// All sites.
-    pub const ALL: [Site; 9] = [
+    pub const ALL: [Site; 10] = [
         Site::AllocateAfterRelease,
         Site::CopyOutAfterUse,
         Site::CopyOutAfterSlot,
         Site::CopyInAfterRelease,
         Site::CopyInAfterCopyOut,
         Site::TouchAfterArrival,
+        Site::LaunchAfterLaunch,
         Site::ReplayAfterRelease,
         Site::UnmapAfterUse,
         Site::ReleaseAfterUse,

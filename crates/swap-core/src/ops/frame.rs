@@ -47,6 +47,13 @@ pub(super) struct Frame {
     pub(super) position: u64,
 }
 
+impl Frame {
+    /// What it has touched so far, and how.
+    pub(super) fn uses(&self) -> impl Iterator<Item = (BlockId, AccessMode)> {
+        self.touched.iter().map(|&(block, mode, _)| (block, mode))
+    }
+}
+
 pub(super) fn is_fresh(frame: &Frame, core: &Core) -> bool {
     !frame.launched && core.memory.streams.here(frame.stream).position == frame.position
 }

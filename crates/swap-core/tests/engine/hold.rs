@@ -1,6 +1,6 @@
 //! Blocks that must stay: those held for their life, and fresh ones that no op has shown yet.
 
-use swap_core::{BlockId, Error, Residency};
+use swap_core::{ActionKind, BlockId, Error, Residency};
 
 use super::lab::{BLOCK, Lab, read, write};
 
@@ -72,5 +72,58 @@ fn held_blocks_alone_can_use_up_the_cap() {
     lab.free(held[0]);
     let more = lab.make(9);
     lab.op(&[read(held[1], 2), read(held[2], 3), read(more, 9)]).expect("all are there");
+    lab.finish();
+}
+
+#[test]
+fn all_that_could_leave_stays_until_it_is_touched() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let blocks = [lab.make(1), lab.make(2)];
+    lab.engine.hold_all_until_touched().expect("open");
+    lab.act(&[(ActionKind::SwapOut, blocks[0]), (ActionKind::SwapOut, blocks[1])]);
+    for block in blocks {
+        assert_eq!(lab.state(block), Residency::Resident);
+    }
+    lab.op(&[read(blocks[0], 1)]).expect("reads");
+    lab.act(&[(ActionKind::SwapOut, blocks[0]), (ActionKind::SwapOut, blocks[1])]);
+    assert_eq!(lab.state(blocks[0]), Residency::Leaving);
+    assert_eq!(lab.state(blocks[1]), Residency::Resident);
+    lab.finish();
+}
+
+#[test]
+fn a_recorded_step_names_the_blocks_that_stay() {
+    let mut lab = Lab::new(4 * BLOCK);
+    let blocks: Vec<BlockId> = (1..4).map(|tag| lab.make(tag)).collect();
+    lab.engine.hold(blocks[0]).expect("lives");
+    lab.total();
+    lab.engine.set_orders(true, None).expect("between steps");
+    lab.engine.hold(blocks[1]).expect("lives");
+    lab.engine.hold_until_touched(blocks[2]).expect("lives");
+    lab.op(&[read(blocks[2], 3)]).expect("reads");
+    let (fresh, _) = lab
+        .engine
+        .allocate_unshown(BLOCK, lab.engine.compute_stream(), false)
+        .expect("there is room");
+    lab.places.push((fresh, BLOCK));
+    let trace = lab.engine.end_step().expect("ends").pop().and_then(|report| report.trace);
+    let blocks = trace.expect("it was recorded").blocks;
+    let held: Vec<bool> = blocks.iter().map(|block| block.held).collect();
+    assert_eq!(held, [true, true, false, true]);
+    lab.finish();
+}
+
+#[test]
+fn where_nobody_may_be_sent_away_memory_runs_out() {
+    let mut lab = Lab::new(2 * BLOCK);
+    let blocks = [lab.make(1), lab.make(2)];
+    lab.engine.allow_rescue(false).expect("open");
+    let refused = lab.engine.allocate(BLOCK, "more");
+    assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    for block in blocks {
+        assert_eq!(lab.state(block), Residency::Resident);
+    }
+    lab.engine.allow_rescue(true).expect("open");
+    lab.make(3);
     lab.finish();
 }

@@ -1,9 +1,10 @@
 //! Runs scripts on an engine and judges what happens, by means of its own.
 //!
 //! The runner keeps a shadow of every block: which pattern it must hold. Every kernel compares all
-//! bytes of its inputs with the shadow and writes new patterns. Order between the two compute
-//! streams is made here, by events of the driver, as the owner of the work would. Whether an
-//! out-of-memory error is right is computed here, from what open ops hold.
+//! bytes of its inputs with the shadow and writes new patterns. Ops whose work the engine does not
+//! launch are ordered here against those of the other stream, by events of the driver, as the owner
+//! of the work would. Whether an out-of-memory error is right is computed here, from what open ops
+//! hold.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -109,10 +110,10 @@ pub(crate) struct Shadow {
     /// The pattern that it holds; `None` until something wrote it.
     pub(crate) tag: Option<u64>,
     address: u64,
-    /// The launch that wrote it last, by stream and number.
+    /// The stream and number of the launch that wrote it last.
     written: Option<(usize, u64)>,
-    /// The last launch on each stream that read it.
-    read: [u64; 2],
+    /// The last op on the first stream that read it by itself.
+    watched: u64,
 }
 
 /// Sums over many runs, to show that they did something.
@@ -467,9 +468,6 @@ impl World {
                 return self.broken("two live blocks share addresses");
             }
         }
-        // It is allocated for use on one stream; the other comes behind it by its owner's order.
-        let stream = op_stream.unwrap_or(0);
-        self.launched[stream] += 1;
         self.blocks.push(Shadow {
             id,
             size_bytes,
@@ -477,8 +475,8 @@ impl World {
             persistent,
             tag: None,
             address,
-            written: Some((stream, self.launched[stream])),
-            read: [0; 2],
+            written: None,
+            watched: 0,
         });
         if size_bytes >= THRESHOLD {
             self.places.push(id);
@@ -538,21 +536,9 @@ impl World {
         self.fault.calls_by_name().get("copy").copied().unwrap_or(0)
     }
 
-    /// The owner's own order between its two streams.
-    fn order(&mut self, stream: usize, operands: &[Operand]) {
+    /// The owner's own order: later work of `stream` comes behind this much of the other's.
+    fn order(&mut self, stream: usize, needed: u64) {
         let other = 1 - stream;
-        let mut needed = 0;
-        for &(at, mode) in operands {
-            let shadow = &self.blocks[at];
-            if let Some((on, number)) = shadow.written
-                && on == other
-            {
-                needed = needed.max(number);
-            }
-            if mode.writes() {
-                needed = needed.max(shadow.read[other]);
-            }
-        }
         if needed > self.behind[stream] {
             self.check.record_event(self.event, self.streams[other].1).expect("records");
             self.check.wait_event(self.streams[stream].1, self.event).expect("waits");
@@ -563,9 +549,11 @@ impl World {
 
     /// Launches the kernel of the open op, and follows it in the shadow.
     fn launch(&mut self, stream: usize, operands: &[Operand]) -> Result<Kernel, Stop> {
-        self.order(stream, operands);
         let mut kernel = Kernel::default();
         for &(at, mode) in operands {
+            if mode.writes() && stream == 1 {
+                self.order(1, self.blocks[at].watched);
+            }
             let tag = self.blocks[at].tag;
             let fresh = if mode.writes() { Some(self.tag()) } else { None };
             kernel.finds.push(if mode == AccessMode::Write { None } else { tag });
@@ -583,8 +571,6 @@ impl World {
             if mode.writes() {
                 shadow.tag = *leaves;
                 shadow.written = Some((stream, number));
-            } else {
-                shadow.read[stream] = number;
             }
         }
         Ok(kernel)
@@ -746,9 +732,11 @@ impl World {
         let Some(at) = self.pick(pick, |shadow| shadow.tag.is_some()) else { return Ok(()) };
         self.begin(0)?;
         self.touch(at, AccessMode::Read)?;
-        self.order(0, &[(at, AccessMode::Read)]);
+        if let Some((1, number)) = self.blocks[at].written {
+            self.order(0, number);
+        }
         self.launched[0] += 1;
-        self.blocks[at].read[0] = self.launched[0];
+        self.blocks[at].watched = self.launched[0];
         self.end()
     }
 

@@ -1,0 +1,390 @@
+//! Discarding and replaying, by name: what recipes bring back, and what they must not disturb.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use swap_core::{AccessMode, ActionKind, BlockId, Error, HostConfig, Recipe, Residency};
+
+use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};
+
+#[test]
+fn a_chain_of_five_discarded_blocks_comes_back() {
+    let mut lab = Lab::new(ENOUGH);
+    let root = lab.make(1);
+    let mut chain = vec![root];
+    for tag in 2..7 {
+        let last = chain[chain.len() - 1];
+        chain.push(lab.derive(&[read(last, tag - 1)], tag));
+    }
+    for &block in &chain[1..] {
+        lab.discard(block);
+    }
+    lab.op(&[read(chain[5], 6)]).expect("replays all");
+    for (&block, tag) in chain.iter().zip(1..) {
+        assert_ne!(lab.state(block), Residency::Discarded);
+        lab.op(&[read(block, tag)]).expect("reads");
+    }
+    assert_eq!(lab.total().recomputed_ops, 5);
+    lab.finish();
+}
+
+#[test]
+fn a_write_to_an_input_first_brings_back_what_needs_it() {
+    let mut lab = Lab::new(ENOUGH);
+    let input = lab.make(1);
+    let first = lab.derive(&[read(input, 1)], 2);
+    let second = lab.derive(&[read(input, 1)], 3);
+    lab.act(&[(ActionKind::Discard, first), (ActionKind::Discard, second)]);
+    lab.op(&[write(input, 9)]).expect("replays, then writes");
+    assert_ne!(lab.state(first), Residency::Discarded);
+    assert_ne!(lab.state(second), Residency::Discarded);
+    lab.op(&[read(input, 9), read(first, 2), read(second, 3)]).expect("reads");
+    assert_eq!(lab.total().recomputed_ops, 2);
+    lab.finish();
+}
+
+#[test]
+fn an_owner_on_another_stream_need_not_know_of_replays() {
+    let mut lab = Lab::new(ENOUGH);
+    let side = lab.check_stream();
+    let input = lab.make(1);
+    let derived = lab.derive(&[read(input, 1)], 2);
+    // The owner orders the side stream after everything so far, and then uses the input there.
+    lab.order(side.0);
+    lab.discard(derived);
+    let errors = Arc::clone(&lab.errors);
+    lab.ops.begin_on(OP, side.1).expect("begins");
+    work(&mut lab.ops, &[write(input, 5)], &errors).expect("comes behind the replay");
+    lab.ops.end().expect("ends");
+    lab.ops.begin_on(OP, side.1).expect("begins");
+    work(&mut lab.ops, &[read(derived, 2), read(input, 5)], &errors).expect("comes behind it too");
+    lab.ops.end().expect("ends");
+    lab.errors();
+    lab.close_with(side.0);
+}
+
+#[test]
+fn a_free_of_an_input_waits_for_what_needs_it() {
+    let mut lab = Lab::new(ENOUGH);
+    let input = lab.make(1);
+    let derived = lab.derive(&[read(input, 1)], 2);
+    lab.discard(derived);
+    lab.engine.free(input).expect("lives");
+    assert_eq!(lab.engine.free(input), Err(Error::Freed));
+    assert_eq!(lab.op(&[read(input, 1)]), Err(Error::Freed));
+    lab.ops = lab.engine.op_stack();
+    let requested = |lab: &Lab| lab.engine.memory_stats().expect("stats").requested_bytes.current;
+    assert_eq!(requested(&lab), 2 * BLOCK);
+    lab.op(&[read(derived, 2)]).expect("replays from the freed block");
+    assert_eq!(requested(&lab), BLOCK);
+    lab.errors();
+    // Also when the dependent is freed without coming back.
+    let input = lab.make(3);
+    let lost = lab.derive(&[read(input, 3)], 4);
+    lab.places.remove(0);
+    lab.discard(lost);
+    lab.engine.free(input).expect("lives");
+    lab.engine.free(lost).expect("lives");
+    assert_eq!(requested(&lab), BLOCK);
+    lab.finish();
+}
+
+#[test]
+fn nothing_is_discarded_once_its_recipe_is_out_of_date() {
+    let mut lab = Lab::new(ENOUGH);
+    let input = lab.make(1);
+    let derived = lab.derive(&[read(input, 1)], 2);
+    lab.op(&[write(input, 5)]).expect("writes");
+    lab.act(&[(ActionKind::Discard, derived)]);
+    assert_eq!(lab.state(derived), Residency::Resident);
+    // Nor when it was itself overwritten, nor when an input is gone.
+    let input = lab.make(6);
+    let derived = lab.derive(&[read(input, 6)], 7);
+    lab.op(&[write(derived, 8)]).expect("writes");
+    lab.act(&[(ActionKind::Discard, derived)]);
+    assert_eq!(lab.state(derived), Residency::Resident);
+    let derived = lab.derive(&[read(input, 6)], 9);
+    lab.free(input);
+    lab.act(&[(ActionKind::Discard, derived)]);
+    assert_eq!(lab.state(derived), Residency::Resident);
+    lab.finish();
+}
+
+#[test]
+fn an_input_that_its_owner_freed_is_not_needed_by_more() {
+    let mut lab = Lab::new(ENOUGH);
+    let input = lab.make(1);
+    let first = lab.derive(&[read(input, 1)], 2);
+    let second = lab.derive(&[read(input, 1)], 3);
+    lab.discard(first);
+    lab.engine.free(input).expect("lives");
+    // The first keeps it until it is back, and no other block keeps it for longer.
+    lab.act(&[(ActionKind::Discard, second)]);
+    assert_eq!(lab.state(second), Residency::Resident);
+    lab.op(&[read(first, 2), read(second, 3)]).expect("reads");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    let stats = lab.engine.memory_stats().expect("stats");
+    assert_eq!(stats.requested_bytes.current, 2 * BLOCK, "the input is gone");
+    lab.finish();
+}
+
+/// Two outputs of one op, patterns 2 and 3.
+fn derive_two(lab: &mut Lab) -> [BlockId; 2] {
+    let input = lab.make(1);
+    lab.ops.begin(OP).expect("begins");
+    let first = lab.ops.allocate(BLOCK, "first").expect("room");
+    let second = lab.ops.allocate(BLOCK, "second").expect("room");
+    lab.places.extend([(first, BLOCK), (second, BLOCK)]);
+    let operands = [read(input, 1), write(first, 2), write(second, 3)];
+    work(&mut lab.ops, &operands, &lab.errors).expect("works");
+    lab.ops.recipe(recipe(&operands, &lab.errors)).expect("an op is open");
+    lab.ops.end().expect("ends");
+    [first, second]
+}
+
+#[test]
+fn of_the_outputs_of_one_op_only_one_is_discarded_at_a_time() {
+    let mut lab = Lab::new(ENOUGH);
+    let [first, second] = derive_two(&mut lab);
+    lab.act(&[(ActionKind::Discard, first), (ActionKind::Discard, second)]);
+    assert_eq!(lab.state(first), Residency::Discarded);
+    assert_eq!(lab.state(second), Residency::Resident, "the replay of one would write the other");
+    lab.op(&[read(first, 2), read(second, 3)]).expect("reads");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    lab.finish();
+}
+
+#[test]
+fn a_replay_spares_the_newer_bytes_of_other_outputs() {
+    let mut lab = Lab::new(ENOUGH);
+    let [first, second] = derive_two(&mut lab);
+    lab.discard(first);
+    lab.op(&[write(second, 8)]).expect("writes");
+    lab.op(&[read(first, 2), read(second, 8)]).expect("reads");
+    lab.finish();
+}
+
+/// An op holds one output of an op, and another stack, on another stream, replays that op for its
+/// other output. The outer op's own work is `launched`, or the engine is only told of it.
+fn replay_beside_an_open_op(launched: bool) {
+    let mut lab = Lab::new(ENOUGH);
+    let side = lab.check_stream();
+    let [first, second] = {
+        let input = lab.make(1);
+        lab.order(side.0);
+        lab.ops.begin_on(OP, side.1).expect("begins");
+        let blocks = [(); 2].map(|()| lab.ops.allocate(BLOCK, "").expect("room"));
+        lab.places.extend(blocks.map(|block| (block, BLOCK)));
+        let operands = [read(input, 1), write(blocks[0], 2), write(blocks[1], 3)];
+        work(&mut lab.ops, &operands, &lab.errors).expect("works");
+        let (errors, on) = (Arc::clone(&lab.errors), side.1);
+        let again = Recipe::new(move |ops| {
+            ops.begin_on(OP, on)?;
+            work(ops, &operands, &errors)?;
+            ops.end()
+        });
+        lab.ops.recipe(again).expect("an op is open");
+        lab.ops.end().expect("ends");
+        blocks
+    };
+    lab.order_compute(side.0);
+    lab.discard(first);
+    lab.ops.begin(OP).expect("begins");
+    if launched {
+        work(&mut lab.ops, &[read(second, 3)], &lab.errors).expect("works");
+    } else {
+        lab.ops.touch(second, AccessMode::Read).expect("touches");
+    }
+    let mut other = lab.engine.op_stack();
+    other.begin_on(OP, side.1).expect("begins");
+    work(&mut other, &[read(first, 2)], &lab.errors).expect("replays");
+    other.end().expect("ends");
+    if launched {
+        lab.ops.launch(1.0, |_| ()).expect("is behind the replay");
+    }
+    lab.ops.end().expect("is behind the replay");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    drop(other);
+    lab.errors();
+    lab.close_with(side.0);
+}
+
+#[test]
+fn an_open_op_comes_behind_a_replay_that_writes_what_it_holds() {
+    replay_beside_an_open_op(true);
+    replay_beside_an_open_op(false);
+}
+
+#[test]
+fn an_op_that_writes_its_input_has_no_recipe() {
+    let mut lab = Lab::new(ENOUGH);
+    let block = lab.make(1);
+    lab.ops.begin(OP).expect("begins");
+    lab.ops.touch(block, AccessMode::Read).expect("touches");
+    lab.ops.touch(block, AccessMode::Write).expect("touches");
+    lab.ops.recipe(recipe(&[], &lab.errors)).expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.act(&[(ActionKind::Discard, block)]);
+    assert_eq!(lab.state(block), Residency::Resident);
+    lab.finish();
+}
+
+#[test]
+fn replays_that_depend_on_one_input_do_not_chase_each_other() {
+    // The host holds nothing, so room comes from discarding: the two derived blocks can never be
+    // resident both beside the input, and a write to it needs both. It must end.
+    let mut lab = Lab::with(2 * BLOCK, 0, HostConfig::by_time(4 * BLOCK));
+    let input = lab.make(1);
+    let first = lab.derive(&[read(input, 1)], 2);
+    let second = lab.derive(&[read(input, 1)], 3);
+    assert_eq!(lab.state(first), Residency::Discarded);
+    let result = lab.op(&[write(input, 9)]);
+    assert!(matches!(result, Err(Error::OutOfMemory(_))), "{result:?}");
+    lab.ops = lab.engine.op_stack();
+    // The input keeps its bytes.
+    lab.op(&[read(input, 1)]).expect("reads");
+    lab.free(second);
+    lab.op(&[read(first, 2)]).expect("replays");
+    lab.finish();
+}
+
+#[test]
+fn room_for_a_written_input_is_not_made_by_discarding_what_needs_it() {
+    // One slot on the host, taken by the input; the derived block can only be discarded.
+    let mut lab = Lab::with(2 * BLOCK, BLOCK, HostConfig::by_time(4 * BLOCK));
+    let input = lab.make(1);
+    let derived = lab.derive(&[read(input, 1)], 2);
+    lab.swap_out(input);
+    let other = lab.make(3);
+    lab.settle();
+    // The input must come back, and only one of the other two can go.
+    let _ = lab.op(&[write(input, 9)]);
+    lab.ops = lab.engine.op_stack();
+    lab.free(other);
+    lab.op(&[write(input, 10)]).expect("there is room now");
+    lab.op(&[read(input, 10)]).expect("reads");
+    lab.op(&[read(derived, 2)]).expect("it was not lost");
+    lab.finish();
+}
+
+#[test]
+fn a_planned_replay_without_room_leaves_the_block_to_its_touch() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let inputs = [lab.make(1), lab.make(2)];
+    let derived = lab.derive(&[read(inputs[0], 1), read(inputs[1], 2)], 3);
+    lab.discard(derived);
+    let held = lab.make(4);
+    // An outer op holds a block, so the replay of three does not fit beside it.
+    lab.ops.begin(OP).expect("begins");
+    lab.ops.touch(held, AccessMode::Read).expect("touches");
+    let mut other = lab.engine.op_stack();
+    lab.end_step();
+    std::mem::swap(&mut lab.ops, &mut other);
+    lab.act(&[(ActionKind::Replay, derived)]);
+    assert_eq!(lab.state(derived), Residency::Discarded);
+    std::mem::swap(&mut lab.ops, &mut other);
+    lab.ops.end().expect("ends");
+    drop(other);
+    lab.op(&[read(derived, 3)]).expect("replays");
+    lab.op(&[read(held, 4)]).expect("reads");
+    lab.finish();
+}
+
+#[test]
+fn a_failed_recipe_is_an_error_and_the_block_stays_discarded() {
+    let mut lab = Lab::new(ENOUGH);
+    let fails = Arc::new(AtomicBool::new(true));
+    let block = lab.make(1);
+    let errors = Arc::clone(&lab.errors);
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
+    let flag = Arc::clone(&fails);
+    lab.ops
+        .recipe(Recipe::new(move |ops| {
+            ops.begin(OP)?;
+            work(ops, &[write(block, 2)], &errors)?;
+            if flag.load(Ordering::Relaxed) {
+                let text = "not now".to_owned();
+                return Err(Error::Replay { op: "op".to_owned(), text });
+            }
+            ops.end()
+        }))
+        .expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.discard(block);
+    lab.ops.begin(OP).expect("begins");
+    let error = lab.ops.touch(block, AccessMode::Read).expect_err("the recipe fails");
+    assert_eq!(error.to_string(), "replaying 'op' failed: not now");
+    assert_eq!(lab.ops.depth(), 1, "the frames of the recipe are gone");
+    assert_eq!(lab.state(block), Residency::Discarded);
+    lab.ops.end().expect("ends");
+    fails.store(false, Ordering::Relaxed);
+    lab.op(&[read(block, 2)]).expect("replays");
+    lab.finish();
+}
+
+#[test]
+fn a_panic_in_a_recipe_harms_nobody_else() {
+    let mut lab = Lab::new(ENOUGH);
+    let count = Arc::new(AtomicU32::new(0));
+    let block = lab.make(1);
+    let errors = Arc::clone(&lab.errors);
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
+    let counter = Arc::clone(&count);
+    lab.ops
+        .recipe(Recipe::new(move |ops| {
+            ops.begin(OP)?;
+            work(ops, &[write(block, 2)], &errors)?;
+            assert!(counter.fetch_add(1, Ordering::Relaxed) > 0, "the first replay panics");
+            ops.end()
+        }))
+        .expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.discard(block);
+    let mut broken = lab.engine.op_stack();
+    broken.begin(OP).expect("begins");
+    let touch = catch_unwind(AssertUnwindSafe(|| broken.touch(block, AccessMode::Read)));
+    assert!(touch.is_err(), "the panic goes on");
+    assert_eq!(lab.state(block), Residency::Discarded);
+    drop(broken);
+    lab.op(&[read(block, 2)]).expect("replays");
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+    lab.finish();
+}
+
+#[test]
+fn what_a_replay_allocates_has_no_place_in_the_step() {
+    let mut lab = Lab::new(ENOUGH);
+    let block = lab.make(1);
+    let errors = Arc::clone(&lab.errors);
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
+    lab.ops
+        .recipe(Recipe::new(move |ops| {
+            ops.begin(OP)?;
+            let workspace = ops.allocate(BLOCK, "workspace")?;
+            work(ops, &[write(workspace, 9), write(block, 2)], &errors)?;
+            ops.free(workspace)?;
+            ops.end()
+        }))
+        .expect("an op is open");
+    lab.ops.end().expect("ends");
+    lab.total();
+    let mut signatures = Vec::new();
+    for discards in [false, true] {
+        if discards {
+            lab.discard(block);
+        }
+        lab.engine.set_orders(true, None).expect("between steps");
+        lab.op(&[read(block, 2)]).expect("reads");
+        let report = lab.engine.end_step().expect("ends").pop().expect("a recorded step");
+        let trace = report.trace.expect("it was recorded");
+        assert_eq!((trace.blocks.len(), trace.events.len()), (1, 3));
+        signatures.push(report.signature);
+        lab.engine.set_orders(false, None).expect("between steps");
+    }
+    assert_eq!(signatures[0], signatures[1]);
+    lab.finish();
+}

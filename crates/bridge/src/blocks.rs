@@ -76,6 +76,12 @@ impl Blocks {
         all
     }
 
+    /// Start and bytes of all swapped memory, by address.
+    pub(crate) fn swapped(&self) -> Vec<(u64, u64)> {
+        let tables = self.lock();
+        tables.swapped.iter().map(|(&start, block)| (start, block.size_bytes())).collect()
+    }
+
     /// Number and bytes of all live blocks.
     pub(crate) fn count(&self) -> (usize, u64) {
         let Tables { large, small, swapped } = &*self.lock();

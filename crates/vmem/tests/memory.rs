@@ -5,6 +5,7 @@
 mod memory {
     mod ahead;
     mod arena;
+    mod forks;
     mod growth;
     mod plain;
     mod pool;

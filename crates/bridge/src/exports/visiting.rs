@@ -5,7 +5,6 @@ use std::ptr;
 
 use adaptive::{AccessMode, OpName};
 
-use crate::blocks::Live;
 use crate::context::{self, Context};
 use crate::failure::{Failure, code};
 
@@ -22,23 +21,32 @@ const VISIT: OpName = OpName::new("smartswap::visit");
 pub unsafe extern "C" fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int {
     code(|| {
         let visitor = visitor.ok_or_else(|| Failure::usage("the visitor is NULL"))?;
-        visit(&*context::current()?, |live| {
-            let start = ptr::with_exposed_provenance_mut(live.start as usize);
+        visit(&*context::current()?, |start, size_bytes| {
+            let start = ptr::with_exposed_provenance_mut(start as usize);
             // SAFETY: the caller promises a function that may be called so; the memory is mapped
             // and stays until it returns.
-            unsafe { visitor(argument, start, live.size_bytes) };
+            unsafe { visitor(argument, start, size_bytes) };
         })
     })
 }
 
-/// Has each live block on the device while `body` runs, by address.
-fn visit(context: &Context, body: impl Fn(&Live)) -> Result<(), Failure> {
+/// Calls `body` with start and size of each live block, on the device, and of swapped memory.
+fn visit(context: &Context, body: impl Fn(u64, u64)) -> Result<(), Failure> {
+    let moving = context.blocks.all().into_iter();
+    let moving = moving.map(|live| (live.start, live.size_bytes, Some(live.id)));
+    let fixed = context.blocks.swapped().into_iter();
+    let mut all: Vec<_> = moving.chain(fixed.map(|(start, size)| (start, size, None))).collect();
+    all.sort_unstable_by_key(|&(start, ..)| start);
     let mut ops = context.engine.op_stack();
-    for live in context.blocks.all() {
+    for (start, size_bytes, id) in all {
+        let Some(id) = id else {
+            body(start, size_bytes);
+            continue;
+        };
         // One at a time: all of them need not fit.
         ops.begin_aside(VISIT, context.engine.compute_stream())?;
-        ops.touch(live.id, AccessMode::Read)?;
-        body(&live);
+        ops.touch(id, AccessMode::Read)?;
+        body(start, size_bytes);
         ops.end()?;
     }
     Ok(())

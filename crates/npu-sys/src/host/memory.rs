@@ -7,7 +7,8 @@ use crate::host::config::{HostConfig, Mode};
 use crate::host::failure::{invalid, out_of_memory, system};
 use crate::host::ledger::Ledger;
 use crate::host::physical::Physical;
-use crate::host::vm::{Pinned, Reservation};
+use crate::host::vm::Reservation;
+use crate::pages::HostPages;
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
 /// All memory of one device and what is pinned for it.
@@ -31,7 +32,7 @@ pub(super) struct Memory {
     chunks: BTreeMap<u64, Chunk>,
     /// Memory that was given out with its address: where, and its chunk.
     plain: BTreeMap<u64, ChunkHandle>,
-    pinned: BTreeMap<u64, Pinned>,
+    pinned: BTreeMap<u64, HostPages>,
     registered: BTreeMap<u64, u64>,
     physical: Physical,
 }
@@ -269,12 +270,12 @@ impl Memory {
             .filter(|&size_bytes| size_bytes > 0)
             .ok_or_else(|| invalid(call, format!("{size_bytes} bytes cannot be pinned")))?;
         self.check_host_limit(call, size_bytes)?;
-        let pinned = Pinned::new(size_bytes).map_err(|errno| system(call, errno))?;
+        let pinned = HostPages::untouched(size_bytes).map_err(|errno| system(call, errno))?;
         let start = pinned.start();
-        self.pinned.insert(start, pinned);
+        self.pinned.insert(start.0, pinned);
         self.pinned_bytes += size_bytes;
         self.pinned_bytes_peak = self.pinned_bytes_peak.max(self.pinned_bytes);
-        Ok(HostPtr(start))
+        Ok(start)
     }
 
     pub(super) fn free_pinned(&mut self, start: HostPtr) -> Result<(), DriverError> {
@@ -373,7 +374,7 @@ impl Memory {
             mapping_count: self.mappings.len() as u64,
             reserved_bytes: self.ranges.values().map(Reservation::size_bytes).sum(),
             range_count: self.ranges.len() as u64,
-            pinned_bytes: self.pinned.values().map(Pinned::size_bytes).sum(),
+            pinned_bytes: self.pinned.values().map(HostPages::size_bytes).sum(),
             pinned_bytes_peak: self.pinned_bytes_peak,
             registered_bytes: self.registered.values().sum(),
             registered_bytes_peak: self.registered_bytes_peak,

@@ -1,9 +1,8 @@
-//! Address ranges and pinned memory, straight from the operating system.
+//! Address ranges, straight from the operating system.
 //!
 //! The functions here are safe because they change only addresses that their own value reserved,
 //! and nobody holds Rust references into those but effects that are running. That no effect is
-//! left when an address loses its memory is promised by the callers of `Driver::unmap` and
-//! `Driver::free_pinned`.
+//! left when an address loses its memory is promised by the callers of `Driver::unmap`.
 
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -90,43 +89,6 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    fn drop(&mut self) {
-        release(self.start, self.size_bytes);
-    }
-}
-
-/// Page-aligned host memory, all zeros at first.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    start: usize,
-    size_bytes: usize,
-}
-
-impl Pinned {
-    /// Takes `size_bytes`, a positive multiple of the page size.
-    pub(super) fn new(size_bytes: u64) -> Result<Pinned, Errno> {
-        let size = usize::try_from(size_bytes).map_err(|_| Errno::NOMEM)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE;
-        // SAFETY: no fixed address is asked for, so no existing memory changes.
-        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) }?;
-        // SAFETY: the pages were mapped just now; the advice changes none of their bytes.
-        let advised = unsafe { mm::madvise(found, size, Advice::LinuxHugepage) };
-        // Kernels without huge pages refuse. Then the first touch takes longer.
-        advised.ok();
-        Ok(Pinned { start: found.expose_provenance(), size_bytes: size })
-    }
-
-    pub(super) fn start(&self) -> u64 {
-        self.start as u64
-    }
-
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes as u64
-    }
-}
-
-impl Drop for Pinned {
     fn drop(&mut self) {
         release(self.start, self.size_bytes);
     }

@@ -10,5 +10,7 @@ mod memory {
     mod plain;
     mod pool;
     mod probe;
+    mod shortage;
+    mod streams;
     mod swapped;
 }

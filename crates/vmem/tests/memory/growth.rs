@@ -285,13 +285,16 @@ fn growth_ahead_keeps_the_cap_and_fills_it() {
 
 #[test]
 fn a_region_on_its_way_counts_under_the_cap() {
-    for _ in 0..50 {
-        let mut lab = Lab::new(ahead(192 * KIB));
-        let slot = lab.take(16 * KIB);
-        // 64 KiB are pinned and 64 KiB on their way, too few for this slot.
-        let error = lab.arena().take(100 * KIB).expect_err("64 KiB are left");
+    // Large enough to be on their way for a while.
+    let region_bytes = 32 * MIB;
+    for _ in 0..5 {
+        let limits = regions(3 * region_bytes, region_bytes);
+        let mut lab = Lab::new(ArenaConfig { grow_ahead_bytes: region_bytes, ..limits });
+        let slot = lab.take(MIB);
+        // One is pinned and one on its way: a third has no room for this slot.
+        let error = lab.arena().take(region_bytes + MIB).expect_err("too little is left");
         assert!(matches!(error, MemoryError::HostFull { shortage: None, .. }), "{error:?}");
-        assert_eq!(lab.host.ledger().registered_bytes_peak, 128 * KIB);
+        assert_eq!(lab.host.ledger().registered_bytes_peak, 2 * region_bytes);
         lab.arena().give_back(slot, Uses::default());
         lab.finish();
     }

@@ -5,6 +5,7 @@
 mod memory {
     mod ahead;
     mod arena;
+    mod faults;
     mod forks;
     mod growth;
     mod plain;

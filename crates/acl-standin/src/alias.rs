@@ -47,7 +47,11 @@ impl Alias {
         let aliased = match backing {
             Backing::Missing => return None,
             Backing::Private => {
+                let is_kept = is_kept_from_children(start);
                 let made = make_shareable(start, size_bytes, true);
+                if is_kept && made.is_ok() {
+                    keep_from_children(start, size_bytes);
+                }
                 made.and_then(|()| again(start, size_bytes)).ok()
             }
             Backing::Shared => again(start, size_bytes).ok(),
@@ -136,6 +140,28 @@ fn backing(start: u64, size_bytes: u64) -> Backing {
         }
     }
     Backing::Missing
+}
+
+/// Whether forked children do not get the memory at an address.
+fn is_kept_from_children(address: u64) -> bool {
+    let Ok(maps) = fs::read_to_string("/proc/self/smaps") else { return false };
+    let mut is_here = false;
+    for line in maps.lines() {
+        if let Some((from, to, _)) = mapping(line) {
+            is_here = (from..to).contains(&address);
+        } else if is_here && let Some(flags) = line.strip_prefix("VmFlags:") {
+            return flags.split_whitespace().any(|flag| flag == "dc");
+        }
+    }
+    false
+}
+
+fn keep_from_children(start: u64, size_bytes: u64) {
+    // SAFETY: it changes nothing in this process but what its children will get.
+    let kept =
+        unsafe { mm::madvise(pointer(start), size_bytes as usize, mm::Advice::LinuxDontFork) };
+    // Where the system refuses, children share it.
+    kept.ok();
 }
 
 /// One line of the table: addresses and kind.

@@ -132,9 +132,9 @@ int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
 int smartswap_trim(void);
 
 typedef void (*smartswap_visitor)(void *argument, void *start, uint64_t size_bytes);
-/* Calls `visitor` with each live allocation in the order of addresses, each on the device while
- * it is called. It must only read, and must not call the engine. On the host device this is how
- * to copy everything, as before a fork. */
+/* Calls `visitor` with each live allocation, swapped memory too, in the order of addresses, each
+ * on the device while it is called. It must only read, and must not call the engine. On the host
+ * device this is how to copy everything before a fork, which gives the child none of it. */
 int smartswap_visit(smartswap_visitor visitor, void *argument);
 
 /* Host memory that the device addresses directly; it does not count towards the cap, and does

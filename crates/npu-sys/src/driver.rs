@@ -92,7 +92,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
         Err(DriverError::unsupported("free_device", text))
     }
 
-    /// Allocates pinned host memory, page aligned, bytes undefined.
+    /// Allocates pinned host memory, page aligned, bytes undefined. Forked children do not get it:
+    /// what they touch of it faults.
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError>;
 
     /// Frees memory that `allocate_pinned` returned.
@@ -102,6 +103,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     unsafe fn free_pinned(&self, start: HostPtr) -> Result<(), DriverError>;
 
     /// Pins host memory that the caller owns. `start` and `size_bytes` are page aligned.
+    /// The system copies pinned memory for each forked child, unless the caller keeps it from
+    /// them as [`HostPages`](crate::HostPages) do.
     ///
     /// # Safety
     /// The memory stays allocated until `unregister_host`.

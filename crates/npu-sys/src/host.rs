@@ -3,7 +3,7 @@
 //! ```text
 //!   Driver calls (device.rs)
 //!      |-- memory.rs     who holds what; checks every call     vm.rs        addresses (mmap)
-//!      |                                                       physical.rs  chunks (one memfd)
+//!      |                 mappings.rs  how many there may be    physical.rs  chunks (one memfd)
 //!      |-- schedule.rs   threads.rs | lockstep.rs              link.rs      how long copies take
 //!      |                 (real time | virtual clock)           effect.rs    the work itself
 //!      '-- ledger.rs, timeline.rs                              what is held, what has run
@@ -32,6 +32,7 @@ mod failure;
 pub(crate) mod ledger;
 mod link;
 mod lockstep;
+mod mappings;
 mod memory;
 mod physical;
 mod schedule;

@@ -10,6 +10,7 @@
 //! are used; on others it ends in an error while there is still some memory left.
 
 use std::ffi::c_void;
+use std::process;
 
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -17,6 +18,7 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use crate::system::HostMemory;
 use crate::types::{Bytes, HostPtr};
 
+pub(crate) mod fork;
 mod step;
 mod touch;
 
@@ -85,12 +87,14 @@ pub enum PagesError {
 }
 
 /// Host memory of our own: private, page aligned, all zeros at first, with every page there.
-/// It goes back to the system when this is dropped.
+/// It goes back to the system when this is dropped. Forked children do not get it.
 #[derive(Debug)]
 pub struct HostPages {
     start: usize,
     size_bytes: usize,
     kind: PageKind,
+    /// The process that has them.
+    owner: u32,
 }
 
 impl HostPages {
@@ -112,7 +116,8 @@ impl HostPages {
             return Err(bad);
         };
         if size_bytes < LARGE_BYTES {
-            let pages = HostPages::map(size, PageKind::Small)?;
+            let pages = HostPages::map(size, PageKind::Small)
+                .map_err(|errno| system("mmap", size, errno))?;
             return touch::all(&pages, touching).map(|()| pages);
         }
         let memory = HostMemory::read();
@@ -160,16 +165,26 @@ impl HostPages {
         HostPages::map(size, PageKind::Reserved).ok()
     }
 
-    fn map(size: usize, kind: PageKind) -> Result<HostPages, PagesError> {
+    /// Memory whose pages come by use. `size_bytes` is a positive number of whole pages.
+    pub(crate) fn untouched(size_bytes: u64) -> Result<HostPages, Errno> {
+        let size = usize::try_from(size_bytes).map_err(|_| Errno::NOMEM)?;
+        let mut pages = HostPages::map(size, PageKind::Small)?;
+        pages.ask_for_huge();
+        Ok(pages)
+    }
+
+    fn map(size: usize, kind: PageKind) -> Result<HostPages, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = match kind {
             PageKind::Reserved => MapFlags::PRIVATE | MapFlags::HUGETLB,
             PageKind::Transparent | PageKind::Small => MapFlags::PRIVATE,
         };
         // SAFETY: no fixed address is asked for, so no existing memory changes.
-        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) };
-        let found = found.map_err(|errno| system("mmap", size, errno))?;
-        Ok(HostPages { start: found.expose_provenance(), size_bytes: size, kind })
+        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) }?;
+        let start = found.expose_provenance();
+        let pages = HostPages { start, size_bytes: size, kind, owner: process::id() };
+        fork::keep_from_children(start as u64, size as u64)?;
+        Ok(pages)
     }
 
     /// A mapping that begins at a multiple of 2 MiB, for transparent huge pages.
@@ -177,18 +192,24 @@ impl HostPages {
         let align = LARGE_BYTES as usize;
         let padded =
             size.checked_add(align).ok_or(PagesError::BadSize { size_bytes: size as u64 })?;
-        let mut pages = HostPages::map(padded, PageKind::Small)?;
+        let mut pages =
+            HostPages::map(padded, PageKind::Small).map_err(|errno| system("mmap", size, errno))?;
         let (first, end) = (pages.start, pages.start + padded);
         pages.start = first.next_multiple_of(align);
         pages.size_bytes = size;
         release(first, pages.start - first);
         release(pages.start + size, end - (pages.start + size));
-        // SAFETY: the pages were mapped just now; the advice changes none of their bytes.
-        let advised = unsafe { mm::madvise(pages.address(0), size, Advice::LinuxHugepage) };
-        if advised.is_ok() {
-            pages.kind = PageKind::Transparent;
-        }
+        pages.ask_for_huge();
         Ok(pages)
+    }
+
+    /// Asks for huge pages. Kernels without them refuse.
+    fn ask_for_huge(&mut self) {
+        let (start, size) = (self.address(0), self.size_bytes);
+        // SAFETY: the pages are ours; the advice changes none of their bytes.
+        if unsafe { mm::madvise(start, size, Advice::LinuxHugepage) }.is_ok() {
+            self.kind = PageKind::Transparent;
+        }
     }
 
     fn address(&self, offset: usize) -> *mut c_void {
@@ -198,7 +219,10 @@ impl HostPages {
 
 impl Drop for HostPages {
     fn drop(&mut self) {
-        release(self.start, self.size_bytes);
+        // In a forked child something else may be at these addresses.
+        if self.owner == process::id() {
+            release(self.start, self.size_bytes);
+        }
     }
 }
 
@@ -207,15 +231,19 @@ pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Gives back addresses that a value of this file owns and no longer uses.
+/// Gives back memory that a value of this file owns and no longer uses. To unmap what the system
+/// joined with its neighbours takes one mapping more. A process that may not have it gives back
+/// the memory alone, and keeps the addresses.
 fn release(start: usize, size_bytes: usize) {
     if size_bytes == 0 {
         return;
     }
     let start = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: called only with a value's own addresses, at its end or cut off at its birth.
-    let released = unsafe { mm::munmap(start, size_bytes) };
-    released.expect("unmapping whole pages of our own fails only for lack of kernel memory");
+    if unsafe { mm::munmap(start, size_bytes) }.is_err() {
+        // SAFETY: as above; nobody reads the bytes any more.
+        let _ = unsafe { mm::madvise(start, size_bytes, Advice::LinuxDontNeed) };
+    }
 }
 
 fn system(call: &'static str, size: usize, errno: Errno) -> PagesError {

@@ -74,6 +74,7 @@ pub(crate) enum Mapping {
     Mapped,
     /// The block's chunk, as soon as another thread has mapped it.
     Coming,
-    /// A chunk that the block gave away. It is unmapped once `uses` are complete.
-    Stale { chunk: ChunkHandle, uses: Uses },
+    /// A chunk that the block gave away, or one that was mapped but not given access to. It is
+    /// unmapped once `uses` are complete.
+    Stale { chunk: ChunkHandle, uses: Uses, is_whole: bool },
 }

@@ -185,4 +185,39 @@ mod tests {
         assert_eq!((cache.held_bytes(), cache.cached_bytes()), (55, 20));
         assert_eq!(cache.held_bytes_peak(), 55);
     }
+
+    #[test]
+    fn chunks_that_are_just_enough_are_all_that_goes() {
+        let mut cache = ChunkCache::new(60);
+        for chunk in 0..3 {
+            in_use(&mut cache, 20);
+            cache.put(20, chunk);
+        }
+        assert_eq!(cache.make_room(20), Room::After(vec![(20, 0)]));
+    }
+
+    #[test]
+    fn of_several_that_are_wanted_the_last_one_cached_serves() {
+        let mut cache = ChunkCache::new(100);
+        for chunk in 0..4 {
+            in_use(&mut cache, 10);
+            cache.put(10, chunk);
+        }
+        assert_eq!(cache.take_if(10, |&chunk| chunk < 3), Some(2));
+        assert_eq!(cache.take_if(10, |&chunk| chunk < 3), Some(1));
+        assert_eq!(cache.take_if(10, |&chunk| chunk > 3), None);
+    }
+
+    #[test]
+    fn a_new_peak_starts_at_what_is_held() {
+        let mut cache = ChunkCache::new(100);
+        in_use(&mut cache, 40);
+        in_use(&mut cache, 30);
+        cache.refund(40);
+        assert_eq!(cache.held_bytes_peak(), 70);
+        cache.reset_peak();
+        assert_eq!(cache.held_bytes_peak(), 30);
+        in_use(&mut cache, 20);
+        assert_eq!(cache.held_bytes_peak(), 50);
+    }
 }

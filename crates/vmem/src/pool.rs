@@ -305,7 +305,7 @@ impl Pool {
                 assert!(chunk.is_some(), "a mapped block has its chunk");
             }
             Mapping::Unmapped => self.keep_range(range),
-            Mapping::Stale { chunk, uses } => {
+            Mapping::Stale { chunk, uses, .. } => {
                 self.stale_ranges.push_back(StaleRange { range, chunk, uses });
             }
         }
@@ -333,7 +333,7 @@ impl Pool {
         let chunk = chunk.take().expect("the caller knows that the block is resident");
         let handle = chunk.handle;
         if matches!(mapping, Mapping::Mapped | Mapping::Coming) {
-            *mapping = Mapping::Stale { chunk: handle, uses };
+            *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
             self.stale_blocks.push_back(id);
         }
         self.stats.active_bytes.shrink(size_bytes);
@@ -360,7 +360,8 @@ impl Pool {
         let handle = spare.chunk.handle;
         let stale = matches!(
             &self.block(id).place,
-            Place::Swappable { mapping: Mapping::Stale { chunk, .. }, .. } if *chunk == handle
+            Place::Swappable { mapping: Mapping::Stale { chunk, is_whole: true, .. }, .. }
+                if *chunk == handle
         );
         if stale {
             match self.mapper.settle(range) {

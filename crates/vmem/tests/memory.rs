@@ -5,9 +5,13 @@
 mod memory {
     mod ahead;
     mod arena;
+    mod faults;
+    mod forks;
     mod growth;
     mod plain;
     mod pool;
     mod probe;
+    mod shortage;
+    mod streams;
     mod swapped;
 }

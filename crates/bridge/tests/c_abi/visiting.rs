@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::rig::{
     BLOCK, MIB, OK, Rig, Turn, USAGE, assert_fails, assert_holds, check, free, make,
-    smartswap_step, smartswap_visit, stats,
+    smartswap_allocate_swapped, smartswap_free_swapped, smartswap_step, smartswap_visit, stats,
 };
 
 /// What was visited: start, size in bytes, and the words in it.
@@ -49,6 +49,25 @@ fn all_memory_is_shown_with_its_bytes() {
     }
     assert_eq!(smartswap_step(), OK);
     assert!(stats().swapped_in_bytes > 0, "all of it fitted at once");
+    rig.close();
+}
+
+#[test]
+fn swapped_memory_is_shown_among_the_rest() {
+    let rig = Rig::open(4 * MIB);
+    let (block, swapped) = (make(BLOCK, 7), smartswap_allocate_swapped(4096, 0));
+    // SAFETY: fresh memory of that length on the host device.
+    unsafe { swapped.cast::<u64>().write(20) };
+    let seen = visit();
+    let found = |memory: *mut c_void| {
+        let at = |seen: &&(u64, u64, Vec<u64>)| seen.0 == memory.addr() as u64;
+        seen.iter().find(at).expect("it lives")
+    };
+    assert_eq!(seen.len(), 2);
+    assert!(seen[0].0 < seen[1].0, "by address");
+    assert_eq!((found(swapped).1, found(swapped).2[0], found(block).1), (4096, 20, BLOCK));
+    free(block);
+    assert_eq!(smartswap_free_swapped(swapped, 0), OK);
     rig.close();
 }
 

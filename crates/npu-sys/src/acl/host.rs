@@ -13,6 +13,7 @@ use crate::acl::memory::contains;
 use crate::acl::sys::{self, aclrtMallocAttrValue, aclrtMallocAttribute, aclrtMallocConfig};
 use crate::acl::{lock, pointer, size};
 use crate::error::{DriverError, ErrorKind};
+use crate::pages::fork;
 use crate::types::{DevicePtr, HostPtr};
 
 /// Pages of which the library wants whole ones.
@@ -94,6 +95,8 @@ impl HostMemory {
             device: None,
             is_registered: false,
         };
+        // Where the system refuses, children have what the library lets them have.
+        let _ = fork::keep_from_children(start, size_bytes);
         lock(&self.tables).pieces.insert(start, piece);
         Ok(HostPtr(start))
     }
@@ -136,7 +139,11 @@ impl HostMemory {
             unregister(now, start)?;
             tables.forget_device(start);
         }
-        free_host(now, allocation)?;
+        // The library may give these pages to others, whose children may read them.
+        let _ = fork::give_to_children(start.0, piece.size_bytes);
+        free_host(now, allocation).inspect_err(|_| {
+            let _ = fork::keep_from_children(start.0, piece.size_bytes);
+        })?;
         tables.forget_device(start);
         tables.pieces.remove(&start.0);
         Ok(())

@@ -12,6 +12,7 @@ use crate::cuda::sys::{
     CU_MEMHOSTREGISTER_PORTABLE, CUresult,
 };
 use crate::error::{DriverError, ErrorKind};
+use crate::pages::fork;
 use crate::types::{DevicePtr, HostPtr};
 
 fn read(driver: &CudaDriver) -> RwLockReadGuard<'_, PinnedMemory> {
@@ -20,6 +21,15 @@ fn read(driver: &CudaDriver) -> RwLockReadGuard<'_, PinnedMemory> {
 
 fn write(driver: &CudaDriver) -> RwLockWriteGuard<'_, PinnedMemory> {
     driver.pinned_memory.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes a piece, and keeps the library's memory from forked children.
+fn insert(driver: &CudaDriver, start: HostPtr, piece: Piece) {
+    if let Origin::Allocated { .. } = piece.origin {
+        // Where the system refuses, children share it.
+        let _ = fork::keep_from_children(start.0, piece.size_bytes);
+    }
+    write(driver).insert(start, piece);
 }
 
 /// Checks that the bytes are pinned: a copy of others would block the host, or reach what is
@@ -56,7 +66,7 @@ unsafe fn end_piece(
     };
     // SAFETY: just taken from the table; the caller promises that no work uses it.
     let code = unsafe { give_back(&cuda, start.0, piece) };
-    cuda.check(code).inspect_err(|_| write(driver).insert(start, piece))
+    cuda.check(code).inspect_err(|_| insert(driver, start, piece))
 }
 
 /// Frees or unregisters a piece.
@@ -65,8 +75,12 @@ unsafe fn end_piece(
 /// The piece starts there, is in no table any more, and no work uses it.
 pub(super) unsafe fn give_back(cuda: &Current<'_>, start: u64, piece: Piece) -> CUresult {
     match piece.origin {
-        // SAFETY: the library's allocation; the caller promises the rest.
-        Origin::Allocated { base } => unsafe { (cuda.api().cuMemFreeHost)(host_pointer(base)) },
+        Origin::Allocated { base } => {
+            // The library may give these pages to others, whose children may read them.
+            let _ = fork::give_to_children(start, piece.size_bytes);
+            // SAFETY: the library's allocation; the caller promises the rest.
+            unsafe { (cuda.api().cuMemFreeHost)(host_pointer(base)) }
+        }
         // SAFETY: a registration of ours; the caller promises the rest.
         Origin::Registered => unsafe { (cuda.api().cuMemHostUnregister)(host_pointer(start)) },
     }
@@ -105,7 +119,7 @@ pub(super) fn allocate_pinned(
         let kind = ErrorKind::Failed;
         return Err(DriverError { call, code: -1, text: text.into(), kind });
     }
-    write(driver).insert(HostPtr(start), piece);
+    insert(driver, HostPtr(start), piece);
     Ok(HostPtr(start))
 }
 

@@ -29,6 +29,15 @@ pub(super) fn out_of_memory(
     DriverError { call, code: OUT_OF_MEMORY, text: text.into(), kind: ErrorKind::OutOfMemory }
 }
 
+/// A mapping beyond those that devices may have.
+pub(super) fn too_many_mappings(call: &'static str, taken: u64, most: u64) -> DriverError {
+    let text = format!(
+        "{taken} of {most} mappings are taken, which is most of what the system gives a process: \
+         raise vm.max_map_count, or swap larger blocks only"
+    );
+    DriverError { call, code: OUT_OF_MEMORY, text: text.into(), kind: ErrorKind::OutOfMemory }
+}
+
 /// Something that this mode of the driver cannot do.
 pub(super) fn unsupported(call: &'static str, text: &'static str) -> DriverError {
     DriverError { call, code: UNSUPPORTED, text: text.into(), kind: ErrorKind::Unsupported }

@@ -6,8 +6,10 @@ use crate::error::DriverError;
 use crate::host::config::{HostConfig, Mode};
 use crate::host::failure::{invalid, out_of_memory, system};
 use crate::host::ledger::Ledger;
+use crate::host::mappings::Mappings;
 use crate::host::physical::Physical;
-use crate::host::vm::{Pinned, Reservation};
+use crate::host::vm::{AddressSpace, Reservation};
+use crate::pages::HostPages;
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
 /// All memory of one device and what is pinned for it.
@@ -25,14 +27,16 @@ pub(super) struct Memory {
     pinned_bytes_peak: u64,
     registered_bytes: u64,
     registered_bytes_peak: u64,
-    // Tables by start address or handle. Ranges come first so that they are dropped first.
+    // Tables by start address or handle.
     ranges: BTreeMap<u64, Reservation>,
     mappings: BTreeMap<u64, Mapping>,
     chunks: BTreeMap<u64, Chunk>,
     /// Memory that was given out with its address: where, and its chunk.
     plain: BTreeMap<u64, ChunkHandle>,
-    pinned: BTreeMap<u64, Pinned>,
+    pinned: BTreeMap<u64, HostPages>,
     registered: BTreeMap<u64, u64>,
+    addresses: AddressSpace,
+    shown: Mappings,
     physical: Physical,
 }
 
@@ -73,7 +77,10 @@ impl Memory {
             plain: BTreeMap::new(),
             pinned: BTreeMap::new(),
             registered: BTreeMap::new(),
-            physical: Physical::new(config.poison).map_err(|errno| system("new", errno))?,
+            addresses: AddressSpace::new(config.granularity_bytes),
+            shown: Mappings::new(),
+            physical: Physical::new(config.granularity_bytes, config.poison)
+                .map_err(|errno| system("new", errno))?,
         })
     }
 
@@ -84,8 +91,7 @@ impl Memory {
     pub(super) fn reserve(&mut self, size_bytes: u64) -> Result<VaRange, DriverError> {
         let call = "reserve";
         self.check_size(call, size_bytes)?;
-        let range = Reservation::new(size_bytes, self.granularity_bytes)
-            .map_err(|errno| system(call, errno))?;
+        let range = self.addresses.reserve(size_bytes).map_err(|errno| system(call, errno))?;
         let start = range.start();
         self.ranges.insert(start, range);
         Ok(VaRange { start: DevicePtr(start), size_bytes })
@@ -101,7 +107,9 @@ impl Memory {
         if let Some((at, _)) = self.mappings.range(start..start + range.size_bytes).next() {
             return Err(invalid(call, format!("{:?} is mapped", DevicePtr(*at))));
         }
-        self.ranges.remove(&start);
+        if let Some(reserved) = self.ranges.remove(&start) {
+            self.addresses.give_back(reserved);
+        }
         Ok(())
     }
 
@@ -167,9 +175,9 @@ impl Memory {
     pub(super) fn set_access(&mut self, range: VaRange) -> Result<(), DriverError> {
         let call = "set_access";
         self.check_size(call, range.size_bytes)?;
-        let Some(reserved) = holder(&self.ranges, range) else {
+        if holder(&self.ranges, range).is_none() {
             return Err(invalid(call, format!("{range:?} is not in a reserved range")));
-        };
+        }
         let mut at = range.start.0;
         while at < range.end().0 {
             match self.mappings.get(&at) {
@@ -179,18 +187,40 @@ impl Memory {
                 _ => return Err(invalid(call, format!("{range:?} is not whole mappings"))),
             }
         }
-        for (&start, mapping) in self.mappings.range_mut(range.start.0..range.end().0) {
-            if mapping.accessible {
-                continue;
-            }
-            let chunk = &self.chunks[&mapping.chunk];
-            let file = self.physical.file();
-            reserved
-                .show(start, mapping.size_bytes, file, chunk.offset, self.touch)
-                .map_err(|errno| system(call, errno))?;
-            mapping.accessible = true;
+        let parts = self.mappings.range(range.start.0..range.end().0);
+        let hidden = parts.filter(|(_, mapping)| !mapping.accessible).map(|(&start, _)| start);
+        for start in hidden.collect::<Vec<u64>>() {
+            self.show(call, start)?;
         }
         Ok(())
+    }
+
+    /// Shows the chunk that is mapped at an address.
+    fn show(&mut self, call: &'static str, start: u64) -> Result<(), DriverError> {
+        let Mapping { chunk, size_bytes, .. } = self.mappings[&start];
+        let range = VaRange { start: DevicePtr(start), size_bytes };
+        let pieces = self.pieces_between(range);
+        self.shown.take(call, pieces)?;
+        let reserved = holder(&self.ranges, range).expect("mappings lie in reserved ranges");
+        let offset = self.chunks[&chunk].offset;
+        let shown = reserved.show(start, size_bytes, self.physical.file(), offset, self.touch);
+        if let Err(errno) = shown {
+            self.shown.give_back(pieces);
+            return Err(system(call, errno));
+        }
+        self.mappings.get_mut(&start).expect("seen above").accessible = true;
+        Ok(())
+    }
+
+    /// How many more mappings the system keeps while memory is shown at a range than while none
+    /// is: one for each side on which reserved addresses are cut off.
+    fn pieces_between(&self, range: VaRange) -> u64 {
+        let before = self.mappings.range(..range.start.0).next_back();
+        let touches = |at: u64, it: &Mapping| it.accessible && at + it.size_bytes == range.start.0;
+        let is_cut_before = !before.is_some_and(|(&at, mapping)| touches(at, mapping));
+        let behind = self.mappings.get(&range.end().0);
+        let is_cut_behind = !behind.is_some_and(|mapping| mapping.accessible);
+        u64::from(is_cut_before) + u64::from(is_cut_behind)
     }
 
     pub(super) fn unmap(&mut self, range: VaRange) -> Result<(), DriverError> {
@@ -211,6 +241,7 @@ impl Memory {
         if mapping.accessible {
             let reserved = holder(&self.ranges, range).expect("mappings lie in reserved ranges");
             reserved.hide(start, range.size_bytes).map_err(|errno| system(call, errno))?;
+            self.shown.give_back(self.pieces_between(range));
         }
         let chunk = self.chunks.get_mut(&mapping.chunk).expect("mapped chunks are not released");
         chunk.mapping_count -= 1;
@@ -269,12 +300,12 @@ impl Memory {
             .filter(|&size_bytes| size_bytes > 0)
             .ok_or_else(|| invalid(call, format!("{size_bytes} bytes cannot be pinned")))?;
         self.check_host_limit(call, size_bytes)?;
-        let pinned = Pinned::new(size_bytes).map_err(|errno| system(call, errno))?;
+        let pinned = HostPages::untouched(size_bytes).map_err(|errno| system(call, errno))?;
         let start = pinned.start();
-        self.pinned.insert(start, pinned);
+        self.pinned.insert(start.0, pinned);
         self.pinned_bytes += size_bytes;
         self.pinned_bytes_peak = self.pinned_bytes_peak.max(self.pinned_bytes);
-        Ok(HostPtr(start))
+        Ok(start)
     }
 
     pub(super) fn free_pinned(&mut self, start: HostPtr) -> Result<(), DriverError> {
@@ -373,7 +404,7 @@ impl Memory {
             mapping_count: self.mappings.len() as u64,
             reserved_bytes: self.ranges.values().map(Reservation::size_bytes).sum(),
             range_count: self.ranges.len() as u64,
-            pinned_bytes: self.pinned.values().map(Pinned::size_bytes).sum(),
+            pinned_bytes: self.pinned.values().map(HostPages::size_bytes).sum(),
             pinned_bytes_peak: self.pinned_bytes_peak,
             registered_bytes: self.registered.values().sum(),
             registered_bytes_peak: self.registered_bytes_peak,

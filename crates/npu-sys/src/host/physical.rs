@@ -1,4 +1,8 @@
 //! Physical device memory: one sparse file in memory, of which each chunk is a piece.
+//!
+//! Between two places there is a gap, so that chunks at neighbouring addresses are never
+//! neighbours in the file: the system would join their mappings, and could not take one away
+//! without another mapping.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,15 +14,16 @@ use rustix::io::{self, Errno};
 #[derive(Debug)]
 pub(super) struct Physical {
     file: OwnedFd,
+    gap_bytes: u64,
     end: u64,
     free: BTreeMap<u64, Vec<u64>>,
     poison: Option<u64>,
 }
 
 impl Physical {
-    pub(super) fn new(poison: Option<u64>) -> Result<Physical, Errno> {
+    pub(super) fn new(gap_bytes: u64, poison: Option<u64>) -> Result<Physical, Errno> {
         let file = fs::memfd_create("npu-sys host device", MemfdFlags::CLOEXEC)?;
-        Ok(Physical { file, end: 0, free: BTreeMap::new(), poison })
+        Ok(Physical { file, gap_bytes, end: 0, free: BTreeMap::new(), poison })
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -33,7 +38,7 @@ impl Physical {
             None => {
                 let end = self.end.checked_add(size_bytes).ok_or(Errno::NOMEM)?;
                 fs::ftruncate(&self.file, end)?;
-                std::mem::replace(&mut self.end, end)
+                std::mem::replace(&mut self.end, end.saturating_add(self.gap_bytes))
             }
         };
         if let Err(errno) = self.fill(offset, size_bytes) {
@@ -73,11 +78,11 @@ mod tests {
     #[test]
     fn memory_goes_back_to_the_system_and_places_serve_again() {
         let size = 1 << 20;
-        let mut physical = Physical::new(Some(u64::MAX)).expect("a memory file");
+        let mut physical = Physical::new(4096, Some(u64::MAX)).expect("a memory file");
         let blocks = |physical: &Physical| fs::fstat(&physical.file).expect("our file").st_blocks;
         let first = physical.take(size).expect("memory");
         let second = physical.take(2 * size).expect("memory");
-        assert_eq!((first, second), (0, size));
+        assert_eq!((first, second), (0, size + 4096), "with a gap");
         assert_eq!(blocks(&physical) * 512, 3 << 20);
         physical.give_back(first, size).expect("our place");
         assert_eq!(blocks(&physical) * 512, 2 << 20);
@@ -85,6 +90,6 @@ mod tests {
         assert_eq!(blocks(&physical), 0);
         assert_eq!(physical.take(2 * size).expect("memory"), second);
         assert_eq!(physical.take(size).expect("memory"), first);
-        assert_eq!(physical.take(size).expect("memory"), 3 * size);
+        assert_eq!(physical.take(size).expect("memory"), 3 * size + 2 * 4096);
     }
 }

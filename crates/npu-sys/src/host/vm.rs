@@ -1,41 +1,122 @@
-//! Address ranges and pinned memory, straight from the operating system.
+//! Device addresses, straight from the operating system.
+//!
+//! A process may have only so many mappings, 65,530 by default, and the system joins neighbours
+//! that are alike: to take one of them away again splits them, which takes one mapping more. So
+//! ranges are pieces of large spans, and giving one back is a matter of tables alone; and what is
+//! shown never joins (see `physical.rs`), so hiding it splits nothing. Giving back always works.
 //!
 //! The functions here are safe because they change only addresses that their own value reserved,
 //! and nobody holds Rust references into those but effects that are running. That no effect is
-//! left when an address loses its memory is promised by the callers of `Driver::unmap` and
-//! `Driver::free_pinned`.
+//! left when an address loses its memory is promised by the callers of `Driver::unmap`.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 
-/// Addresses that nothing else in the process uses. They fault until memory is shown there.
+/// Spans are at least this long.
+const SPAN_BYTES: usize = 1 << 30;
+
+/// All addresses of one device, and those that are free.
+#[derive(Debug)]
+pub(super) struct AddressSpace {
+    align: usize,
+    spans: Vec<Span>,
+    /// Length by start; neighbours are joined.
+    free: BTreeMap<usize, usize>,
+}
+
+/// Addresses that nothing else in the process uses.
+#[derive(Debug)]
+struct Span {
+    start: usize,
+    size_bytes: usize,
+}
+
+/// Addresses of an [`AddressSpace`], which must be there for longer. They fault until memory is
+/// shown there.
 #[derive(Debug)]
 pub(super) struct Reservation {
     start: usize,
     size_bytes: usize,
 }
 
-impl Reservation {
-    /// Reserves `size_bytes` addresses at a multiple of `align_bytes`, a power of two.
-    pub(super) fn new(size_bytes: u64, align_bytes: u64) -> Result<Reservation, Errno> {
-        let align = usize::try_from(align_bytes).map_err(|_| Errno::NOMEM)?;
-        let size = usize::try_from(size_bytes).map_err(|_| Errno::NOMEM)?;
-        let padded = size.checked_add(align).ok_or(Errno::NOMEM)?;
+impl AddressSpace {
+    /// Reservations start at multiples of `align_bytes`, a power of two.
+    pub(super) fn new(align_bytes: u64) -> AddressSpace {
+        let align = usize::try_from(align_bytes).expect("a power of two that fits in addresses");
+        AddressSpace { align, spans: Vec::new(), free: BTreeMap::new() }
+    }
+
+    /// Reserves `size_bytes` addresses, a positive multiple of the alignment.
+    pub(super) fn reserve(&mut self, size_bytes: u64) -> Result<Reservation, Errno> {
+        let size_bytes = usize::try_from(size_bytes).map_err(|_| Errno::NOMEM)?;
+        if let Some(start) = self.take(size_bytes) {
+            return Ok(Reservation { start, size_bytes });
+        }
+        let align = self.align;
+        let map = |size: usize| Span::new(size.checked_add(align).ok_or(Errno::NOMEM)?);
+        // A process that may not have so many addresses has perhaps just enough.
+        let span = map(size_bytes.max(SPAN_BYTES)).or_else(|_| map(size_bytes))?;
+        let start = span.start.next_multiple_of(align);
+        self.insert(start, (span.start + span.size_bytes - start) / align * align);
+        self.spans.push(span);
+        let start = self.take(size_bytes).expect("the span holds it");
+        Ok(Reservation { start, size_bytes })
+    }
+
+    /// Takes addresses back, where nothing is shown.
+    pub(super) fn give_back(&mut self, reservation: Reservation) {
+        self.insert(reservation.start, reservation.size_bytes);
+    }
+
+    /// The lowest free addresses that are enough.
+    fn take(&mut self, size_bytes: usize) -> Option<usize> {
+        let (&start, &free_bytes) = self.free.iter().find(|(_, free)| **free >= size_bytes)?;
+        self.free.remove(&start);
+        if free_bytes > size_bytes {
+            self.free.insert(start + size_bytes, free_bytes - size_bytes);
+        }
+        Some(start)
+    }
+
+    fn insert(&mut self, mut start: usize, mut size_bytes: usize) {
+        if let Some(behind_bytes) = self.free.remove(&(start + size_bytes)) {
+            size_bytes += behind_bytes;
+        }
+        if let Some((&before, &before_bytes)) = self.free.range(..start).next_back()
+            && before + before_bytes == start
+        {
+            start = before;
+            size_bytes += before_bytes;
+        }
+        self.free.insert(start, size_bytes);
+    }
+}
+
+impl Span {
+    fn new(size_bytes: usize) -> Result<Span, Errno> {
         let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: no fixed address is asked for, so no existing memory changes.
-        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), padded, none, flags) }?;
-        let first = found.expose_provenance();
-        let start = first.next_multiple_of(align);
-        let reservation = Reservation { start, size_bytes: size };
-        release(first, start - first);
-        release(start + size, first + padded - (start + size));
-        Ok(reservation)
+        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size_bytes, none, flags) }?;
+        Ok(Span { start: found.expose_provenance(), size_bytes })
     }
+}
 
+impl Drop for Span {
+    fn drop(&mut self) {
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: only the span's own addresses change; see the top of this file.
+        let released = unsafe { mm::munmap(start, self.size_bytes) };
+        // Beside others of their kind, and with no mapping to spare, the addresses stay.
+        released.ok();
+    }
+}
+
+impl Reservation {
     pub(super) fn start(&self) -> u64 {
         self.start as u64
     }
@@ -69,13 +150,21 @@ impl Reservation {
         Ok(())
     }
 
-    /// Makes the addresses fault again.
+    /// Makes the addresses of one [`show`](Reservation::show) fault again.
     pub(super) fn hide(&self, address: u64, size_bytes: u64) -> Result<(), Errno> {
         let (start, size) = self.part(address, size_bytes);
         let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: `part` checked that only our own addresses change; see the top of this file.
-        unsafe { mm::mmap_anonymous(start, size, none, flags) }.map(drop)
+        match unsafe { mm::mmap_anonymous(start, size, none, flags) } {
+            // Beyond the limit on mappings the system maps nothing, not even in place of another.
+            // But the one that is there can be closed.
+            Err(Errno::NOMEM) => {
+                // SAFETY: as above.
+                unsafe { mm::mprotect(start, size, MprotectFlags::empty()) }
+            }
+            mapped => mapped.map(drop),
+        }
     }
 
     fn part(&self, address: u64, size_bytes: u64) -> (*mut c_void, usize) {
@@ -87,58 +176,4 @@ impl Reservation {
         assert!(inside, "{address:#x} + {size_bytes} is not in the reservation");
         (std::ptr::with_exposed_provenance_mut(start), size)
     }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        release(self.start, self.size_bytes);
-    }
-}
-
-/// Page-aligned host memory, all zeros at first.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    start: usize,
-    size_bytes: usize,
-}
-
-impl Pinned {
-    /// Takes `size_bytes`, a positive multiple of the page size.
-    pub(super) fn new(size_bytes: u64) -> Result<Pinned, Errno> {
-        let size = usize::try_from(size_bytes).map_err(|_| Errno::NOMEM)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE;
-        // SAFETY: no fixed address is asked for, so no existing memory changes.
-        let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size, access, flags) }?;
-        // SAFETY: the pages were mapped just now; the advice changes none of their bytes.
-        let advised = unsafe { mm::madvise(found, size, Advice::LinuxHugepage) };
-        // Kernels without huge pages refuse. Then the first touch takes longer.
-        advised.ok();
-        Ok(Pinned { start: found.expose_provenance(), size_bytes: size })
-    }
-
-    pub(super) fn start(&self) -> u64 {
-        self.start as u64
-    }
-
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes as u64
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        release(self.start, self.size_bytes);
-    }
-}
-
-/// Gives back addresses that a value of this file owns and no longer uses.
-fn release(start: usize, size_bytes: usize) {
-    if size_bytes == 0 {
-        return;
-    }
-    let start = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: called only with a value's own addresses, at its end or cut off at its birth.
-    let released = unsafe { mm::munmap(start, size_bytes) };
-    released.expect("unmapping whole pages of our own fails only for lack of kernel memory");
 }

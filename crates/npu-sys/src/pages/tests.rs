@@ -1,6 +1,11 @@
-//! Sizes, alignment, and what is refused.
+//! Sizes, alignment, what is refused, and what forked children get.
 
 use super::*;
+
+use self::forked::{Forked, signal_of_child};
+
+#[path = "../../forked.rs"]
+mod forked;
 
 #[test]
 fn memory_has_the_asked_size_in_whole_pages_and_starts_aligned() {
@@ -40,4 +45,48 @@ fn reserved_pages_are_used_only_if_they_are_there_and_fit() {
     assert!(HostPages::reserved(4 << 20, &memory).is_none(), "there are too few");
     memory.huge.reserved_free_bytes = 8 << 20;
     assert!(HostPages::reserved(3 << 20, &memory).is_none(), "half a page would be wasted");
+}
+
+/// Maps ordinary memory at addresses that are free; false if somebody else has them already.
+fn map_at(start: HostPtr, size_bytes: u64) -> bool {
+    let address = std::ptr::with_exposed_provenance_mut(start.0 as usize);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: nothing that is mapped there is replaced.
+    unsafe { mm::mmap_anonymous(address, size_bytes as usize, access, flags) }.is_ok()
+}
+
+#[test]
+fn a_child_that_drops_its_copy_of_the_value_unmaps_nothing_of_its_own() {
+    let pages = HostPages::new(3 * 4096, Touching::default()).expect("there is memory");
+    let (start, size_bytes) = (pages.start(), pages.size_bytes());
+    let touch = std::ptr::with_exposed_provenance_mut::<u8>(start.0 as usize);
+    let signal = signal_of_child(move || {
+        if map_at(start, size_bytes) {
+            drop(pages);
+            // SAFETY: the memory that was mapped just now.
+            unsafe { touch.write_volatile(1) };
+        } else {
+            std::process::abort();
+        }
+    });
+    assert_eq!(signal, None);
+}
+
+#[test]
+fn children_get_what_is_mapped_later_where_pages_were() {
+    // Another test may be faster to take the addresses.
+    let reused = (0..1000).any(|_| {
+        let pages = HostPages::new(3 * 4096, Touching::default()).expect("there is memory");
+        let (start, size_bytes) = (pages.start(), pages.size_bytes());
+        assert_eq!(Forked::new().inherited_bytes(start.0, size_bytes), 0);
+        drop(pages);
+        let mapped = map_at(start, size_bytes);
+        if mapped {
+            assert_eq!(Forked::new().inherited_bytes(start.0, size_bytes), size_bytes);
+            release(start.0 as usize, size_bytes as usize);
+        }
+        mapped
+    });
+    assert!(reused);
 }

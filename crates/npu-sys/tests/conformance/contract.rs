@@ -5,6 +5,7 @@
 //! waited for, and no memory is taken or given back: real drivers may run all host functions on
 //! one thread, and may wait for the device in memory calls.
 
+mod forks;
 mod memory;
 mod misuse;
 mod order;

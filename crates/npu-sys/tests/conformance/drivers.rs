@@ -27,6 +27,16 @@ pub(crate) fn on_all_drivers(test: impl Fn(&Rig<'_>)) {
     for config in [HostConfig::threads(CAPACITY), HostConfig::lockstep(CAPACITY, 1)] {
         in_mode(HostConfig { has_virtual_memory: false, ..config }, |rig| test(rig));
     }
+    on_devices(test);
+}
+
+/// As [`on_all_drivers`], but on the host driver in one mode only.
+pub(crate) fn once_on_each_driver(test: impl Fn(&Rig<'_>)) {
+    in_mode(HostConfig::threads(CAPACITY), |rig| test(rig));
+    on_devices(test);
+}
+
+fn on_devices(test: impl Fn(&Rig<'_>)) {
     for device in Device::ALL {
         on_device(device, &test);
     }

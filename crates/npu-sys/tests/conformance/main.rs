@@ -10,5 +10,7 @@
 
 mod contract;
 mod drivers;
+#[path = "../../forked.rs"]
+mod forked;
 mod host;
 mod rig;

@@ -163,7 +163,8 @@ impl Pool {
         };
         let chunk = chunk.handle;
         if failure.still_mapped {
-            self.set_mapping(id, Mapping::Stale { chunk, uses: Uses::default() });
+            let uses = Uses::default();
+            self.set_mapping(id, Mapping::Stale { chunk, uses, is_whole: false });
             self.stale_blocks.push_back(id);
         } else {
             self.set_mapping(id, Mapping::Unmapped);
@@ -188,29 +189,45 @@ impl Pool {
     pub(super) fn poll_posted(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         for _ in 0..self.stale_blocks.len().min(POSTS_PER_POLL) {
             let id = self.stale_blocks.pop_front().expect("counted");
-            if !self.poll_stale_block(streams, id)? {
+            let polled = self.poll_stale_block(streams, id);
+            // One that failed is looked at again.
+            if !matches!(polled, Ok(true)) {
                 self.stale_blocks.push_back(id);
             }
+            polled?;
         }
         for _ in 0..self.stale_ranges.len().min(POSTS_PER_POLL) {
             let stale = self.stale_ranges.pop_front().expect("counted");
-            match self.mapper.progress(stale.range) {
-                // A failure may have left it mapped, which only another try can tell.
-                Some(Progress::Done) => match self.mapper.settle(stale.range) {
-                    Some(Settled::Unmapped) => self.keep_range(stale.range),
-                    Some(Settled::Failed(failure)) if !failure.still_mapped => {
-                        self.keep_range(stale.range);
-                    }
-                    _ => self.stale_ranges.push_back(stale),
-                },
-                None if streams.are_complete(&stale.uses, Site::UnmapAfterUse)? => {
-                    self.mapper.post(stale.range, Task::Unmap, Need::Perhaps);
+            match self.poll_stale_range(streams, &stale) {
+                Ok(true) => self.keep_range(stale.range),
+                polled => {
                     self.stale_ranges.push_back(stale);
+                    polled?;
                 }
-                _ => self.stale_ranges.push_back(stale),
             }
         }
         Ok(())
+    }
+
+    /// Sees to one range. Returns whether nothing is mapped there any more.
+    fn poll_stale_range(
+        &self,
+        streams: &mut Streams,
+        stale: &StaleRange,
+    ) -> Result<bool, DriverError> {
+        match self.mapper.progress(stale.range) {
+            // A failure may have left it mapped, which only another try can tell.
+            Some(Progress::Done) => Ok(match self.mapper.settle(stale.range) {
+                Some(Settled::Unmapped) => true,
+                Some(Settled::Failed(failure)) => !failure.still_mapped,
+                Some(Settled::Mapped) | None => false,
+            }),
+            None if streams.are_complete(&stale.uses, Site::UnmapAfterUse)? => {
+                self.mapper.post(stale.range, Task::Unmap, Need::Perhaps);
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Sees to one block. Returns whether it is not stale any more.

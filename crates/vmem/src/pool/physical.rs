@@ -53,22 +53,15 @@ impl Pool {
         streams: &mut Streams,
         size_bytes: u64,
     ) -> Result<Chunk, MemoryError> {
-        let limit_bytes = self.config.limit_bytes;
-        if !self.unreleased.is_empty() {
-            // What still fails stays counted, and may leave room enough.
-            let _ = self.release_leftovers();
-        }
-        match self.cache.make_room(size_bytes) {
-            Room::Short(missing_bytes) => {
-                return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });
-            }
-            Room::After(spares) => self.release_all(streams, spares)?,
-        }
+        self.make_room(streams, size_bytes)?;
         match self.create_at_home(size_bytes) {
             // The device has other users: the cap promised more than there is.
             Err(error) if error.kind == ErrorKind::OutOfMemory => {
                 let spares = self.cache.drain();
                 self.release_all(streams, spares)?;
+                // What the first try took may not have gone back.
+                self.make_room(streams, size_bytes)?;
+                let limit_bytes = self.config.limit_bytes;
                 self.create_at_home(size_bytes).map_err(|error| match error.kind {
                     ErrorKind::OutOfMemory => {
                         MemoryError::DeviceFull { missing_bytes: size_bytes, limit_bytes }
@@ -77,6 +70,21 @@ impl Pool {
                 })
             }
             result => result.map_err(MemoryError::from),
+        }
+    }
+
+    /// Makes room under the cap; cached chunks are given back for it.
+    fn make_room(&mut self, streams: &mut Streams, size_bytes: u64) -> Result<(), MemoryError> {
+        if !self.unreleased.is_empty() {
+            // What still fails stays counted, and may leave room enough.
+            let _ = self.release_leftovers();
+        }
+        match self.cache.make_room(size_bytes) {
+            Room::Short(missing_bytes) => {
+                let limit_bytes = self.config.limit_bytes;
+                Err(MemoryError::DeviceFull { missing_bytes, limit_bytes })
+            }
+            Room::After(spares) => Ok(self.release_all(streams, spares)?),
         }
     }
 
@@ -242,7 +250,7 @@ impl Pool {
             return None;
         }
         match &self.block(id).place {
-            Place::Swappable { mapping: Mapping::Stale { uses, chunk }, .. }
+            Place::Swappable { mapping: Mapping::Stale { uses, chunk, .. }, .. }
                 if *chunk == handle =>
             {
                 Some(uses)

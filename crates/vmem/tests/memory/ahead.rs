@@ -14,6 +14,8 @@ const BLOCK: u64 = 64 << 10;
 struct Bench {
     host: Arc<HostDriver>,
     fault: Arc<FaultDriver>,
+    /// Behind the other, for a second fault.
+    second: Arc<FaultDriver>,
     memory: DeviceMemory,
     stream: StreamId,
 }
@@ -22,13 +24,14 @@ impl Bench {
     fn new() -> Bench {
         let settings = HostConfig { map_waits_for_copies: true, ..HostConfig::threads(4 * BLOCK) };
         let host = HostDriver::new(settings).expect("opens");
-        let fault = Arc::new(FaultDriver::new(host.clone()));
+        let second = Arc::new(FaultDriver::new(host.clone()));
+        let fault = Arc::new(FaultDriver::new(second.clone()));
         let pool =
             PoolConfig { limit_bytes: BLOCK, swap_threshold_bytes: BLOCK, segment_bytes: BLOCK };
         let mut memory =
             DeviceMemory::new(fault.clone(), pool, ArenaConfig::new(0)).expect("opens");
         let stream = memory.streams.create().expect("a stream");
-        Bench { host, fault, memory, stream }
+        Bench { host, fault, second, memory, stream }
     }
 
     fn allocate(&mut self) -> Result<vmem::BlockId, MemoryError> {
@@ -46,6 +49,23 @@ impl Bench {
             thread::yield_now();
         }
         panic!("the other thread made {} calls of {name}, not {count}", self.calls(name));
+    }
+
+    /// A block whose chunk will be mapped ahead of need when it is given away.
+    fn expected(&mut self) -> vmem::BlockId {
+        let before = self.allocate().expect("room");
+        self.memory.pool.detach(before, Uses::default());
+        self.allocate().expect("the chunk")
+    }
+
+    fn wait_for_fault(fault: &FaultDriver) {
+        for _ in 0..5_000_000_u64 {
+            if fault.injected() > 0 {
+                return;
+            }
+            thread::yield_now();
+        }
+        panic!("the other thread makes no such call");
     }
 
     fn calls(&self, name: &str) -> u64 {
@@ -109,22 +129,14 @@ fn a_failure_of_the_other_thread_is_found_by_the_call_that_needs_the_memory() {
         [("map", false), ("map", true), ("set_access", false), ("set_access", true)]
     {
         let mut bench = Bench::new();
-        let before = bench.allocate().expect("room");
-        bench.memory.pool.detach(before, Uses::default());
-        let first = bench.allocate().expect("the chunk");
+        let first = bench.expected();
         let plan = match lasting {
             true => FaultPlan::for_good(1, ErrorKind::Failed),
             false => FaultPlan::once(1, ErrorKind::Failed),
         };
         bench.fault.arm(plan.only(name));
         let departure = bench.memory.pool.detach(first, Uses::default());
-        for _ in 0..5_000_000_u64 {
-            if bench.fault.injected() > 0 {
-                break;
-            }
-            thread::yield_now();
-        }
-        assert!(bench.fault.injected() > 0, "the other thread calls {name}");
+        Bench::wait_for_fault(&bench.fault);
         match bench.allocate() {
             // The thread that needs it tried again.
             Ok(second) => {
@@ -138,5 +150,48 @@ fn a_failure_of_the_other_thread_is_found_by_the_call_that_needs_the_memory() {
         }
         bench.fault.disarm();
         bench.close();
+    }
+}
+
+#[test]
+fn addresses_that_the_other_thread_left_half_mapped_are_not_given_to_a_block() {
+    let mut bench = Bench::new();
+    let first = bench.expected();
+    bench.fault.arm(FaultPlan::once(1, ErrorKind::Failed).only("set_access"));
+    bench.second.arm(FaultPlan::once(1, ErrorKind::Failed).only("unmap"));
+    bench.memory.pool.detach(first, Uses::default());
+    Bench::wait_for_fault(&bench.second);
+    let second = bench.allocate().expect("other addresses");
+    assert_ne!(bench.memory.pool.address(first), bench.memory.pool.address(second));
+    bench.close();
+}
+
+#[test]
+fn addresses_that_the_other_thread_could_not_map_are_given_back() {
+    let mut bench = Bench::new();
+    let first = bench.expected();
+    bench.fault.arm(FaultPlan::once(1, ErrorKind::Failed).only("map"));
+    let departure = bench.memory.pool.detach(first, Uses::default());
+    Bench::wait_for_fault(&bench.fault);
+    assert!(bench.memory.pool.retake(first, departure), "nobody had it");
+    // Until the failure is known.
+    for _ in 0..10_000 {
+        bench.poll();
+        thread::yield_now();
+    }
+    bench.close();
+}
+
+#[test]
+fn the_other_thread_is_gone_when_its_pool_is() {
+    for _ in 0..200 {
+        let mut bench = Bench::new();
+        let first = bench.expected();
+        bench.memory.pool.detach(first, Uses::default());
+        let Bench { host, memory, fault, second, .. } = bench;
+        drop(memory);
+        assert_eq!(Arc::strong_count(&fault), 1);
+        drop((fault, second));
+        assert_eq!(Arc::strong_count(&host), 1);
     }
 }

@@ -284,6 +284,41 @@ fn growth_ahead_keeps_the_cap_and_fills_it() {
 }
 
 #[test]
+fn a_region_on_its_way_counts_under_the_cap() {
+    // Large enough to be on their way for a while.
+    let region_bytes = 32 * MIB;
+    for _ in 0..5 {
+        let limits = regions(3 * region_bytes, region_bytes);
+        let mut lab = Lab::new(ArenaConfig { grow_ahead_bytes: region_bytes, ..limits });
+        let slot = lab.take(MIB);
+        // One is pinned and one on its way: a third has no room for this slot.
+        let error = lab.arena().take(region_bytes + MIB).expect_err("too little is left");
+        assert!(matches!(error, MemoryError::HostFull { shortage: None, .. }), "{error:?}");
+        assert_eq!(lab.host.ledger().registered_bytes_peak, 2 * region_bytes);
+        lab.arena().give_back(slot, Uses::default());
+        lab.finish();
+    }
+}
+
+#[test]
+fn a_slot_waits_its_turn_while_there_is_other_memory() {
+    let mut lab = Lab::new(regions(192 * KIB, 32 * KIB));
+    let first: Vec<Slot> = (0..2).map(|_| lab.take(16 * KIB)).collect();
+    let starts: Vec<_> = first.iter().map(Slot::start).collect();
+    first.into_iter().for_each(|slot| lab.arena().give_back(slot, Uses::default()));
+    // Two wait: another region is pinned for these.
+    let others: Vec<Slot> = (0..2).map(|_| lab.take(16 * KIB)).collect();
+    assert!(others.iter().all(|slot| !starts.contains(&slot.start())));
+    assert_eq!(lab.calls("register_host"), 2);
+    others.into_iter().for_each(|slot| lab.arena().give_back(slot, Uses::default()));
+    // Four wait: the one that has waited longest is next.
+    assert_eq!(lab.take(16 * KIB).start(), starts[0]);
+    assert_eq!(lab.take(16 * KIB).start(), starts[1]);
+    assert_eq!(lab.calls("register_host"), 2);
+    lab.finish();
+}
+
+#[test]
 fn a_region_on_its_way_is_finished_and_given_back_at_the_end() {
     for trim in [false, true] {
         for _ in 0..50 {
@@ -329,9 +364,12 @@ fn growth_that_fails_ahead_of_need_is_not_seen_before_the_need() {
 #[test]
 fn an_arena_alone_gives_back_what_nobody_used_yet() {
     let host = HostDriver::new(HostConfig::threads(MIB)).expect("opens");
-    let mut arena = Arena::new(host.clone(), ahead(MIB));
+    let fault = Arc::new(FaultDriver::new(host.clone()));
+    let mut arena = Arena::new(fault.clone(), ahead(MIB));
     let (slot, _) = arena.take(16 * KIB).expect("there is room");
     drop(arena);
+    let given_back = fault.calls_by_name().get("unregister_host").copied();
+    assert_eq!(given_back, Some(1), "the region on its way");
     // What was given out stays pinned: nobody told the arena that the device is done with it.
     assert_eq!((slot.size_bytes(), host.ledger().registered_bytes), (16 * KIB, 64 * KIB));
 }

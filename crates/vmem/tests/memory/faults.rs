@@ -1,0 +1,415 @@
+//! Driver calls that fail, two of them in one script, with and without another thread that maps:
+//! each is an error or is mended, and when the driver is well again nothing is lost and
+//! everything works. The order checker and the ledger judge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vmem::{
+    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
+    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, MemoryError, Point,
+    PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
+};
+
+const UNIT: u64 = 4096;
+const LIMIT: u64 = 8 * UNIT;
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// A swappable block of so many units.
+    Allocate(u64),
+    Small,
+    Free(usize),
+    Use(usize),
+    Detach(usize),
+    Return(usize),
+    Poll,
+    Trim,
+    TakeSlot,
+    GiveSlotBack,
+    Swapped,
+}
+
+/// Scripts that walk all that the pool and the arena do.
+const SCRIPTS: [&[Call]; 4] = {
+    use Call::*;
+    [
+        // Chunks change hands, and blocks come back to where others still show.
+        &[
+            Allocate(2),
+            Use(0),
+            Allocate(2),
+            Allocate(2),
+            Allocate(2),
+            Detach(0),
+            Allocate(2),
+            Use(4),
+            Poll,
+            Detach(1),
+            Detach(4),
+            Return(0),
+            Poll,
+            Use(0),
+            Detach(2),
+            Return(1),
+            Poll,
+            Use(1),
+            Free(3),
+            Return(2),
+            Use(2),
+            Poll,
+            Return(4),
+            Use(4),
+            Trim,
+        ],
+        // Given away and taken back at once; freed while away.
+        &[
+            Allocate(4),
+            Detach(0),
+            Return(0),
+            Use(0),
+            Detach(0),
+            Allocate(4),
+            Detach(1),
+            Allocate(4),
+            Free(0),
+            Poll,
+            Return(1),
+            Use(1),
+            Detach(1),
+            Poll,
+            Return(1),
+            Use(1),
+            Free(2),
+            Trim,
+            Allocate(4),
+            Use(3),
+            Poll,
+        ],
+        // Sizes that take each other's place, with small blocks among them.
+        &[
+            Allocate(4),
+            Allocate(3),
+            Free(0),
+            Small,
+            Allocate(2),
+            Small,
+            Free(1),
+            Allocate(4),
+            Use(4),
+            Free(3),
+            Free(5),
+            Allocate(1),
+            Allocate(1),
+            Use(6),
+            Detach(6),
+            Poll,
+            Trim,
+            Allocate(1),
+            Return(6),
+            Use(6),
+            Free(2),
+            Free(4),
+            Poll,
+            Trim,
+        ],
+        // The arena beside the pool.
+        &[
+            TakeSlot,
+            Allocate(2),
+            Swapped,
+            Detach(0),
+            TakeSlot,
+            GiveSlotBack,
+            Allocate(2),
+            TakeSlot,
+            Swapped,
+            GiveSlotBack,
+            Detach(1),
+            Trim,
+            Return(0),
+            Use(0),
+            TakeSlot,
+            Poll,
+            GiveSlotBack,
+            Trim,
+            Return(1),
+            Use(1),
+        ],
+    ]
+};
+
+#[derive(Debug)]
+struct Block {
+    id: BlockId,
+    size_bytes: u64,
+    away: Option<Departure>,
+    arrived: Option<Point>,
+}
+
+struct Bench {
+    host: Arc<HostDriver>,
+    check: Arc<CheckDriver>,
+    faults: [Arc<FaultDriver>; 2],
+    memory: DeviceMemory,
+    compute: StreamId,
+    copy: StreamId,
+    /// In the order of their allocation; `None` once freed, or if there never was one.
+    blocks: Vec<Option<Block>>,
+    slots: Vec<Slot>,
+    swapped: Vec<SwappedBlock>,
+}
+
+impl Bench {
+    fn new(is_ahead: bool) -> Bench {
+        let settings = HostConfig {
+            granularity_bytes: UNIT,
+            map_waits_for_copies: is_ahead,
+            ..HostConfig::lockstep(2 * LIMIT, 5)
+        };
+        let host = HostDriver::new(settings).expect("opens");
+        let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
+        let second = Arc::new(FaultDriver::new(check.clone()));
+        let first = Arc::new(FaultDriver::new(second.clone()));
+        let pool =
+            PoolConfig { limit_bytes: LIMIT, swap_threshold_bytes: UNIT, segment_bytes: UNIT };
+        let arena = ArenaConfig { region_bytes: 2 * UNIT, ..ArenaConfig::new(8 * UNIT) };
+        let mut memory = DeviceMemory::new(first.clone(), pool, arena).expect("opens");
+        let [compute, copy] = [(); 2].map(|()| memory.streams.create().expect("a stream"));
+        let faults = [first, second];
+        let (blocks, slots, swapped) = (Vec::new(), Vec::new(), Vec::new());
+        Bench { host, check, faults, memory, compute, copy, blocks, slots, swapped }
+    }
+
+    fn injected(&self) -> u64 {
+        self.faults.iter().map(|fault| fault.injected()).sum()
+    }
+
+    /// A piece of work that uses a block's memory: at its address, or at its home.
+    fn work(&mut self, id: BlockId, stream: StreamId, at_home: bool, write: bool) {
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        let start = if at_home { pool.home(id) } else { pool.address(id) };
+        let mode = if write { AccessMode::Write } else { AccessMode::Read };
+        let size_bytes = if pool.is_swappable(id) { UNIT } else { UNIT / 4 };
+        let access = Access { start, size_bytes, mode };
+        let noted = self.check.note_access(streams.handle(stream), &[access]);
+        noted.expect("mapped, and ordered after its earlier users");
+        let point = streams.advance(stream);
+        pool.note_use(id, point);
+    }
+
+    fn order(&mut self, stream: StreamId, points: &[Point], site: Site) -> Result<(), MemoryError> {
+        for &point in points {
+            self.memory.streams.order_after(stream, point, site)?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, size_bytes: u64) -> Result<(), MemoryError> {
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        let allocated = pool.allocate(streams, size_bytes, self.compute);
+        let block = |id| Block { id, size_bytes, away: None, arrived: None };
+        self.blocks.push(allocated.as_ref().ok().map(|&id| block(id)));
+        self.work(allocated?, self.compute, false, true);
+        Ok(())
+    }
+
+    fn use_(&mut self, at: usize) -> Result<(), MemoryError> {
+        let Some(Block { id, away: None, arrived, .. }) = self.blocks[at] else { return Ok(()) };
+        self.order(self.compute, arrived.as_slice(), Site::TouchAfterArrival)?;
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.map_block(streams, id)?;
+        self.work(id, self.compute, false, true);
+        Ok(())
+    }
+
+    fn detach(&mut self, at: usize) -> Result<(), MemoryError> {
+        let Some(Block { id, away: None, .. }) = self.blocks[at] else { return Ok(()) };
+        let uses = self.memory.pool.uses(id).clone();
+        self.order(self.copy, uses.points(), Site::CopyOutAfterUse)?;
+        self.work(id, self.copy, true, false);
+        let copied = self.memory.streams.here(self.copy);
+        let departure = self.memory.pool.detach(id, Uses::of(copied));
+        let block = self.blocks[at].as_mut().expect("seen above");
+        (block.away, block.arrived) = (Some(departure), Some(copied));
+        Ok(())
+    }
+
+    fn return_(&mut self, at: usize) -> Result<(), MemoryError> {
+        let Some(Block { id, away: Some(departure), .. }) = self.blocks[at] else {
+            return Ok(());
+        };
+        if !self.memory.pool.retake(id, departure) {
+            let DeviceMemory { pool, streams, .. } = &mut self.memory;
+            let ready = pool.attach(streams, id)?;
+            let ordered = self.order(self.copy, ready.points(), Site::CopyInAfterRelease);
+            if let Err(error) = ordered {
+                // It is away again, with nothing of it in the chunk.
+                let departure = self.memory.pool.detach(id, ready);
+                self.blocks[at].as_mut().expect("seen above").away = Some(departure);
+                return Err(error);
+            }
+            self.work(id, self.copy, true, true);
+            let arrived = self.memory.streams.here(self.copy);
+            self.blocks[at].as_mut().expect("seen above").arrived = Some(arrived);
+        }
+        self.blocks[at].as_mut().expect("seen above").away = None;
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        Ok(pool.poll_block(streams, id)?)
+    }
+
+    fn step(&mut self, call: Call) -> Result<(), MemoryError> {
+        let DeviceMemory { pool, arena, streams, .. } = &mut self.memory;
+        match call {
+            Call::Allocate(units) => return self.allocate(units * UNIT),
+            Call::Small => return self.allocate(UNIT / 4),
+            Call::Use(at) => return self.use_(at),
+            Call::Detach(at) => return self.detach(at),
+            Call::Return(at) => return self.return_(at),
+            Call::Free(at) => {
+                if let Some(block) = self.blocks[at].take() {
+                    pool.free(block.id);
+                }
+            }
+            Call::Poll => pool.poll(streams)?,
+            Call::Trim => {
+                let result = pool.trim(streams);
+                arena.trim(streams).and(result)?;
+            }
+            Call::TakeSlot => self.slots.push(arena.take(UNIT)?.0),
+            Call::GiveSlotBack => {
+                if let Some(slot) = self.slots.pop() {
+                    arena.give_back(slot, Uses::default());
+                }
+            }
+            Call::Swapped => {
+                self.swapped.push(self.memory.allocate_swapped(UNIT, self.compute)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts are those of the ledger, whatever failed.
+    fn agree(&self) {
+        let ledger = self.host.ledger();
+        assert!(ledger.chunk_bytes_peak <= LIMIT);
+        assert_eq!(self.memory.pool.held_bytes(), ledger.chunk_bytes);
+        assert_eq!(self.memory.arena.pinned_bytes().current, ledger.registered_bytes);
+        let live = self.blocks.iter().flatten();
+        let resident = live.filter(|block| block.away.is_none() && block.size_bytes >= UNIT);
+        let resident_bytes: u64 = resident.map(|block| block.size_bytes).sum();
+        let stats = self.memory.pool.stats();
+        assert!(stats.active_bytes.current >= resident_bytes);
+        assert_eq!(self.check.violation_count(), 0, "{:?}", self.check.violations());
+    }
+
+    /// All that lives can be used, one after the other, and then nothing is held.
+    fn finish(mut self) {
+        self.faults.iter().for_each(|fault| fault.disarm());
+        for at in 0..self.blocks.len() {
+            self.return_(at)
+                .or_else(|error| match error {
+                    // Others have the room.
+                    MemoryError::DeviceFull { .. } => Ok(()),
+                    error => Err(error),
+                })
+                .expect("the driver is well");
+            // The other thread's failure may be told only now, once.
+            let used = self.use_(at).or_else(|_| self.use_(at));
+            used.expect("the driver is well");
+            self.agree();
+            if let Some(block) = self.blocks[at].take() {
+                self.memory.pool.free(block.id);
+            }
+        }
+        let Bench { host, memory, .. } = self;
+        drop(memory);
+        assert!(host.ledger().is_empty(), "{:?}", host.ledger());
+    }
+}
+
+/// Runs a script under two faults, of which the second counts the calls that the first lets
+/// through. Returns the calls of the script, and those that failed, by name.
+fn run(
+    script: &[Call],
+    is_ahead: bool,
+    plans: [Option<FaultPlan>; 2],
+) -> (u64, BTreeMap<&'static str, u64>) {
+    // Shown only if the test fails.
+    println!("ahead: {is_ahead}, {plans:?}, {script:?}");
+    let mut bench = Bench::new(is_ahead);
+    for (fault, plan) in bench.faults.iter().zip(plans) {
+        if let Some(plan) = plan {
+            fault.arm(plan);
+        }
+    }
+    let before = bench.faults[0].calls();
+    for &call in script {
+        if let Err(error) = bench.step(call) {
+            assert!(bench.injected() > 0, "{call:?}: {error}");
+            let of_driver = matches!(
+                error,
+                MemoryError::Driver(_)
+                    | MemoryError::DeviceFull { .. }
+                    | MemoryError::HostFull { .. }
+            );
+            assert!(of_driver, "{call:?}: {error:?}");
+        }
+        bench.agree();
+    }
+    let calls = bench.faults[0].calls() - before;
+    let mut hits = BTreeMap::new();
+    for fault in &bench.faults {
+        for (name, count) in fault.hits() {
+            *hits.entry(name).or_default() += count;
+        }
+    }
+    bench.finish();
+    (calls, hits)
+}
+
+#[test]
+fn whichever_two_calls_fail_nothing_is_lost_and_everything_works_afterwards() {
+    let mut pairs = 0;
+    let mut failed: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for is_ahead in [false, true] {
+        for script in SCRIPTS {
+            let (calls, _) = run(script, is_ahead, [None, None]);
+            for first in 1..=calls {
+                for second in (first..=calls).step_by(2) {
+                    let kinds = match (first + second) % 2 {
+                        0 => [ErrorKind::Failed, ErrorKind::OutOfMemory],
+                        _ => [ErrorKind::OutOfMemory, ErrorKind::Failed],
+                    };
+                    let plan = |at: usize, call| Some(FaultPlan::once(call, kinds[at]));
+                    let (_, hits) = run(script, is_ahead, [plan(0, first), plan(1, second)]);
+                    pairs += u64::from(hits.values().sum::<u64>() == 2);
+                    hits.into_iter().for_each(|(name, n)| *failed.entry(name).or_default() += n);
+                }
+            }
+        }
+    }
+    println!("{pairs} pairs: {failed:?}");
+    assert!(pairs > 5000, "{pairs} pairs");
+    for name in ["map", "set_access", "unmap", "create_chunk", "release_chunk", "reserve"] {
+        assert!(failed.get(name).is_some_and(|&count| count > 100), "{name}: {failed:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_fails_for_good_leaves_what_works_when_it_is_well_again() {
+    let mut failed = 0;
+    for is_ahead in [false, true] {
+        for script in SCRIPTS {
+            let (calls, _) = run(script, is_ahead, [None, None]);
+            for call in 1..=calls {
+                for kind in [ErrorKind::Failed, ErrorKind::OutOfMemory] {
+                    let (_, hits) =
+                        run(script, is_ahead, [Some(FaultPlan::for_good(call, kind)), None]);
+                    failed += hits.values().sum::<u64>();
+                }
+            }
+        }
+    }
+    assert!(failed > 1000, "{failed} calls failed");
+}

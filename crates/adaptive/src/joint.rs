@@ -203,7 +203,8 @@ impl Planner for JointPlanner {
         };
         let machine = Machine { link, ..self.machine };
         let mut config = self.config;
-        config.generate.reserve_bytes += feedback.margin_bytes;
+        let reserve_bytes = &mut config.generate.reserve_bytes;
+        *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
         // What may not leave by plan would leave on demand, which takes longer.
         let (generated, _) = plan_preferring(trace, &machine, &config);
         let offer = !generated.plan.actions.is_empty();

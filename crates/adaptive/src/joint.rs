@@ -2,7 +2,7 @@
 
 use policy::{
     Feedback, GenerateConfig, Generated, Generator, Link, Machine, Movable, Plan, Planner,
-    Prediction, Preference, Proposal, RecomputeOption, Trace, generate,
+    Prediction, Preference, Proposal, RecomputeOption, Trace, TraceFault, check_trace, generate,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
@@ -193,7 +193,8 @@ impl JointPlanner {
 }
 
 impl Planner for JointPlanner {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        check_trace(trace)?;
         let link = self.machine.link;
         let scale = feedback.link_scale;
         let link = Link {
@@ -210,7 +211,7 @@ impl Planner for JointPlanner {
         let offer = !generated.plan.actions.is_empty();
         let proposal = Proposal { plan: generated.plan.clone(), predicted: predict(&generated) };
         self.latest = Some(generated);
-        offer.then_some(proposal)
+        Ok(offer.then_some(proposal))
     }
 
     fn link(&self) -> Option<Link> {

@@ -126,7 +126,7 @@ fn every_strategy_plans_every_step() {
             ..Feedback::default()
         };
         let mut planner = JointPlanner::new(machine, config);
-        let proposal = planner.plan(&trace, &feedback);
+        let proposal = planner.plan(&trace, &feedback).expect("a well-formed trace");
         check(&trace, planner.latest().expect("it was asked"), &machine)?;
         if let Some(proposal) = &proposal {
             planned.set(planned.get() + 1);

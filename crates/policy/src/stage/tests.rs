@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use swap_core::{OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
 
 use super::*;
+use crate::check::TraceFault;
 use crate::search::{Prediction, Proposal};
 
+mod failing;
 mod ranks;
 mod settings;
 
@@ -20,14 +22,14 @@ struct Counting {
 }
 
 impl Planner for Counting {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         self.margins.push(feedback.margin_bytes);
         if self.made == self.last {
-            return None;
+            return Ok(None);
         }
         self.made += 1;
         let plan = Plan { signature: trace.signature, op_count: self.made, ..Plan::default() };
-        Some(Proposal { plan, predicted: Prediction::default() })
+        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
     }
 }
 

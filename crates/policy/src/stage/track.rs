@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use swap_core::{Signature, StepReport, Trace};
 
+use super::guarded::Guarded;
 use super::{Choice, LoopConfig, Seen, Stage};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
@@ -163,7 +164,7 @@ impl Track {
     pub(crate) fn observe(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
         step: u64,
@@ -204,7 +205,7 @@ impl Track {
     fn warm_up(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
     ) {
@@ -240,7 +241,7 @@ impl Track {
     fn judge(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
     ) {
@@ -278,7 +279,7 @@ impl Track {
     fn try_next(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         trace: &Trace,
         number: u32,
         has_others: bool,

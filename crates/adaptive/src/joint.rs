@@ -2,7 +2,7 @@
 
 use policy::{
     Feedback, GenerateConfig, Generated, Generator, Link, Machine, Movable, Plan, Planner,
-    Prediction, Preference, Proposal, RecomputeOption, Trace, generate,
+    Prediction, Preference, Proposal, RecomputeOption, Trace, TraceFault, check_trace, generate,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
@@ -193,7 +193,8 @@ impl JointPlanner {
 }
 
 impl Planner for JointPlanner {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        check_trace(trace)?;
         let link = self.machine.link;
         let scale = feedback.link_scale;
         let link = Link {
@@ -203,13 +204,14 @@ impl Planner for JointPlanner {
         };
         let machine = Machine { link, ..self.machine };
         let mut config = self.config;
-        config.generate.reserve_bytes += feedback.margin_bytes;
+        let reserve_bytes = &mut config.generate.reserve_bytes;
+        *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
         // What may not leave by plan would leave on demand, which takes longer.
         let (generated, _) = plan_preferring(trace, &machine, &config);
         let offer = !generated.plan.actions.is_empty();
         let proposal = Proposal { plan: generated.plan.clone(), predicted: predict(&generated) };
         self.latest = Some(generated);
-        offer.then_some(proposal)
+        Ok(offer.then_some(proposal))
     }
 
     fn link(&self) -> Option<Link> {

@@ -75,7 +75,7 @@ pub use policy::{
     PatternKernels, Peak, Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal,
     Reason, Recipe, RecordedConfig, Residency, Round, Session, Shortfall, Signature, Simulation,
     SmartSwapConfig, SpanKind, Stage, StepCounters, StepReport, StreamHandle, StreamId,
-    SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, Treatment, load, load_trace,
+    SwappedBlock, Trace, TraceBlock, TraceEvent, TraceFault, TraceOp, Treatment, load, load_trace,
     measure_link, measure_map, numa_nodes, pattern_word, run_baseline, run_baseline_with, save,
     save_bytes, save_trace, simulate, synthetic,
 };

@@ -9,7 +9,8 @@ use adaptive::{
 };
 use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
-    ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Trace, Treatment, simulate,
+    ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Proposal, Trace, Treatment,
+    simulate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -94,23 +95,27 @@ fn options_are_what_the_step_can_make_again() {
     assert!(recompute_options(&trace, &dear).is_empty());
 }
 
+fn ask(planner: &mut JointPlanner, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    planner.plan(trace, feedback).expect("the trace is well formed")
+}
+
 #[test]
 fn the_planner_heeds_feedback() {
     let trace = transformer();
     let machine = under(&trace, 60, 20_000.0);
     let mut planner = JointPlanner::new(machine, config(Strategy::Swap));
-    let first = planner.plan(&trace, &Feedback::default()).expect("something must move");
+    let first = ask(&mut planner, &trace, &Feedback::default()).expect("something must move");
     assert!(first.predicted.peak_bytes <= machine.limit_bytes);
     assert!(first.predicted.step_us > 0.0 && first.predicted.link_us > 0.0);
     let margin = Feedback { margin_bytes: machine.limit_bytes / 16, ..Feedback::default() };
-    let careful = planner.plan(&trace, &margin).expect("something must move");
+    let careful = ask(&mut planner, &trace, &margin).expect("something must move");
     let moves = |plan: &Plan| plan.actions.len();
     assert!(moves(&careful.plan) > moves(&first.plan), "a margin takes more moves");
     let slow = Feedback { link_scale: 0.5, ..Feedback::default() };
-    let slow = planner.plan(&trace, &slow).expect("something must move");
+    let slow = ask(&mut planner, &trace, &slow).expect("something must move");
     assert!(slow.predicted.link_us > first.predicted.link_us);
     let mut roomy = JointPlanner::new(under(&trace, 100, 20_000.0), config(Strategy::Joint));
-    assert!(roomy.plan(&trace, &Feedback::default()).is_none(), "what fits is left alone");
+    assert!(ask(&mut roomy, &trace, &Feedback::default()).is_none(), "what fits is left alone");
 }
 
 #[test]

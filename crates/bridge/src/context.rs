@@ -10,7 +10,7 @@ use adaptive::{
 };
 
 use crate::blocks::{Blocks, Live};
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 use crate::planner::PreferringPlanner;
 use crate::settings::{Settings, Wishes};
 use crate::totals::Totals;
@@ -41,6 +41,8 @@ pub(crate) struct Course {
     pub(crate) totals: Totals,
     /// The last step that was recorded.
     pub(crate) trace: Option<Arc<Trace>>,
+    /// A recorded step could not be saved, which was said.
+    record_failed: bool,
 }
 
 static CURRENT: Mutex<Option<Arc<Context>>> = Mutex::new(None);
@@ -92,7 +94,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
     let planner = PreferringPlanner::new(settings.machine, settings.planning, settings.prefer);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
-    let course = Course { session, totals: Totals::default(), trace: None };
+    let course = Course { session, totals: Totals::default(), trace: None, record_failed: false };
     *current = Some(Arc::new(Context {
         engine,
         blocks: Blocks::default(),
@@ -234,7 +236,8 @@ impl Context {
         } else {
             course.session.end_step()?
         };
-        self.note(&mut course, &finished)
+        self.note(&mut course, &finished);
+        Ok(())
     }
 
     /// Judges steps together with other ranks from now on, or alone again.
@@ -244,20 +247,27 @@ impl Context {
             return Ok(course.session.part()?);
         }
         let finished = course.session.share()?;
-        self.note(&mut course, &finished)
+        self.note(&mut course, &finished);
+        Ok(())
     }
 
-    fn note(&self, course: &mut Course, finished: &[FinishedStep]) -> Result<(), Failure> {
+    /// Keeps what is known of steps. What goes wrong in that is told and ends no training.
+    fn note(&self, course: &mut Course, finished: &[FinishedStep]) {
         for step in finished {
             course.totals.add(step);
             if step.report.trace.is_some() {
                 course.trace = course.session.trace(step.report.signature).cloned();
-                if let (Some(path), Some(trace)) = (&self.settings.record_file, &course.trace) {
-                    save_trace(path, trace)?;
+                if let (Some(path), Some(trace)) = (&self.settings.record_file, &course.trace)
+                    && let Err(error) = save_trace(path, trace)
+                    && !std::mem::replace(&mut course.record_failed, true)
+                {
+                    warn(&format!("a recorded step is not saved, and training goes on: {error}"));
                 }
             }
         }
-        Ok(())
+        for text in course.session.take_failures() {
+            warn(&format!("{text}; to report it, save the step with save_trace"));
+        }
     }
 
     /// Whether steps need nothing of the engine but memory.
@@ -343,7 +353,8 @@ impl Context {
     pub(crate) fn drain(&self) -> Result<(), Failure> {
         let mut course = self.course();
         let finished = course.session.drain()?;
-        self.note(&mut course, &finished)
+        self.note(&mut course, &finished);
+        Ok(())
     }
 }
 

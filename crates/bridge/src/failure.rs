@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe};
 
 use adaptive::{DriverError, Error, FileError, OpenError, SettingsError};
@@ -95,6 +96,11 @@ pub(crate) fn note(failure: &Failure) -> c_int {
     let text = CString::new(text).unwrap_or_default();
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     failure.code as c_int
+}
+
+/// Tells the user of what ends no call. That nobody can read it does not end one either.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "SmartSwap: {text}");
 }
 
 /// Runs the body of an exported function. A panic becomes a failure: it must not reach C.

@@ -2,7 +2,7 @@
 
 use adaptive::{
     Feedback, GenerateConfig, Generated, JointConfig, JointPlanner, Link, Machine, Movable,
-    Planner, Proposal, Trace,
+    Planner, Proposal, Trace, TraceFault,
 };
 
 /// What a user prefers.
@@ -52,17 +52,17 @@ impl PreferringPlanner {
 }
 
 impl Planner for PreferringPlanner {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         let last = self.planners.len() - 1;
         for index in 0..=last {
             self.chosen = index;
-            let proposal = self.planners[index].plan(trace, feedback);
+            let proposal = self.planners[index].plan(trace, feedback)?;
             let fits = self.latest().is_some_and(|plan| plan.infeasible.is_none());
             if fits || index == last {
-                return proposal;
+                return Ok(proposal);
             }
         }
-        None
+        Ok(None)
     }
 
     fn link(&self) -> Option<Link> {

@@ -2,7 +2,7 @@
 
 use adaptive::{
     Feedback, Generated, JointPlanner, OptimizerState, Origin, Plan, Planner, Proposal, Trace,
-    TraceEvent,
+    TraceEvent, TraceFault,
 };
 
 use crate::gpt::parameters::MOMENT_PREFIX;
@@ -27,13 +27,13 @@ impl TrainPlanner {
 }
 
 impl Planner for TrainPlanner {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         let proposal = match self.optimizer_state {
-            OptimizerState::Swap => self.inner.plan(trace, feedback),
-            OptimizerState::Device => self.inner.plan(&with_moments_in_use(trace), feedback),
+            OptimizerState::Swap => self.inner.plan(trace, feedback)?,
+            OptimizerState::Device => self.inner.plan(&with_moments_in_use(trace), feedback)?,
         };
         self.made.extend(self.inner.latest().cloned());
-        proposal
+        Ok(proposal)
     }
 }
 

@@ -188,6 +188,9 @@ impl<'a> Training<'a> {
         self.model.step(&mut self.ops, batch)?;
         let finished = self.session.end_step()?;
         self.finished.extend(finished);
+        for text in self.session.take_failures() {
+            eprintln!("warning: {text}");
+        }
         if let Some(step_us) = self.pace.submitted()? {
             self.show(step_us, on_step);
         }

@@ -34,6 +34,9 @@ pub fn candidates(trace: &Trace) -> Vec<Candidate> {
 }
 
 /// A gap in slots. Slots from `slot_count` on are those of the next step.
+///
+/// It may have more slots than the step: what one step makes for the next, such as a batch that is
+/// loaded ahead, can wait until after its like of that step has left. Both are away then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gap {
     pub(crate) block: u32,
@@ -189,12 +192,13 @@ impl Finder<'_> {
         self.keep(Gap { block, again: block, from, to, returns, freed, version, clean });
     }
 
-    /// Keeps a gap that has at least one whole slot and no more than all of them.
+    /// Keeps a gap that has at least one whole slot.
     fn keep(&mut self, gap: Gap) {
         let whole_slots = gap.to - gap.from - 1;
-        // What is made after the last op has no boundary at which it could leave.
-        let can_leave = gap.from < self.usage.slots.len() as i64;
-        if can_leave && whole_slots >= 1 && whole_slots <= self.usage.slot_count() as i64 {
+        // What is made after the last op has no boundary at which it could leave, and a step
+        // without ops has none at all.
+        let can_leave = gap.from.max(0) < self.usage.slots.len() as i64;
+        if can_leave && whole_slots >= 1 {
             self.gaps.push(gap);
         }
     }

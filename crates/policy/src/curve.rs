@@ -1,7 +1,7 @@
 //! Bytes by slot: sums over ranges of slots, and where the most bytes are.
 
 /// A row of byte counts with fast range changes and a fast maximum. Ranges go round: one that
-/// ends before it starts runs over the end to the beginning.
+/// runs over the end goes on at the beginning, and may come by its first slots again.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     count: usize,
@@ -30,16 +30,11 @@ impl Curve {
         Curve { count: bytes.len(), leaves, max, added: vec![0; 2 * leaves] }
     }
 
-    /// Adds to `count` slots from `start` on, going round at the end.
+    /// Adds to `count` slots from `start` on, going round at the end. A slot that the range comes
+    /// by twice gets the bytes twice.
     pub(crate) fn add(&mut self, start: usize, count: usize, bytes: i64) {
-        assert!(count <= self.count, "a range covers each slot once");
-        let start = start % self.count.max(1);
-        let end = start + count;
-        if end <= self.count {
+        for (start, end) in self.parts(start, count) {
             self.add_range(1, 0, self.leaves, start, end, bytes);
-        } else {
-            self.add_range(1, 0, self.leaves, start, self.count, bytes);
-            self.add_range(1, 0, self.leaves, 0, end - self.count, bytes);
         }
     }
 
@@ -58,10 +53,9 @@ impl Curve {
 
     /// The most bytes in `count` slots from `start` on, going round at the end.
     pub(crate) fn max_over(&self, start: usize, count: usize) -> i64 {
-        let start = start % self.count.max(1);
-        let end = start + count;
-        let max = self.max_range(1, 0, self.leaves, start, end.min(self.count));
-        max.max(self.max_range(1, 0, self.leaves, 0, end.saturating_sub(self.count)))
+        let [one, other] = self.parts(start, count);
+        let max = self.max_range(1, 0, self.leaves, one.0, one.1);
+        max.max(self.max_range(1, 0, self.leaves, other.0, other.1))
     }
 
     /// How many slots of `count` from `start` on come before the first with more than `bytes`,
@@ -85,6 +79,7 @@ impl Curve {
     fn parts(&self, start: usize, count: usize) -> [(usize, usize); 2] {
         let start = start % self.count.max(1);
         let end = start + count;
+        assert!(end <= 2 * self.count, "a range goes round once");
         [(start, end.min(self.count)), (0, end.saturating_sub(self.count))]
     }
 
@@ -288,4 +283,20 @@ fn skip(links: &mut [u32], start: usize) -> usize {
         place = further as usize;
     }
     place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_comes_by_a_slot_twice_counts_twice_there() {
+        let mut curve = Curve::new(&[0; 5]);
+        curve.add(3, 7, 10);
+        assert_eq!(curve.values(), [10, 10, 10, 20, 20]);
+        assert_eq!((curve.peak(), curve.max_over(4, 6)), ((3, 20), 20));
+        assert_eq!((curve.first_above(0, 5, 15), curve.last_above(3, 6, 15)), (Some(3), Some(5)));
+        curve.add(3, 7, -10);
+        assert_eq!(curve.values(), [0; 5]);
+    }
 }

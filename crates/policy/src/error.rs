@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
+use swap_core::SaveError;
 use thiserror::Error;
 
 use crate::check::TraceFault;
@@ -11,8 +12,10 @@ use crate::check::TraceFault;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The file system refused. After a save, the path still holds what was there before, or all
-    /// of the new content.
+    /// It could not be saved.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+    /// The file system refused.
     #[error("cannot {doing} {}: {source}", .path.display())]
     Io {
         /// The file or folder.
@@ -23,9 +26,6 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    /// The path names no file.
-    #[error("{} is no file name: name a file inside a folder", .0.display())]
-    NoFileName(PathBuf),
     /// It is larger than any file of ours can sensibly be.
     #[error("{} is larger than {limit_bytes} bytes: this is no {expected} file", .path.display())]
     TooLarge {

@@ -29,24 +29,22 @@
 //! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`]. Files of the plain form,
 //! as frameworks record them, are read as well; both may be compressed with gzip.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use swap_core::{Plan, Trace};
+use swap_core::{Plan, Trace, save_file};
 
 use crate::error::FileError;
 
 mod json;
 mod plan;
 mod recorded;
-mod store;
 mod trace;
 
 #[cfg(test)]
 mod tests;
-
-use store::{Disk, Store};
 
 /// The largest plan file that is read, in bytes.
 const PLAN_BYTES_MAX: u64 = 64 << 20;
@@ -56,13 +54,13 @@ const TRACE_BYTES_MAX: u64 = 512 << 20;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Saves a plan. The path holds either the plan or what was there before, even if the machine
-/// loses power. Temporary files that saves cut short have left beside it are removed.
+/// loses power.
 ///
 /// # Errors
-/// [`FileError::Plan`] if [`load`] would refuse the plan, [`FileError::NoFileName`] and
-/// [`FileError::Io`] as their docs say.
+/// [`FileError::Plan`] if [`load`] would refuse the plan; [`FileError::Save`].
 pub fn save(path: &Path, plan: &Plan) -> Result<(), FileError> {
-    save_to(&mut Disk::default(), path, plan)
+    plan::check(plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
+    save_bytes(path, plan::write(plan).as_bytes())
 }
 
 /// Loads a plan that [`save`] wrote.
@@ -71,13 +69,13 @@ pub fn save(path: &Path, plan: &Plan) -> Result<(), FileError> {
 /// Any [`FileError`] but `Trace`: the file cannot be read, is something else's, newer, cut short,
 /// damaged or contradicts itself.
 pub fn load(path: &Path) -> Result<Plan, FileError> {
-    load_from(&mut Disk::default(), path)
+    read_plan(&load_bytes(path, "plan", PLAN_BYTES_MAX)?, path)
 }
 
 /// Saves a trace like [`save`] a plan.
 ///
 /// # Errors
-/// [`FileError::NoFileName`] and [`FileError::Io`].
+/// [`FileError::Save`].
 pub fn save_trace(path: &Path, trace: &Trace) -> Result<(), FileError> {
     save_bytes(path, write_trace(trace).as_bytes())
 }
@@ -105,8 +103,7 @@ impl Default for RecordedConfig {
 /// Any [`FileError`] but `Plan` and `Checksum`. A file that unpacks to more than 512 MiB is refused
 /// before more than that is unpacked.
 pub fn load_trace(path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
-    let bytes = store::read(&mut Disk::default(), path, "trace", TRACE_BYTES_MAX)?;
-    read_trace(&bytes, path, config)
+    read_trace(&load_bytes(path, "trace", TRACE_BYTES_MAX)?, path, config)
 }
 
 /// The bytes of a file of at most `size_bytes_max`. `expected` says in messages what it should be,
@@ -119,15 +116,24 @@ pub fn load_bytes(
     expected: &'static str,
     size_bytes_max: u64,
 ) -> Result<Vec<u8>, FileError> {
-    store::read(&mut Disk::default(), path, expected, size_bytes_max)
+    let mut bytes = Vec::new();
+    let opened = File::open(path);
+    let read = opened.and_then(|file| file.take(size_bytes_max + 1).read_to_end(&mut bytes));
+    read.map_err(|source| FileError::Io { path: path.to_owned(), doing: "read", source })?;
+    if bytes.len() as u64 > size_bytes_max {
+        let limit_bytes = size_bytes_max;
+        return Err(FileError::TooLarge { path: path.to_owned(), expected, limit_bytes });
+    }
+    Ok(bytes)
 }
 
-/// Saves bytes so that the path holds either all of them or what was there before.
+/// Saves bytes so that the path holds either all of them or what was there before. A device or a
+/// pipe takes them as they come ([`save_file`]).
 ///
 /// # Errors
-/// [`FileError::NoFileName`] and [`FileError::Io`].
+/// [`FileError::Save`].
 pub fn save_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    store::save(&mut Disk::default(), path, bytes)
+    save_file(path, |write| Ok(write(bytes)?))
 }
 
 /// A trace as JSON.
@@ -185,14 +191,4 @@ fn unpack(bytes: &[u8], path: &Path) -> Result<Vec<u8>, FileError> {
         }
         Err(source) => Err(FileError::Io { path: path.to_owned(), doing: "unpack", source }),
     }
-}
-
-fn save_to(store: &mut impl Store, path: &Path, plan: &Plan) -> Result<(), FileError> {
-    plan::check(plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
-    store::save(store, path, plan::write(plan).as_bytes())
-}
-
-fn load_from(store: &mut impl Store, path: &Path) -> Result<Plan, FileError> {
-    let bytes = store::read(store, path, "plan", PLAN_BYTES_MAX)?;
-    read_plan(&bytes, path)
 }

@@ -108,11 +108,11 @@ fn sums(values: impl Iterator<Item = f64>) -> Vec<f64> {
     sums
 }
 
-/// The sum over the slots of a gap.
+/// The sum over the slots of a gap, those that it covers twice counted once.
 fn range_sum(sums: &[f64], gap: &Gap) -> f64 {
     let slots = sums.len() - 1;
     let (start, count) = gap.cover();
-    let start = start % slots;
+    let (start, count) = (start % slots, count.min(slots));
     let end = start + count;
     if end <= slots {
         sums[end] - sums[start]

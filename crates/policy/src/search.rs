@@ -2,6 +2,7 @@
 
 use swap_core::{Plan, Signature, StepReport, Trace};
 
+use crate::check::TraceFault;
 use crate::machine::Link;
 
 /// Makes plans. The loop calls it, the layer above implements it.
@@ -10,7 +11,11 @@ pub trait Planner {
     ///
     /// `None` means that there is nothing to offer: the step fits as it is, or no plan that the
     /// feedback allows exists.
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal>;
+    ///
+    /// # Errors
+    /// If the trace is not well formed. The loop then goes on without a plan, as it does after a
+    /// panic.
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault>;
 
     /// The link that it plans for, if it knows one.
     fn link(&self) -> Option<Link> {

@@ -112,6 +112,11 @@ impl<P: Planner> Session<P> {
         self.traces.get(&signature).map(|(_, trace)| trace)
     }
 
+    /// What has gone wrong in planning since the last call: see [`Loop::take_failures`].
+    pub fn take_failures(&mut self) -> Vec<String> {
+        self.policy.take_failures()
+    }
+
     /// Starts with a plan from elsewhere instead of a search. Call it before the first step.
     ///
     /// # Errors

@@ -26,11 +26,13 @@ use swap_core::{Plan, Signature, StepReport};
 use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
+mod guarded;
 mod track;
 
 #[cfg(test)]
 mod tests;
 
+use guarded::Guarded;
 use track::Track;
 
 /// Where a kind of step stands.
@@ -103,7 +105,7 @@ pub struct Directive {
 #[derive(Debug)]
 pub struct Loop<P> {
     config: LoopConfig,
-    planner: P,
+    planner: Guarded<P>,
     tracks: BTreeMap<Signature, Track>,
     /// The kind of step that the last directive was for.
     expected: Option<Signature>,
@@ -148,7 +150,7 @@ impl<P: Planner> Loop<P> {
         assert!(config.slow_ratio >= 1.0, "the best step itself would be slow");
         Loop {
             config,
-            planner,
+            planner: Guarded::new(planner),
             tracks: BTreeMap::new(),
             expected: None,
             previous: None,
@@ -173,7 +175,7 @@ impl<P: Planner> Loop<P> {
 
     /// The planner.
     pub fn planner(&self) -> &P {
-        &self.planner
+        &self.planner.inner
     }
 
     /// The best that was measured for a kind of step, once it has been searched or found to fit.
@@ -206,7 +208,13 @@ impl<P: Planner> Loop<P> {
 
     /// The planner.
     pub fn planner_mut(&mut self) -> &mut P {
-        &mut self.planner
+        &mut self.planner.inner
+    }
+
+    /// What has gone wrong in planning since the last call, a line for each kind of step. Such
+    /// steps go on with what they have, and are not planned again.
+    pub fn take_failures(&mut self) -> Vec<String> {
+        self.planner.take_failures()
     }
 
     /// Takes in a finished step and says how to run the next one.

@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 
-use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
+use policy::synthetic::{
+    Numbers, RandomShape, TraceBuilder, TransformerShape, random_trace, transformer_trace,
+};
 use policy::{
     GenerateConfig, Generated, Link, Machine, RecomputeOption, Simulation, Treatment, candidates,
     check_trace, generate, replayable_blocks, simulate,
@@ -36,7 +38,8 @@ fn check(test: impl Fn(u64, Trace, u64) -> Result<(), TestCaseError>) {
     });
     let input = (any::<u64>(), 30_u64..=100);
     let result = runner.run(&input, |(seed, percent)| {
-        let shape = RandomShape { nested_recipes: 50 * (seed % 2), ..RandomShape::small() };
+        let (nested_recipes, carried) = (50 * (seed % 2), 3 * (seed / 2 % 2) as u32);
+        let shape = RandomShape { nested_recipes, carried, ..RandomShape::small() };
         let trace = random_trace(seed, &shape);
         prop_assert!(check_trace(&trace).is_ok(), "{:?}", check_trace(&trace));
         test(seed, trace, percent)
@@ -393,6 +396,53 @@ fn tiny_plans_are_near_the_best_there_is() {
     println!("step time against the best: mean {mean:.4}, median {median:.4}, worst {worst:.4}");
     assert!(lucky <= 9, "{lucky} times a plan was possible and not found");
     assert!(mean < 1.03 && worst < 1.5, "mean {mean:.4}, worst {worst:.4}");
+}
+
+/// As data loaders do that copy the next batch to the device while the model trains on the last
+/// one: what one step loads the next one uses first, right after it has loaded its own.
+#[test]
+fn a_batch_that_is_loaded_a_step_ahead_can_be_away_for_the_whole_step() {
+    const MIB: u64 = 1 << 20;
+    let mut step = TraceBuilder::new();
+    let batch = step.persistent("batch", 64 * MIB);
+    let next = step.allocate("next batch", 64 * MIB);
+    step.compute("load", 10.0, &[], next);
+    // Memory shrinks and grows between the two ops, so that what is there before the second one
+    // begins counts apart from what is there while it runs.
+    for size_bytes in [8, 4] {
+        let scratch = step.allocate("scratch", size_bytes * MIB);
+        step.free(scratch);
+    }
+    let first = step.allocate("first", 32 * MIB);
+    step.compute("forward", 5_000.0, &[batch], first);
+    step.free(batch);
+    let second = step.allocate("second", 96 * MIB);
+    step.compute("forward", 50_000.0, &[first], second);
+    step.compute("backward", 50_000.0, &[second], first);
+    step.free(second);
+    step.free(first);
+    let trace = step.finish();
+    let ahead = candidates(&trace).into_iter().find(|gap| gap.block == next);
+    let ahead = ahead.expect("nobody uses it until the next step");
+    assert_eq!((ahead.next_step, ahead.returns_as), (true, batch));
+    assert_eq!((ahead.leaves_after, ahead.returns_before), (Some(OpIndex(0)), Some(OpIndex(1))));
+    let machine = machine(20_000.0).with_limit(144 * MIB);
+    for options in [options(&trace), Vec::new()] {
+        let made = generate(&trace, &machine, &GenerateConfig::default(), &options);
+        assert!(made.simulation.went_to_plan() && made.infeasible.is_none());
+        let leaves = |action: &Action| action.block == next && action.kind == ActionKind::SwapOut;
+        assert!(made.plan.actions.iter().any(leaves), "{:?}", made.plan.actions);
+    }
+}
+
+#[test]
+fn a_step_without_ops_is_left_alone() {
+    let mut step = TraceBuilder::new();
+    step.persistent("state", 1 << 30);
+    let trace = step.finish();
+    assert!(candidates(&trace).is_empty());
+    let made = generate(&trace, &machine(1.0).with_limit(1), &GenerateConfig::default(), &[]);
+    assert!(made.plan.actions.is_empty() && made.infeasible.is_some());
 }
 
 #[test]

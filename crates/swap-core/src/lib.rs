@@ -125,7 +125,7 @@ pub use vmem::{
     EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig,
     HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, MapCosts,
     MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
-    ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, Site, Span, SpanKind,
-    StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map, numa_nodes,
-    pattern_word,
+    ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site, Span,
+    SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map,
+    numa_nodes, pattern_word, save_file,
 };

@@ -38,8 +38,16 @@ const RULES: [Rule; 11] = [
         name: "vmem",
         inner: &["npu-sys"],
         inner_tests: &[],
-        outer: &["bytemuck", "half", "safetensors", "serde_json", "smallvec", "thiserror"],
-        outer_tests: &["proptest", "tempfile"],
+        outer: &[
+            "bytemuck",
+            "half",
+            "safetensors",
+            "serde_json",
+            "smallvec",
+            "tempfile",
+            "thiserror",
+        ],
+        outer_tests: &["proptest"],
     },
     Rule {
         name: "swap-core",
@@ -52,7 +60,7 @@ const RULES: [Rule; 11] = [
         name: "policy",
         inner: &["swap-core"],
         inner_tests: &[],
-        outer: &["crc32fast", "flate2", "serde", "serde_json", "thiserror"],
+        outer: &["crc32fast", "flate2", "serde", "serde_json", "thiserror", "tracing"],
         outer_tests: &["microlp", "proptest", "tempfile"],
     },
     Rule {

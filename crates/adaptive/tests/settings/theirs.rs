@@ -3,7 +3,7 @@
 use adaptive::{
     ActionKind, Budget, Feedback, Generated, JointConfig, Loop, LoopConfig, Plan, Planner,
     Prediction, Prefer, PrintLevel, Proposal, Signature, Stage, StepCounters, StepReport, Trace,
-    Treatment,
+    TraceFault, Treatment,
 };
 
 use crate::{parse, persistent, plan};
@@ -18,11 +18,11 @@ struct Counting {
 }
 
 impl Planner for Counting {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Option<Proposal> {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         self.margins.push(feedback.margin_bytes);
         let op_count = self.margins.len() as u32;
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-        Some(Proposal { plan, predicted: Prediction::default() })
+        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
     }
 }
 

@@ -17,12 +17,12 @@ use std::sync::Once;
 use super::memory::{address_of, smartswap_allocate, smartswap_free, smartswap_use_on};
 use super::results::smartswap_reset_peaks;
 use crate::context;
-use crate::failure::{Failure, OK, code, last_string, note};
+use crate::failure::{self, Failure, OK, code, last_string, note};
 
 /// Says what a function that returns nothing could not do.
 fn warn(once: &Once, text: &str) {
     note(&Failure::usage(text));
-    once.call_once(|| eprintln!("SmartSwap: {text}"));
+    once.call_once(|| failure::warn(text));
 }
 
 /// The memory of a tensor, for use on `stream`. Null where it does not fit, and for no bytes.

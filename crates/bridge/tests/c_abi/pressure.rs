@@ -1,7 +1,10 @@
 //! Training-like steps in far less memory than they use: plans come and go, bytes stay right.
 
 use std::collections::BTreeSet;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::Command;
 
 use super::rig::{
     BLOCK, MIB, OK, READ, READ_WRITE, Rig, Settings, WRITE, assert_holds, begin, check,
@@ -110,4 +113,32 @@ fn the_trace_of_a_recorded_step_is_saved_where_it_was_asked_for() {
     let text = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no zero inside");
     train(Settings { record_file: text.as_ptr(), ..default_settings() }, 4);
     assert!(path.metadata().expect("it was saved").len() > 100);
+}
+
+/// Set in the child process below: where it saves its recorded steps.
+const RECORD_TO: &str = "SMARTSWAP_TEST_RECORD_TO";
+
+/// Run as a child, so that its standard error output can be read.
+#[test]
+fn a_record_that_cannot_be_saved_is_told_once_and_training_goes_on() {
+    if let Some(path) = std::env::var_os(RECORD_TO) {
+        let text = CString::new(path.into_encoded_bytes()).expect("no zero inside");
+        train(Settings { record_file: text.as_ptr(), ..default_settings() }, 8);
+        return;
+    }
+    let name = "c_abi::pressure::a_record_that_cannot_be_saved_is_told_once_and_training_goes_on";
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("none/trace.json");
+    for (path, why) in [(Path::new("/dev/full"), "No space left"), (&missing, "No such file")] {
+        let mut child = Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", name, "--nocapture"]).env(RECORD_TO, path);
+        let ended = child.output().expect("it runs");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{errors}");
+        let told: Vec<&str> = errors.lines().filter(|line| line.contains("SmartSwap")).collect();
+        assert_eq!(told.len(), 1, "{errors}");
+        assert!(told[0].contains(why) && told[0].contains("not saved"), "{errors}");
+    }
+    let full = Path::new("/dev/full").metadata().expect("it is still there");
+    assert!(full.file_type().is_char_device(), "{full:?}");
 }

@@ -1,7 +1,6 @@
 //! The folder that `--out` names: checked before the run, and no file in it ever half-written.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -29,12 +28,10 @@ impl OutFolder {
             )
         };
         fs::create_dir_all(path).with_context(mend)?;
-        let (from, to) = (folder.hidden("probe"), folder.hidden("probed"));
-        let tried = write_synced(&from, b"probe").and_then(|()| fs::rename(&from, &to));
-        // Whichever of the two there is. A failure has been seen above already.
-        let _ = fs::remove_file(&from);
-        let removed = fs::remove_file(&to);
-        tried.and(removed).with_context(mend)?;
+        // The process id keeps two runs apart.
+        let probe = path.join(format!(".probe.{}", std::process::id()));
+        adaptive::save_bytes(&probe, b"probe").with_context(mend)?;
+        fs::remove_file(&probe).with_context(mend)?;
         Ok(folder)
     }
 
@@ -45,13 +42,8 @@ impl OutFolder {
     ///
     /// When the disk is full, or the folder has gone or can no longer be written to.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> anyhow::Result<PathBuf> {
-        let (from, to) = (self.hidden(name), self.path.join(name));
-        let written = write_synced(&from, content).and_then(|()| fs::rename(&from, &to));
-        if written.is_err() {
-            // The error is what matters; the half-written file may not even exist.
-            let _ = fs::remove_file(&from);
-        }
-        written.with_context(|| {
+        let to = self.path.join(name);
+        adaptive::save_bytes(&to, content).with_context(|| {
             format!("cannot write '{}'; free some space or name another --out", to.display())
         })?;
         Ok(to)
@@ -61,18 +53,6 @@ impl OutFolder {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
-
-    /// Where a file lies while it is written. The process id keeps two runs apart.
-    fn hidden(&self, name: &str) -> PathBuf {
-        self.path.join(format!(".{name}.{}.tmp", std::process::id()))
-    }
-}
-
-/// Writes a file and waits until the disk has it, so that a rename cannot outrun its content.
-fn write_synced(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file: File = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
-    file.write_all(content)?;
-    file.sync_all()
 }
 
 #[cfg(test)]
@@ -123,7 +103,6 @@ mod tests {
     fn a_failed_write_leaves_nothing_behind() {
         let root = tempfile::tempdir().unwrap();
         let folder = OutFolder::prepare(root.path()).unwrap();
-        // A folder in the file's place makes the rename fail after the writing went well.
         fs::create_dir(root.path().join("report.html")).unwrap();
         let error = folder.write("report.html", b"page").unwrap_err();
         assert!(format!("{error:#}").starts_with("cannot write '"), "{error:#}");

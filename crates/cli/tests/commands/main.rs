@@ -6,6 +6,7 @@ mod config;
 mod device;
 mod doctor;
 mod max_model;
+mod outputs;
 mod plan;
 mod rig;
 mod simulate;

@@ -118,11 +118,17 @@ impl<'a> Windows<'a> {
 
     /// Whether a block can be away over a gap while a slot's op runs.
     pub(super) fn is_over(&self, gap: usize, slot: usize) -> bool {
+        self.times_over(gap, slot) > 0
+    }
+
+    /// How often a gap is over a slot's op: twice if the block that this step leaves for the next
+    /// can be away then beside the one that the last step left.
+    fn times_over(&self, gap: usize, slot: usize) -> u64 {
         let Gap { from, to, returns, freed, .. } = self.gaps[gap];
         // In the slot that frees it, a block may be gone before the op runs.
         let end = to - i64::from(!returns && freed != NONE);
-        let inside = |slot: i64| from < slot && slot < end;
-        inside(slot as i64) || inside((slot + self.slot_count) as i64)
+        let inside = |slot: usize| u64::from(from < slot as i64 && (slot as i64) < end);
+        inside(slot) + inside(slot + self.slot_count)
     }
 
     /// Whether a window must carry a gap's block if it is away at the window's peak.
@@ -213,10 +219,12 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// Bytes that can be away while a slot's op runs.
+    /// Bytes that can be away while a slot's op runs. Of a gap that is over it twice, one block
+    /// leaves nearer than a step before it and the other comes back nearer than a step behind it:
+    /// each way, one of them needs no window.
     fn total_bytes(&self, slot: usize) -> u64 {
-        let over = (0..self.gaps.len()).filter(|&gap| self.is_over(gap, slot));
-        over.map(|gap| self.size_bytes(gap)).sum()
+        let bytes = |gap: usize| self.times_over(gap, slot) * self.size_bytes(gap);
+        (0..self.gaps.len()).map(bytes).sum()
     }
 }
 

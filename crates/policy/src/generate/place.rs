@@ -23,6 +23,10 @@ const TRIES: [(Departure, f64); 7] = [
     (Departure::AtOnce, f64::INFINITY),
 ];
 
+/// A time lies at most so many steps away, however short the steps are. No copy is issued more than
+/// a step ahead, so that is as good as any.
+const STEPS_MAX: f64 = 1e6;
+
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
     pub(super) plan: Plan,
@@ -277,10 +281,9 @@ impl Placer<'_> {
     }
 
     /// The rows from `start` to `end`, which may go round the step's end, as the first one in the
-    /// step and their number. At most one whole step.
+    /// step and their number.
     fn range(&self, start: i64, end: i64) -> (usize, usize) {
-        let row_count = self.usage.row_slot.len();
-        (start.rem_euclid(row_count as i64) as usize, ((end - start) as usize).min(row_count))
+        (start.rem_euclid(self.usage.row_slot.len() as i64) as usize, (end - start) as usize)
     }
 
     /// The most that a row may hold for a block to fit beside it.
@@ -445,6 +448,7 @@ impl Timeline {
         let steps = (time_us / self.step_us).floor();
         let rest_us = time_us - steps * self.step_us;
         let slot = self.slot_us.partition_point(|&start_us| start_us <= rest_us) as i64 - 1;
-        slot.max(0) + steps as i64 * self.slot_us.len() as i64
+        let steps = steps.clamp(-STEPS_MAX, STEPS_MAX) as i64;
+        slot.max(0) + steps * self.slot_us.len() as i64
     }
 }

@@ -353,12 +353,13 @@ impl Selector<'_> {
         (out_us - out_free_us).max(0.0) + (in_us - in_free_us).max(0.0)
     }
 
-    /// The slots of a gap before and after one of its slots, as first slot and count.
+    /// The slots of a gap before and after one of its slots, as first slot and count. Each step
+    /// has a copy to make, so there is no more than one step's time for it.
     fn sides(&self, gap: &Gap, slot: usize) -> [(usize, usize); 2] {
         let (start, count) = gap.cover();
         let slot_count = self.usage.slot_count();
         let before = (slot + slot_count - start % slot_count) % slot_count;
-        [(start, before), (slot + 1, count.saturating_sub(before + 1))]
+        [(start, before), (slot + 1, count.saturating_sub(before + 1).min(slot_count))]
     }
 
     fn choose(&mut self, item: u32, slot: usize, added_us: f64) {
@@ -451,13 +452,8 @@ impl Selector<'_> {
     /// The part of the step's weight in `count` slots from `start` on.
     fn weight_of(&self, start: usize, count: usize) -> f64 {
         let slots = self.usage.slot_count();
-        let start = start % slots;
-        let end = start + count;
-        let weight = if end <= slots {
-            self.weight[end] - self.weight[start]
-        } else {
-            1.0 - self.weight[start] + self.weight[end - slots]
-        };
-        weight.max(1e-9)
+        let (start, end) = (start % slots, start % slots + count);
+        let rounds = (end / slots) as f64;
+        (rounds - self.weight[start] + self.weight[end % slots]).max(1e-9)
     }
 }

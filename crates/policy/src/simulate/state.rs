@@ -251,6 +251,8 @@ impl<'a> State<'a> {
 
     /// Recipes end with the step, so what is still dropped comes back.
     fn bring_all_dropped_back(&mut self) -> Result<(), u64> {
+        // So nothing is dropped any more to make room, either.
+        self.event = self.trace.events.len();
         for index in 0..self.blocks.len() {
             if self.blocks[index].place == Place::Discarded {
                 self.bring_dropped_back(index)?;

@@ -1,17 +1,17 @@
 //! The place of one kind of step in the loop.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use swap_core::{Signature, StepReport, Trace};
 
+use super::guarded::Guarded;
 use super::{Choice, LoopConfig, Seen, Stage};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
 /// alternate are never settled, yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
-/// So many plans are remembered as tried.
-const TRIED_PLANS_KEPT: usize = 64;
 
 /// One kind of step.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Track {
     feedback: Feedback,
     /// Numbers of the plans that were tried. None of them is tried again, so two plans cannot
     /// take turns for ever.
-    tried: Vec<u64>,
+    tried: BTreeSet<u64>,
     /// Searches since the last long calm that were begun because the one before did not last.
     failed: u32,
     /// The last two kinds of steps that came after this one.
@@ -90,7 +90,7 @@ impl Track {
             state: State::WarmUp { matched: 0, clean: true },
             best: None,
             feedback: Feedback::default(),
-            tried: Vec::new(),
+            tried: BTreeSet::new(),
             failed: 0,
             followers: [None; 2],
             op_count,
@@ -163,7 +163,7 @@ impl Track {
     pub(crate) fn observe(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
         step: u64,
@@ -190,7 +190,6 @@ impl Track {
             State::Stable { .. } if judged.drifted => {
                 // The plan no longer fits the step although the fingerprint does.
                 if self.may_search_again(config) {
-                    self.best = None;
                     self.state = State::WarmUp { matched: 0, clean: true };
                 }
             }
@@ -204,7 +203,7 @@ impl Track {
     fn warm_up(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
     ) {
@@ -240,7 +239,7 @@ impl Track {
     fn judge(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
     ) {
@@ -278,7 +277,7 @@ impl Track {
     fn try_next(
         &mut self,
         config: &LoopConfig,
-        planner: &mut impl Planner,
+        planner: &mut Guarded<impl Planner>,
         trace: &Trace,
         number: u32,
         has_others: bool,
@@ -305,10 +304,7 @@ impl Track {
 
     fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32) {
         if number > 0 {
-            self.tried.push(choice.print);
-            if self.tried.len() > TRIED_PLANS_KEPT {
-                self.tried.remove(0);
-            }
+            self.tried.insert(choice.print);
         }
         self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: false });
     }

@@ -19,6 +19,9 @@ pub struct RandomShape {
     pub op_us: u64,
     /// Of a hundred nested ops, how many are plain ones that can run again.
     pub nested_recipes: u64,
+    /// Blocks that the step makes for the next one, at most: each takes the place of one that lived
+    /// at the start and is freed in the step, as batches do that are loaded ahead.
+    pub carried: u32,
 }
 
 impl RandomShape {
@@ -31,6 +34,7 @@ impl RandomShape {
             unit_bytes: 1 << 21,
             op_us: 400,
             nested_recipes: 0,
+            carried: 0,
         }
     }
 }
@@ -44,10 +48,24 @@ struct Writer {
     persistent: Vec<BlockIndex>,
     sizes: Vec<u64>,
     segment_bytes: u64,
+    carried: Vec<Carried>,
 }
 
-/// A random well-formed trace of a steady step: what it makes is freed by its end, but for one
-/// block that may take the place of one that lived at the start.
+/// Instead of an op.
+const NEVER: u32 = u32::MAX;
+
+/// A block that the step makes for the next one, and the one whose place it takes.
+struct Carried {
+    old: Option<BlockIndex>,
+    new: Option<BlockIndex>,
+    size_bytes: u64,
+    /// The ops after which the new one is made and the old one is freed, or [`NEVER`].
+    made_after: u32,
+    freed_after: u32,
+}
+
+/// A random well-formed trace of a steady step: what it makes is freed by its end, but for blocks
+/// that take the places of some that lived at the start.
 pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
     let mut writer = Writer {
         numbers: Numbers::new(seed),
@@ -57,6 +75,7 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
         persistent: Vec::new(),
         sizes: Vec::new(),
         segment_bytes: 0,
+        carried: Vec::new(),
     };
     let persistent = writer.numbers.below(u64::from(shape.persistent) + 1);
     for index in 0..persistent {
@@ -65,6 +84,7 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
         writer.persistent.push(block);
         writer.sizes.push(size_bytes);
     }
+    writer.expect_carried();
     if writer.numbers.chance(50) {
         writer.segment_bytes = shape.unit_bytes;
         writer.builder.segments(writer.segment_bytes);
@@ -74,6 +94,7 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
             writer.replace_persistent();
         }
         writer.outermost_op(index);
+        writer.carry(index);
     }
     while let Some(block) = writer.live.pop() {
         writer.builder.free(block);
@@ -84,6 +105,46 @@ pub fn random_trace(seed: u64, shape: &RandomShape) -> Trace {
 impl Writer {
     fn size_bytes(&mut self) -> u64 {
         self.shape.unit_bytes * (1 + self.numbers.below(self.shape.size_units))
+    }
+
+    /// Adds the blocks that the last step made for this one. They come last and are of one size, so
+    /// that those made for the next step find their places in whatever order they come.
+    fn expect_carried(&mut self) {
+        if self.shape.carried == 0 || self.shape.ops == 0 {
+            return;
+        }
+        let size_bytes = self.size_bytes();
+        let count = self.numbers.below(u64::from(self.shape.carried) + 1);
+        for index in 0..count {
+            let old = Some(self.builder.persistent(&format!("ahead{index}"), size_bytes));
+            // The last of several may wait for one more step.
+            let waits = index > 0 && index + 1 == count && self.numbers.chance(30);
+            let [made_after, freed_after] = [(); 2].map(|()| match waits {
+                true => NEVER,
+                false => self.numbers.below(u64::from(self.shape.ops)) as u32,
+            });
+            let new = None;
+            self.carried.push(Carried { old, new, size_bytes, made_after, freed_after });
+        }
+    }
+
+    /// Makes blocks for the next step and frees those of the last one, where their time has come.
+    fn carry(&mut self, index: u32) {
+        for place in 0..self.carried.len() {
+            if self.carried[place].made_after == index {
+                let size_bytes = self.carried[place].size_bytes;
+                let new = self.builder.allocate("ahead", size_bytes);
+                self.carried[place].new = Some(new);
+                if self.numbers.chance(80) {
+                    self.builder.compute("load", 5.0, &[], new);
+                }
+            }
+            if self.carried[place].freed_after == index
+                && let Some(old) = self.carried[place].old.take()
+            {
+                self.builder.free(old);
+            }
+        }
     }
 
     /// Frees the last of the blocks that lived at the start, and makes its like, which stays.
@@ -170,6 +231,13 @@ impl Writer {
 
     /// A live block; old ones and new ones are as likely.
     fn any(&mut self) -> Option<BlockIndex> {
+        if !self.carried.is_empty() && self.numbers.chance(30) {
+            let place = self.numbers.below(self.carried.len() as u64) as usize;
+            let Carried { old, new, .. } = self.carried[place];
+            if let Some(block) = old.or(new) {
+                return Some(block);
+            }
+        }
         let count = self.persistent.len() + self.live.len();
         if count == 0 {
             return None;

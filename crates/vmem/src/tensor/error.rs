@@ -98,6 +98,12 @@ pub enum FileProblem {
         /// The system's words.
         text: String,
     },
+    /// Its path is no place for a file.
+    #[error("{why}")]
+    Place {
+        /// What is there.
+        why: String,
+    },
     /// It is something else.
     #[error("not a safetensors file: {why}")]
     NotSafetensors {

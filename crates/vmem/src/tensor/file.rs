@@ -4,16 +4,15 @@
 //! piece of it, and the device nothing but the tensor. A file is written whole or not at all.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use safetensors::Dtype as FileDtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 
+use crate::saving::{SaveError, save_file};
 use crate::tensor::dtype::Dtype;
 use crate::tensor::error::{FileProblem, TensorError};
 use crate::tensor::{Place, SwapTensor, TensorDevice};
@@ -41,16 +40,28 @@ pub fn save(path: &Path, tensors: &[(&str, &SwapTensor)]) -> Result<(), TensorEr
     let mut order: Vec<&(&str, &SwapTensor)> = tensors.iter().collect();
     order.sort_by_key(|(name, tensor)| (std::cmp::Reverse(tensor.dtype().size_bytes()), *name));
     let header = header(&order).map_err(problem)?;
-    let system = |action| move |error: io::Error| problem(FileProblem::system(action, &error));
-    let unfinished = Unfinished::create(path).map_err(system("create a file beside it"))?;
-    let mut file = &unfinished.file;
-    file.write_all(&header).map_err(system("write"))?;
-    for (_, tensor) in order {
-        for_each_piece(tensor, &mut |piece| {
-            file.write_all(&piece.to_bytes()?).map_err(system("write"))
-        })?;
+    save_file(path, |write| {
+        write(&header)?;
+        for (_, tensor) in order {
+            for_each_piece(tensor, &mut |piece| Ok(write(&piece.to_bytes()?)?))?;
+        }
+        Ok(())
+    })
+}
+
+impl From<SaveError> for TensorError {
+    fn from(error: SaveError) -> TensorError {
+        let (path, problem) = match error {
+            SaveError::Io { path, doing, source } => (path, FileProblem::system(doing, &source)),
+            SaveError::NoFileName(path) => {
+                (path, FileProblem::Place { why: "this is no file name".to_owned() })
+            }
+            SaveError::NoFile { path, kind } => {
+                (path, FileProblem::Place { why: format!("{kind} is not replaced by a file") })
+            }
+        };
+        TensorError::File { path, problem }
     }
-    unfinished.finish(path).map_err(system("finish writing"))
 }
 
 /// The length and the header itself.
@@ -99,42 +110,6 @@ fn for_each_piece(
             for_each_piece(&tensor.narrow(dim, size / 2, size - size / 2)?, visit)
         }
         _ => visit(tensor),
-    }
-}
-
-/// A file under a name of its own, which goes away unless it is finished.
-struct Unfinished {
-    file: File,
-    path: PathBuf,
-    directory: PathBuf,
-}
-
-impl Unfinished {
-    fn create(path: &Path) -> io::Result<Unfinished> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = parent.unwrap_or(Path::new(".")).to_owned();
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut own_name = OsString::from(".");
-        own_name.push(name);
-        own_name.push(format!(".{}-{count}.tmp", std::process::id()));
-        let path = directory.join(own_name);
-        Ok(Unfinished { file: File::create_new(&path)?, path, directory })
-    }
-
-    /// Gives the file its name when all of it is on the disk.
-    fn finish(self, path: &Path) -> io::Result<()> {
-        self.file.sync_all()?;
-        fs::rename(&self.path, path)?;
-        File::open(&self.directory)?.sync_all()
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        // After `finish` it has another name; before, nobody misses it.
-        let _ = fs::remove_file(&self.path);
     }
 }
 

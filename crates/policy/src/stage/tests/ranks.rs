@@ -138,6 +138,15 @@ fn steps_from_before_the_orders_are_no_try() {
 }
 
 #[test]
+fn what_a_rank_meets_itself_counts_while_another_is_under_older_orders() {
+    let warm = [rescued(A), rescued(A), step(A), step(A), step(A), step(A)];
+    let mut ranks = both_after([9, 9], &warm);
+    assert_eq!(stages(&ranks.each_ref().map(Loop::directive)), [Stage::Stable; 2]);
+    let worst = ranks[0].figures(&rescued(A)).worst(ranks[1].void_figures());
+    assert_eq!(ranks[0].observe_together(&rescued(A), &worst).stage, Stage::SearchPolicy);
+}
+
+#[test]
 fn figures_are_combined_by_the_largest() {
     let link = |rate: f64| crate::Link {
         out_bytes_per_us: rate,

@@ -2,10 +2,11 @@
 //! test can pull the plug after any call.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::super::store::Store;
+use super::super::store::{SUFFIX, Store};
 
 /// What the tests change about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -41,6 +42,8 @@ enum Pending {
 pub(super) struct Model {
     pub(super) trouble: Trouble,
     pub(super) calls: u32,
+    /// Whether this process is taken to live.
+    pub(super) lives: bool,
     contents: Vec<Content>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
@@ -54,7 +57,7 @@ const WRITE_BYTES_MAX: usize = 200;
 impl Model {
     /// A disk on which a file has long been.
     pub(super) fn with(path: &Path, bytes: &[u8]) -> Model {
-        let mut model = Model::default();
+        let mut model = Model { lives: true, ..Model::default() };
         model.contents.push(Content { seen: bytes.to_vec(), durable: bytes.to_vec() });
         model.names.insert(path.to_owned(), 0);
         model.durable_names = model.names.clone();
@@ -137,12 +140,15 @@ fn apply(names: &mut BTreeMap<PathBuf, usize>, pending: &Pending) {
 }
 
 impl Store for Model {
-    fn create(&mut self, path: &Path) -> io::Result<()> {
+    fn create(&mut self, folder: &Path, prefix: &OsStr) -> io::Result<PathBuf> {
         self.call()?;
+        let number = self.contents.len();
+        let path = folder.join(format!("{}{number}{SUFFIX}", prefix.display()));
+        assert!(!self.names.contains_key(&path), "each is new");
         self.contents.push(Content::default());
-        self.open = self.contents.len() - 1;
-        self.change(Pending::Name(path.to_owned(), self.open));
-        Ok(())
+        self.open = number;
+        self.change(Pending::Name(path.clone(), number));
+        Ok(path)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -184,20 +190,13 @@ impl Store for Model {
         Ok(())
     }
 
-    fn names(&mut self, folder: &Path) -> io::Result<Vec<String>> {
+    fn names(&mut self, folder: &Path) -> io::Result<Vec<OsString>> {
         self.call()?;
         let here = self.names.keys().filter(|path| path.parent() == Some(folder));
-        Ok(here.filter_map(|path| path.file_name()?.to_str()).map(str::to_owned).collect())
-    }
-
-    fn read(&mut self, path: &Path, size_bytes_max: u64) -> io::Result<Vec<u8>> {
-        self.call()?;
-        let bytes = &self.contents[self.file_at(path)?].seen;
-        let count = bytes.len().min(usize::try_from(size_bytes_max).unwrap_or(usize::MAX));
-        Ok(bytes[..count].to_vec())
+        Ok(here.filter_map(|path| path.file_name()).map(OsStr::to_owned).collect())
     }
 
     fn is_alive(&self, process: u32) -> bool {
-        process == std::process::id()
+        self.lives && process == std::process::id()
     }
 }

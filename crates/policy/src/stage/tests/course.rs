@@ -1,0 +1,119 @@
+//! Tests of what the loop remembers from step to step: tries, old figures, searches in vain, and
+//! what ran before.
+
+use super::*;
+
+/// Offers the same plan again and again.
+#[derive(Debug)]
+struct Stubborn {
+    asked: u32,
+}
+
+impl Planner for Stubborn {
+    fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        self.asked += 1;
+        let plan = Plan { signature: trace.signature, op_count: 1, ..Plan::default() };
+        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+    }
+}
+
+#[test]
+fn a_plan_that_was_tried_is_not_tried_again() {
+    let mut under_test = Loop::new(config(), Stubborn { asked: 0 });
+    // Half of each step is waiting, so another plan would be welcome.
+    for report in [rescued(A), rescued(A), step(A), taking(A, 90.0)] {
+        under_test.observe(&report);
+    }
+    assert_eq!((under_test.stage(), under_test.planner().asked), (Stage::Stable, 2));
+    // Nor in a new search.
+    for _ in 0..4 {
+        under_test.observe(&taking(A, 200.0));
+    }
+    assert_eq!((under_test.stage(), under_test.planner().asked), (Stage::Stable, 3));
+    assert_eq!(plan_number(&under_test.directive()), 1);
+}
+
+#[test]
+fn an_old_figure_that_no_longer_holds_outdoes_no_try() {
+    let mut under_test = after(2, &[rescued(A), rescued(A), step(A), step(A), step(A)]);
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 1));
+    // What took 100 takes 300 for good, which the next plan makes better, though not as it was.
+    for _ in 0..3 {
+        under_test.observe(&taking(A, 300.0));
+    }
+    assert_eq!(plan_number(&under_test.directive()), 2);
+    for _ in 0..2 {
+        under_test.observe(&taking(A, 200.0));
+    }
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 2));
+    let (best, _) = under_test.best(A).expect("it was searched");
+    assert_eq!(best.step_us, 200.0);
+}
+
+#[test]
+fn after_a_long_calm_a_disturbed_plan_is_searched_anew() {
+    let calm_steps = config().calm_steps;
+    let searches_after = |calm: u32| {
+        let mut under_test = after(99, &[rescued(A), rescued(A), step(A), step(A), step(A)]);
+        let disturb = |under_test: &mut Loop<Counting>| {
+            let found = under_test.observe(&rescued(A)).stage == Stage::SearchPolicy;
+            // Whatever was begun ends.
+            while under_test.stage() != Stage::Stable {
+                under_test.observe(&step(A));
+            }
+            under_test.observe(&step(A));
+            found
+        };
+        for _ in 0..config().failed_searches {
+            assert!(disturb(&mut under_test));
+        }
+        assert!(!disturb(&mut under_test), "it has been searched often enough");
+        // The last step of the disturbance was calm already.
+        for _ in 1..calm {
+            under_test.observe(&step(A));
+        }
+        disturb(&mut under_test)
+    };
+    assert!(!searches_after(calm_steps - 1));
+    assert!(searches_after(calm_steps));
+}
+
+#[test]
+fn a_try_that_never_settles_is_judged_by_its_third_step() {
+    let mut under_test = looping(9);
+    // B comes after each A, and each is expected.
+    for _ in 0..3 {
+        for kind in [A, B] {
+            under_test.observe(&step(kind));
+        }
+    }
+    assert_eq!(under_test.stage(), Stage::WarmUp, "kinds that alternate are new to it");
+    let mut plans = Vec::new();
+    for _ in 0..12 {
+        let directive = under_test.directive();
+        if directive.stage == Stage::SearchPolicy {
+            plans.push(plan_number(&directive));
+        }
+        under_test.observe(&missed(A));
+        under_test.observe(&step(B));
+    }
+    let runs: Vec<usize> = plans.chunk_by(|one, next| one == next).map(<[u32]>::len).collect();
+    assert_eq!(runs[..3], [3, 3, 3], "{plans:?}");
+}
+
+#[test]
+fn a_step_after_one_that_left_its_plan_is_not_held_against_it() {
+    // The only plan is left in the middle, and is better than none even so.
+    let left = StepReport { device_us: 50.0, ..drifted(A) };
+    let mut under_test = after(1, &[rescued(A), rescued(A), left]);
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 1));
+    // Blocks are not where it leaves them yet.
+    assert_eq!(under_test.observe(&rescued(A)).stage, Stage::Stable);
+    assert_eq!(under_test.observe(&rescued(A)).stage, Stage::SearchPolicy);
+}
+
+#[test]
+fn a_step_that_ran_clean_above_the_limit_does_not_fit() {
+    let high = StepReport { held_bytes_peak: LIMIT_BYTES + 1, ..step(A) };
+    assert_eq!(after(9, &[high.clone(), high]).stage(), Stage::SearchPolicy);
+}

@@ -76,18 +76,15 @@ fn held_blocks_alone_can_use_up_the_cap() {
 }
 
 #[test]
-fn all_that_could_leave_stays_until_it_is_touched() {
+fn what_is_allocated_aside_may_leave_before_an_op_touches_it() {
     let mut lab = Lab::new(3 * BLOCK);
-    let blocks = [lab.make(1), lab.make(2)];
-    lab.engine.hold_all_until_touched().expect("open");
-    lab.act(&[(ActionKind::SwapOut, blocks[0]), (ActionKind::SwapOut, blocks[1])]);
-    for block in blocks {
-        assert_eq!(lab.state(block), Residency::Resident);
-    }
-    lab.op(&[read(blocks[0], 1)]).expect("reads");
-    lab.act(&[(ActionKind::SwapOut, blocks[0]), (ActionKind::SwapOut, blocks[1])]);
-    assert_eq!(lab.state(blocks[0]), Residency::Leaving);
-    assert_eq!(lab.state(blocks[1]), Residency::Resident);
+    let stream = lab.engine.compute_stream();
+    let (unshown, _) = lab.engine.allocate_unshown(BLOCK, stream, true).expect("there is room");
+    let (aside, _) = lab.engine.allocate_aside(BLOCK, stream).expect("there is room");
+    lab.places.extend([(unshown, BLOCK), (aside, BLOCK)]);
+    make_many(&mut lab);
+    assert_ne!(lab.state(aside), Residency::Resident);
+    assert_eq!(lab.state(unshown), Residency::Resident);
     lab.finish();
 }
 

@@ -14,6 +14,7 @@ mod c_abi {
     mod pluggable;
     mod pressure;
     mod programs;
+    mod recording;
     mod rig;
     mod sharing;
     mod sleeping;

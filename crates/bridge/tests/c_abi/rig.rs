@@ -78,6 +78,15 @@ pub(crate) struct Stats {
     pub(crate) plan: u64,
 }
 
+/// `smartswap_replay`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Replay {
+    pub(crate) run: extern "C" fn(*mut c_void) -> c_int,
+    pub(crate) release: extern "C" fn(*mut c_void),
+    pub(crate) data: *mut c_void,
+}
+
 /// `smartswap_visitor`.
 pub(crate) type Visitor = extern "C" fn(*mut c_void, *mut c_void, u64);
 
@@ -108,6 +117,8 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;
     fn smartswap_begin(name: *const c_char, stream: u64, part: c_int) -> c_int;
     pub(crate) safe fn smartswap_touch(address: *const c_void, access: c_int) -> c_int;
+    pub(crate) safe fn smartswap_moves(address: *const c_void) -> c_int;
+    fn smartswap_offer_replay(replay: *const Replay) -> c_int;
     pub(crate) safe fn smartswap_end() -> c_int;
     pub(crate) safe fn smartswap_depth() -> u32;
     pub(crate) safe fn smartswap_step() -> c_int;
@@ -196,6 +207,12 @@ pub(crate) fn find(address: *const c_void) -> Result<(*mut c_void, u64), c_int> 
 pub(crate) fn find_nothing(address: *const c_void) -> c_int {
     // SAFETY: both may be null.
     unsafe { smartswap_find(address, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+/// The engine owns `data` from then on.
+pub(crate) fn offer_replay(replay: Option<&Replay>) -> c_int {
+    // SAFETY: null, or one whose functions may be called with its data, as the tests make them.
+    unsafe { smartswap_offer_replay(replay.map_or(std::ptr::null(), std::ptr::from_ref)) }
 }
 
 pub(crate) fn get_stats(stats: Option<&mut Stats>) -> c_int {

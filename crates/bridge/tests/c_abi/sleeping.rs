@@ -3,10 +3,10 @@
 use std::ffi::c_void;
 
 use super::rig::{
-    ASIDE, BLOCK, MIB, OK, Rig, assert_holds, begin_named, check, fill, find, free, last_error,
-    make, smartswap_allocate, smartswap_awake, smartswap_end, smartswap_is_swapped,
-    smartswap_may_sleep, smartswap_should_wake, smartswap_sleep, smartswap_step_begun,
-    smartswap_touch, smartswap_use_on, smartswap_wake, stats, step,
+    ASIDE, BLOCK, MIB, OK, OUT_OF_MEMORY, Rig, assert_fails, assert_holds, begin_named, check,
+    fill, find, free, last_error, make, smartswap_allocate, smartswap_awake, smartswap_end,
+    smartswap_is_swapped, smartswap_may_sleep, smartswap_should_wake, smartswap_sleep,
+    smartswap_step_begun, smartswap_touch, smartswap_use_on, smartswap_wake, stats, step,
 };
 
 /// A step that fits, told op by op.
@@ -44,7 +44,8 @@ fn memory_is_right_asleep_and_after_waking() {
         step();
     }
     assert_eq!(stats().steps, told_steps + 3);
-    assert_eq!((smartswap_should_wake(BLOCK), smartswap_should_wake(15 * MIB)), (0, 1));
+    // At four fifths of the cap, while there is room for the op that runs.
+    assert_eq!([1, 8, 9, 15].map(|n| smartswap_should_wake(n * MIB)), [0, 0, 1, 1]);
     assert_eq!(smartswap_wake(), OK);
     // Until all ops that run have been told of, nothing leaves. What finds no room is on the host.
     let beside = smartswap_allocate(14 * MIB, 0);
@@ -70,6 +71,37 @@ fn memory_is_right_asleep_and_after_waking() {
 }
 
 #[test]
+fn a_model_that_just_fits_may_not_sleep() {
+    let rig = Rig::open(16 * MIB);
+    let mut weights: Vec<_> = (0..14).map(|tag| make(BLOCK, tag)).collect();
+    let mut steps_stable = 0;
+    while steps_stable < 3 {
+        assert!(stats().steps < 200, "{:?}", stats());
+        told(&weights);
+        assert_eq!(smartswap_may_sleep(), 0);
+        steps_stable += u32::from(stats().stage == 2);
+    }
+    assert_eq!(stats().swapped_out_bytes, 0, "it fits");
+    // With less it may, but not while what is away would fill the cap again.
+    weights.drain(12..).for_each(free);
+    while smartswap_may_sleep() == 0 {
+        assert!(stats().steps < 400, "{:?}", stats());
+        told(&weights);
+    }
+    let large = make(14 * MIB, 90);
+    free(large);
+    assert!(stats().active.current < stats().allocated.current, "nothing is away");
+    assert_eq!(smartswap_may_sleep(), 0);
+    // Where it is made to, all of it comes back.
+    assert_eq!(smartswap_sleep(), OK, "{}", last_error());
+    for (tag, &weight) in weights.iter().enumerate() {
+        assert_holds(weight, BLOCK, tag as u64);
+    }
+    weights.into_iter().for_each(free);
+    rig.close();
+}
+
+#[test]
 fn a_model_that_does_not_fit_may_not_sleep() {
     let rig = Rig::open(4 * MIB);
     let weights: Vec<_> = (0..8).map(|tag| make(BLOCK, tag)).collect();
@@ -80,6 +112,9 @@ fn a_model_that_does_not_fit_may_not_sleep() {
     assert_eq!(begin_named(Some(c"aside"), ASIDE), OK);
     assert_eq!(smartswap_touch(weights[0], 0), OK);
     assert_eq!(smartswap_end(), OK);
+    // Nor can it be made to. It goes on as before.
+    assert_fails(smartswap_sleep(), OUT_OF_MEMORY, "out of device memory");
+    told(&weights);
     weights.into_iter().for_each(free);
     rig.close();
 }

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::rig::{
     BLOCK, MIB, OK, Rig, USAGE, assert_fails, begin, check, free, last_error, make,
-    smartswap_depth, smartswap_end, smartswap_free, smartswap_trim, stats, step,
+    smartswap_depth, smartswap_end, smartswap_free, smartswap_moves, smartswap_trim, stats, step,
 };
 
 /// An address that can be sent.
@@ -107,5 +107,22 @@ fn memory_can_be_freed_while_a_thread_ends() {
     });
     assert_eq!(stats().requested.current, 0);
     assert_eq!(smartswap_trim(), OK);
+    rig.close();
+}
+
+#[test]
+fn a_thread_that_knew_an_earlier_engine_knows_the_next_one() {
+    let rig = Rig::open(4 * MIB);
+    free(make(BLOCK, 1));
+    rig.close();
+    let rig = Rig::open(4 * MIB);
+    let others = thread::scope(|scope| {
+        scope.spawn(|| (0..6).map(|tag| Sent::of(make(BLOCK, tag))).collect::<Vec<_>>()).join()
+    });
+    // This thread's part is of the earlier engine until now.
+    for block in others.expect("it does not panic") {
+        assert_eq!(smartswap_moves(block.memory()), 1);
+        free(block.memory());
+    }
     rig.close();
 }

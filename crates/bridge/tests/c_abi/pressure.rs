@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_void};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::process::Command;
 
 use super::rig::{
@@ -128,8 +127,10 @@ fn a_record_that_cannot_be_saved_is_told_once_and_training_goes_on() {
     }
     let name = "c_abi::pressure::a_record_that_cannot_be_saved_is_told_once_and_training_goes_on";
     let folder = tempfile::tempdir().expect("a folder");
-    let missing = folder.path().join("none/trace.json");
-    for (path, why) in [(Path::new("/dev/full"), "No space left"), (&missing, "No such file")] {
+    let [full, missing] = ["full", "none/trace.json"].map(|name| folder.path().join(name));
+    // By a link, so that a mistake cannot harm the system's own device.
+    symlink("/dev/full", &full).expect("a link");
+    for (path, why) in [(&full, "No space left"), (&missing, "No such file")] {
         let mut child = Command::new(std::env::current_exe().expect("this program"));
         child.args(["--exact", name, "--nocapture"]).env(RECORD_TO, path);
         let ended = child.output().expect("it runs");
@@ -139,6 +140,6 @@ fn a_record_that_cannot_be_saved_is_told_once_and_training_goes_on() {
         assert_eq!(told.len(), 1, "{errors}");
         assert!(told[0].contains(why) && told[0].contains("not saved"), "{errors}");
     }
-    let full = Path::new("/dev/full").metadata().expect("it is still there");
+    let full = full.metadata().expect("it is still there");
     assert!(full.file_type().is_char_device(), "{full:?}");
 }

@@ -98,7 +98,7 @@ pub(super) fn save<E: From<SaveError>>(
     let mut own_prefix = prefix.clone();
     own_prefix.push(format!("{}.", std::process::id()));
     let created = store.create(folder, &own_prefix);
-    let temporary = created.map_err(|source| io_error(path, "create a file beside", source))?;
+    let temporary = created.map_err(|source| io_error(path, "create", source))?;
     let written = content(&mut |bytes| write_all(store, path, bytes));
     let renamed = written.and_then(|()| {
         store.sync().map_err(|source| io_error(path, "bring to disk", source))?;

@@ -91,7 +91,6 @@ impl Core {
         let place = entry.place;
         if !within.is_replay() {
             if mode.writes() {
-                entry.version += 1;
                 entry.replayable = None;
             }
             if within == Within::Step && place != NO_PLACE {

@@ -12,6 +12,7 @@ mod acl_headers;
 mod bench;
 mod checks;
 mod metadata;
+mod mutants;
 mod python;
 mod tidy;
 
@@ -23,6 +24,8 @@ cargo xtask <command>
   ci [--without-tests] formatting, clippy, documentation, tidy, then the tests
   tidy                 layers, dependencies, sizes, unsafe code, links
   bench                hot-path benchmarks, as one table beside their targets
+  mutants [<k>/<n>]    which small changes of swap-core and vmem their tests notice; all of them,
+                       or one of n shares (needs cargo-mutants; takes hours)
   acl-headers          what npu-sys declares of Ascend's library, against the vendor's headers
                        (fetches packages with pip)
   help                 this text
@@ -53,6 +56,8 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         ["ci"] => checks::ci(&shell, checks::Tests::Run),
         ["ci", "--without-tests"] => checks::ci(&shell, checks::Tests::Skip),
         ["tidy"] => tidy::run(&shell, root),
+        ["mutants"] => mutants::run(&shell, None),
+        ["mutants", shard] => mutants::run(&shell, Some(shard)),
         ["bench"] => bench::run(&shell),
         ["acl-headers"] => acl_headers::run(&shell, root),
         _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),

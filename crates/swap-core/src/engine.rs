@@ -12,6 +12,7 @@ use vmem::{
 use crate::core::{Asker, Core};
 use crate::entry::{Hold, Residency};
 use crate::error::Error;
+use crate::hand_over::Monitor;
 use crate::orders::Orders;
 use crate::report::StepReport;
 
@@ -60,7 +61,7 @@ pub struct Engine {
 
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    pub(crate) replayed: Condvar,
+    replayed: Condvar,
     pub(crate) compute: StreamId,
     stacks: AtomicU64,
 }
@@ -74,13 +75,23 @@ impl Shared {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
         opened(self.core.lock().map_err(|_| Error::Poisoned)?)
     }
+}
 
-    /// Waits until some replay has ended.
-    pub(crate) fn wait_for_replay<'a>(
-        &self,
-        core: MutexGuard<'a, Core>,
-    ) -> Result<MutexGuard<'a, Core>, Error> {
+impl Monitor for Shared {
+    type State = Core;
+    type Guard<'a> = MutexGuard<'a, Core>;
+    type Error = Error;
+
+    fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
+        Shared::lock(self)
+    }
+
+    fn wait<'a>(&'a self, core: MutexGuard<'a, Core>) -> Result<MutexGuard<'a, Core>, Error> {
         opened(self.replayed.wait(core).map_err(|_| Error::Poisoned)?)
+    }
+
+    fn wake(&self) {
+        self.replayed.notify_all();
     }
 }
 

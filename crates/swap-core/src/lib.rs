@@ -95,6 +95,7 @@ mod engine;
 mod entry;
 mod error;
 mod executor;
+mod hand_over;
 mod ladder;
 mod launches;
 mod name;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::thread;
 
 use smallvec::SmallVec;
 use vmem::{
@@ -13,9 +14,9 @@ use vmem::{
 use crate::core::{Asker, Core};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
+use crate::hand_over::{self, Attempt};
 use crate::name::OpName;
-use crate::recipe::Recipe;
-use crate::residency::Touched;
+use crate::recipe::{Recipe, Replayable};
 use crate::trace::{OpIndex, TraceEvent};
 
 use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
@@ -170,31 +171,31 @@ impl OpStack {
     #[cold]
     fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
         let shared = Arc::clone(&self.shared);
-        let mut core = shared.lock()?;
-        loop {
-            let frame = self.frames.last().ok_or(NO_OP)?;
-            let (stream, within) = (frame.stream, frame.within);
-            match core.touch(block, mode, stream, within)? {
-                Touched::Ready(address) => {
-                    if let Err(error) = self.settle(&mut core) {
-                        core.entry_mut(block)?.pins -= 1;
-                        return Err(error);
-                    }
-                    let frame = self.frames.last_mut().ok_or(NO_OP)?;
-                    frame.touched.push((block, mode, address));
-                    return Ok(address);
+        let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
+        hand_over::until_done(&*shared, self, attempt, OpStack::replay)
+    }
+
+    fn attempt(
+        &mut self,
+        core: &mut Core,
+        block: BlockId,
+        mode: AccessMode,
+    ) -> Result<Attempt<DevicePtr, BlockId>, Error> {
+        let frame = self.frames.last().ok_or(NO_OP)?;
+        let within = frame.within;
+        let attempt = core.touch(block, mode, frame.stream, within)?;
+        match attempt {
+            Attempt::Done(address) => {
+                if let Err(error) = self.settle(core) {
+                    core.entry_mut(block)?.pins -= 1;
+                    return Err(error);
                 }
-                Touched::Replay(block) => {
-                    if within == Within::Step {
-                        core.step.counters.misses += 1;
-                    }
-                    drop(core);
-                    self.replay(block)?;
-                    core = shared.lock()?;
-                }
-                Touched::Busy => core = shared.wait_for_replay(core)?,
+                self.frames.last_mut().ok_or(NO_OP)?.touched.push((block, mode, address));
             }
+            Attempt::Replay(_) if within == Within::Step => core.step.counters.misses += 1,
+            Attempt::Replay(_) | Attempt::Busy => {}
         }
+        Ok(attempt)
     }
 
     /// Allocates an output of the innermost op; it stays resident until the op ends. `name` is
@@ -351,29 +352,41 @@ impl OpStack {
     fn replay(&mut self, block: BlockId) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let fresh = self.is_fresh()?;
-        let begun = shared.lock()?.try_begin_replay(block, self.number)?;
-        let Some(replayable) = begun else { return Ok(()) };
+        let number = self.number;
+        let replayed = hand_over::replay(
+            &*shared,
+            self,
+            |core| core.try_begin_replay(block, number),
+            |ops, replayable| ops.run_recipe(&replayable),
+            |ops, core, (outcome, left_open)| {
+                for frame in left_open.iter().rev() {
+                    abandon_frame(core, frame);
+                }
+                let ended = core.end_replay(block, matches!(outcome, Ok(Ok(()))));
+                let ended = ended.and(ops.restart_timer(core, fresh));
+                outcome.map(|result| result.and(ended))
+            },
+        )?;
+        match replayed {
+            Some(Ok(result)) => result,
+            Some(Err(payload)) => panic::resume_unwind(payload),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a recipe, whose owner may panic. Returns the ops too that it left open.
+    fn run_recipe(
+        &mut self,
+        replayable: &Replayable,
+    ) -> (thread::Result<Result<(), Error>>, Vec<Frame>) {
         tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
         // The ops around it are out of the recipe's reach: it may neither use nor end them.
         let around = std::mem::take(&mut self.frames);
-        // The recipe's owner may panic. Others may wait for this replay, so it ends in any case.
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self)));
         let left_open = std::mem::replace(&mut self.frames, around);
         self.replays -= 1;
-        let done = matches!(outcome, Ok(Ok(())));
-        let ended = shared.lock().and_then(|mut core| {
-            for frame in left_open.iter().rev() {
-                abandon_frame(&mut core, frame);
-            }
-            let ended = core.end_replay(block, done, replayable.op);
-            ended.and(self.restart_timer(&mut core, fresh))
-        });
-        shared.replayed.notify_all();
-        match outcome {
-            Ok(result) => result.and(ended),
-            Err(payload) => panic::resume_unwind(payload),
-        }
+        (outcome, left_open)
     }
 
     /// Keeps a replay out of the time of an op that had no work of its own before it.

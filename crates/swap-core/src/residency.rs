@@ -7,21 +7,11 @@ use vmem::{AccessMode, BlockId, Copy, DeviceMemory, DevicePtr, MemoryError, Site
 use crate::core::{Core, NO_PLACE};
 use crate::entry::{Entry, Hold, HostCopy, State};
 use crate::error::Error;
+use crate::hand_over::Attempt;
 use crate::ops::Within;
 use crate::recipe::Replayable;
 use crate::report::Direction;
 use crate::trace::TraceEvent;
-
-/// What a touch found.
-#[derive(Debug)]
-pub(crate) enum Touched {
-    /// The block is resident at this address and pinned.
-    Ready(DevicePtr),
-    /// This block must be replayed first, then the touch tried again.
-    Replay(BlockId),
-    /// Another thread is replaying it.
-    Busy,
-}
 
 impl Core {
     /// The touch of a block that is resident, mapped and waited for, which is the usual case.
@@ -70,7 +60,7 @@ impl Core {
         mode: AccessMode,
         stream: StreamId,
         within: Within,
-    ) -> Result<Touched, Error> {
+    ) -> Result<Attempt<DevicePtr, BlockId>, Error> {
         let rescues = self.step.counters.rescues;
         let ready = self.make_ready(id, mode, stream, within);
         if within == Within::Aside {
@@ -80,7 +70,7 @@ impl Core {
             return Ok(wait);
         }
         if let Some(address) = self.touch_resident(id, mode, within) {
-            return Ok(Touched::Ready(address));
+            return Ok(Attempt::Done(address));
         }
         // It is on its way, and the stream waits for it; or this is a replay.
         self.clock += 1;
@@ -91,14 +81,13 @@ impl Core {
         let place = entry.place;
         if !within.is_replay() {
             if mode.writes() {
-                entry.version += 1;
                 entry.replayable = None;
             }
             if within == Within::Step && place != NO_PLACE {
                 self.event(TraceEvent::Touch(place, mode));
             }
         }
-        Ok(Touched::Ready(self.memory.pool.address(id)))
+        Ok(Attempt::Done(self.memory.pool.address(id)))
     }
 
     /// The slow part of a touch.
@@ -108,7 +97,7 @@ impl Core {
         mode: AccessMode,
         stream: StreamId,
         within: Within,
-    ) -> Result<Option<Touched>, Error> {
+    ) -> Result<Option<Attempt<DevicePtr, BlockId>>, Error> {
         if !within.is_replay() && self.entry(id)?.free_wanted {
             return Err(Error::Freed);
         }
@@ -119,8 +108,8 @@ impl Core {
             entry.version += 1;
             if let Some(&dependent) = entry.dependents.first() {
                 return Ok(Some(match self.entry(dependent)?.state {
-                    State::Replaying { .. } => Touched::Busy,
-                    _ => Touched::Replay(dependent),
+                    State::Replaying { .. } => Attempt::Busy,
+                    _ => Attempt::Replay(dependent),
                 }));
             }
         }
@@ -133,9 +122,9 @@ impl Core {
                 }
                 self.swap_in(id, true)?;
             }
-            State::Discarded => return Ok(Some(Touched::Replay(id))),
+            State::Discarded => return Ok(Some(Attempt::Replay(id))),
             State::Replaying { by } if within == Within::Replay(by) => {}
-            State::Replaying { .. } => return Ok(Some(Touched::Busy)),
+            State::Replaying { .. } => return Ok(Some(Attempt::Busy)),
         }
         let is_new = matches!(state, State::Replaying { .. });
         if within.is_replay() && (mode.writes() || is_new) {
@@ -371,16 +360,12 @@ impl Core {
         Ok(Some(replayable))
     }
 
-    /// Ends a replay of `op`. A failed one leaves the block discarded.
-    pub(crate) fn end_replay(
-        &mut self,
-        id: BlockId,
-        done: bool,
-        op: &'static str,
-    ) -> Result<(), Error> {
+    /// Ends a replay. A failed one leaves the block discarded.
+    pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
         let entry = self.entry_mut(id)?;
         entry.pins -= 1;
         let touched = entry.arrived.is_some();
+        let op = entry.replayable.as_ref().map_or("", |replayable| replayable.op);
         let ordered = self.order_open_ops(id);
         if done && touched {
             self.step.counters.recomputed_ops += 1;

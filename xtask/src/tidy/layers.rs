@@ -54,7 +54,7 @@ const RULES: [Rule; 11] = [
         inner: &["vmem"],
         inner_tests: &[],
         outer: &["smallvec", "thiserror", "tracing"],
-        outer_tests: &["proptest"],
+        outer_tests: &["loom", "proptest"],
     },
     Rule {
         name: "policy",

@@ -1,8 +1,8 @@
 //! Blocks that must stay: those held for their life, and fresh ones that no op has shown yet.
 
-use swap_core::{ActionKind, BlockId, Error, Residency};
+use swap_core::{Access, AccessMode, ActionKind, BlockId, Driver, Error, Residency};
 
-use super::lab::{BLOCK, Lab, read, write};
+use super::lab::{BLOCK, Lab, OP, read, write};
 
 /// Uses more blocks in turn than there is room for, so that those that may leave do.
 fn press(lab: &mut Lab, others: &[(BlockId, u64)], stays: BlockId) {
@@ -123,4 +123,21 @@ fn where_nobody_may_be_sent_away_memory_runs_out() {
     lab.engine.allow_rescue(true).expect("open");
     lab.make(3);
     lab.finish();
+}
+
+/// A workspace of an op: used through its address alone, and never touched.
+#[test]
+fn what_an_op_allocates_counts_as_used_until_the_op_ends() {
+    let mut lab = Lab::new(4 * BLOCK);
+    let side = lab.check_stream();
+    lab.ops.begin_on(OP, side.1).expect("begins");
+    let (workspace, start) = lab.ops.allocate_unshown(BLOCK, "workspace").expect("there is room");
+    let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Write };
+    lab.check.note_access(side.0, &[access]).expect("its work");
+    lab.ops.end().expect("ends");
+    lab.engine.free(workspace).expect("lives");
+    let fresh = lab.make(1);
+    assert_eq!(lab.engine.address(fresh), Ok(start), "it is the very memory");
+    lab.errors();
+    lab.close_with(side.0);
 }

@@ -2,8 +2,10 @@
 //! byte, the cap holds, everything is ordered, and memory runs out only where it must.
 //!
 //! Workload: training steps of a few dozen ops on two streams with nested ops, in-place updates,
-//! short-lived blocks, recipes, exceptions and step ends at odd places. Sizes are small, so that
-//! a run takes milliseconds; nothing in the engine knows sizes.
+//! short-lived blocks, recipes, exceptions and step ends at odd places. Most blocks have the same
+//! small size and half of the host arenas are short, so that memory changes hands all the time and
+//! a run takes milliseconds; nothing in the engine knows sizes. Smaller steps are found not to
+//! pay: what goes wrong takes several blocks under way at once.
 
 use std::cell::RefCell;
 
@@ -64,7 +66,7 @@ fn device() -> impl Strategy<Value = Device> {
 
 pub(super) fn case() -> impl Strategy<Value = Case> {
     let room = prop_oneof![2 => Just(0u64), 3 => 0u64..30, 2 => 30u64..110];
-    let arena = prop_oneof![4 => Just(None), 1 => (0u64..6).prop_map(Some)];
+    let arena = prop_oneof![1 => Just(None), 1 => (0u64..4).prop_map(Some)];
     let options = (any::<u64>(), prop::bool::weighted(0.3), any::<bool>(), any::<bool>());
     (script(24), device(), room, arena, options).prop_map(
         |(script, device, room_percent, arena_regions, options)| Case {
@@ -92,7 +94,6 @@ fn cap(case: &Case, granularity_bytes: u64) -> Result<u64, String> {
     };
     let mut world = World::new(setup);
     world.open(&case.script).map_err(|stop| format!("{stop:?}"))?;
-    world.step(&case.script.step)?;
     world.step(&case.script.step)?;
     let least = world.working_bytes_peak + world.segment_bytes_peak;
     let most = world.live_bytes_peak + world.segment_bytes_peak;
@@ -137,7 +138,7 @@ pub(super) fn run_on(
     }
     let steps = &case.script.step;
     world.step(steps)?;
-    for round in 0..4 {
+    for round in 0..2 {
         let trace = world.trace.clone();
         let plan = trace.as_ref().map(|trace| random_plan(trace, &mut random, case.illegal));
         let orders = plan.as_ref().map(|plan| (plan, trace.as_ref().filter(|_| case.with_trace)));
@@ -202,5 +203,5 @@ pub(super) fn run_all(cases: u32, run: impl Fn(&Case) -> Result<Tally, String>) 
 #[test]
 fn no_plan_breaks_a_promise() {
     let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
-    assert_busy(&run_all(cases.unwrap_or(1500), run));
+    assert_busy(&run_all(cases.unwrap_or(3000), run));
 }

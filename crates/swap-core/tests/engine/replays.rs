@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use swap_core::{AccessMode, ActionKind, BlockId, Error, HostConfig, Recipe, Residency};
+use swap_core::{
+    Access, AccessMode, ActionKind, BlockId, Driver, Error, HostConfig, Recipe, Residency,
+};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};
 
@@ -194,7 +196,10 @@ fn replay_beside_an_open_op(launched: bool) {
     if launched {
         work(&mut lab.ops, &[read(second, 3)], &lab.errors).expect("works");
     } else {
-        lab.ops.touch(second, AccessMode::Read).expect("touches");
+        let start = lab.ops.touch(second, AccessMode::Read).expect("touches");
+        let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Read };
+        let compute = lab.engine.stream_handles().expect("open")[0];
+        lab.check.note_access(compute, &[access]).expect("its work");
     }
     let mut other = lab.engine.op_stack();
     other.begin_on(OP, side.1).expect("begins");

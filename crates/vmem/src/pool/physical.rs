@@ -3,7 +3,7 @@
 use super::*;
 
 /// Mapping failed, and so perhaps did taking the half-made mapping back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MapFailure {
     pub(super) error: DriverError,
     pub(super) still_mapped: bool,

@@ -225,7 +225,7 @@ impl Arena {
         for (start, _, uses) in self.slots.remove_empty_regions() {
             let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
-                .wait_host(&uses, Site::ReleaseAfterUse)
+                .wait_host(&uses, Site::UnpinAfterUse)
                 .and_then(|()| region.unpin(&*self.driver));
             self.pinned_bytes.shrink(region.size_bytes());
             if let Err(error) = freed {

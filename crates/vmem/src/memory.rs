@@ -57,7 +57,7 @@ impl DeviceMemory {
     ) -> Result<SwappedBlock, MemoryError> {
         let (block, uses) = self.swapped.take(&mut self.arena, size_bytes)?;
         for &point in uses.points() {
-            let ordered = self.streams.order_after(stream, point, Site::AllocateAfterRelease);
+            let ordered = self.streams.order_after(stream, point, Site::SwappedAfterRelease);
             if let Err(error) = ordered {
                 self.swapped.give_back(&mut self.arena, block, uses);
                 return Err(error.into());

@@ -53,11 +53,15 @@ impl Uses {
     }
 }
 
-/// Each place in the engine that waits on an event, for reports and for planted bugs.
+/// Each place that waits for uses of memory, for reports and for planted bugs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
-    /// A new block waits for the earlier users of its chunk or segment piece.
+    /// A new block waits for the earlier users of its chunk.
     AllocateAfterRelease,
+    /// A new small block waits for the earlier users of its piece of a segment.
+    CarveAfterRelease,
+    /// New swapped memory waits for the earlier users of its slot.
+    SwappedAfterRelease,
     /// A copy out waits for the last use of its block.
     CopyOutAfterUse,
     /// A copy out waits for the earlier users of its slot.
@@ -72,15 +76,25 @@ pub enum Site {
     LaunchAfterLaunch,
     /// A replay waits for the earlier users of its chunk.
     ReplayAfterRelease,
-    /// The host unmaps an address only after its last use.
-    UnmapAfterUse,
-    /// The host gives a chunk back only after its last use.
+    /// A stale mapping of a block goes only after its last use.
+    UnmapBlockAfterUse,
+    /// A stale mapping of no block goes only after its last use.
+    UnmapRangeAfterUse,
+    /// A block that is touched while its address shows an earlier chunk waits for that one's users.
+    RemapAfterUse,
+    /// A chunk goes back to the driver only after its last use.
     ReleaseAfterUse,
+    /// A segment with an address of its own goes back to the driver only after its last use.
+    FreeSegmentAfterUse,
+    /// Host memory is unpinned only after its last use.
+    UnpinAfterUse,
+    /// The host reads and writes the memory of a tensor only after its last use.
+    HostAfterUse,
 }
 
 impl Site {
-    /// All sites.
-    pub const ALL: [Site; 10] = [
+    /// Those of a block's way out and back, which the engine shares with tensors.
+    pub const MOVES: [Site; 8] = [
         Site::AllocateAfterRelease,
         Site::CopyOutAfterUse,
         Site::CopyOutAfterSlot,
@@ -89,7 +103,5 @@ impl Site {
         Site::TouchAfterArrival,
         Site::LaunchAfterLaunch,
         Site::ReplayAfterRelease,
-        Site::UnmapAfterUse,
-        Site::ReleaseAfterUse,
     ];
 }

@@ -253,7 +253,7 @@ impl Pool {
         };
         uses.prune(streams);
         for &point in uses.points() {
-            if let Err(error) = streams.order_after(stream, point, Site::AllocateAfterRelease) {
+            if let Err(error) = streams.order_after(stream, point, Site::CarveAfterRelease) {
                 self.carver.give_back(piece, uses);
                 return Err(error.into());
             }
@@ -316,7 +316,8 @@ impl Pool {
         }
     }
 
-    /// Takes the chunk from behind a block and caches it; its next user waits for `ready`.
+    /// Takes the chunk from behind a block and caches it; its next user waits for `ready`, which
+    /// must come after all uses noted for the block.
     ///
     /// The block keeps its address. [`retake`](Pool::retake) asks for what this returns.
     ///

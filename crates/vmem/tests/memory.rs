@@ -9,6 +9,8 @@ mod memory {
     mod forks;
     mod growth;
     mod plain;
+    #[cfg(feature = "planted")]
+    mod planted;
     mod pool;
     mod probe;
     mod shortage;

@@ -12,7 +12,7 @@ const RUNS_MAX: u32 = 600;
 #[test]
 fn every_missing_wait_is_noticed() {
     let mut missed = Vec::new();
-    for site in Site::ALL {
+    for site in Site::MOVES {
         let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
         let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
         let mut found = None;

@@ -5,75 +5,26 @@
 //! while all the rest goes on. There the thread that runs operators leaves mappings to this one,
 //! and waits only for a range that it needs at once.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use npu_sys::{ChunkHandle, Driver, VaRange};
+use npu_sys::{Driver, VaRange};
 
 use super::physical::{MapFailure, map_with_access, unmap_unused};
 
-/// How soon a range will be needed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Need {
-    /// Its block is on its way back.
-    Soon,
-    /// Some allocation may use it.
-    Perhaps,
-}
+use self::board::{Board, Busy, Next, Wake};
 
-/// What to do with a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Task {
-    /// Put this chunk behind it; nothing is there.
-    Map(ChunkHandle),
-    /// Take away what is there.
-    Unmap,
-}
+pub(super) use self::board::{Need, Progress, Settled, Task};
 
-/// How far a range is that was posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
-    /// Its turn has not come.
-    Waiting,
-    /// It is its turn.
-    Running,
-    /// It is over.
-    Done,
-}
-
-/// What is behind a range that was posted.
-#[derive(Debug)]
-pub(super) enum Settled {
-    /// Something is mapped there: what was to be, or still what was before.
-    Mapped,
-    /// Nothing is mapped there.
-    Unmapped,
-    /// It was tried.
-    Failed(MapFailure),
-}
-
-#[derive(Debug)]
-enum Job {
-    Waiting { range: VaRange, task: Task },
-    Running,
-    Done(Settled),
-}
-
-#[derive(Debug, Default)]
-struct Board {
-    /// By first address of the range.
-    jobs: BTreeMap<u64, Job>,
-    soon: VecDeque<u64>,
-    perhaps: VecDeque<u64>,
-    closed: bool,
-}
+mod board;
 
 #[derive(Debug, Default)]
 struct Shared {
     board: Mutex<Board>,
+    /// The mapping thread waits here.
     posted: Condvar,
+    /// All others wait here.
     done: Condvar,
 }
 
@@ -104,16 +55,7 @@ impl Mapper {
 
     /// Asks for something to be done with a range of which nothing is known here.
     pub(super) fn post(&self, range: VaRange, task: Task, need: Need) {
-        let start = range.start.0;
-        let mut board = self.shared.lock();
-        let before = board.jobs.insert(start, Job::Waiting { range, task });
-        assert!(before.is_none(), "a range is posted once and settled before it is used again");
-        match need {
-            Need::Soon => board.soon.push_back(start),
-            Need::Perhaps => board.perhaps.push_back(start),
-        }
-        drop(board);
-        self.shared.posted.notify_one();
+        self.shared.change(|board| board.post(range, task, need));
     }
 
     /// How far a range is; `None` if it was not posted, or settled since.
@@ -121,11 +63,7 @@ impl Mapper {
         if !self.is_running() {
             return None;
         }
-        Some(match self.shared.lock().jobs.get(&range.start.0)? {
-            Job::Waiting { .. } => Progress::Waiting,
-            Job::Running => Progress::Running,
-            Job::Done(_) => Progress::Done,
-        })
+        self.shared.lock().progress(range)
     }
 
     /// What is behind a range, waiting if it is its turn right now. A range whose turn has not come
@@ -134,15 +72,11 @@ impl Mapper {
         if !self.is_running() {
             return None;
         }
-        let start = range.start.0;
         let mut board = self.shared.lock();
         loop {
-            match board.jobs.remove(&start)? {
-                Job::Waiting { task: Task::Unmap, .. } => return Some(Settled::Mapped),
-                Job::Waiting { task: Task::Map(_), .. } => return Some(Settled::Unmapped),
-                Job::Done(settled) => return Some(settled),
-                Job::Running => {
-                    board.jobs.insert(start, Job::Running);
+            match board.settle(range) {
+                Ok(settled) => return settled,
+                Err(Busy) => {
                     board = self.shared.done.wait(board).unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -156,24 +90,25 @@ impl Shared {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Changes the board and wakes those that the change concerns.
+    fn change(&self, change: impl FnOnce(&mut Board) -> Wake) {
+        let wake = change(&mut self.lock());
+        match wake {
+            Wake::Mapper => self.posted.notify_one(),
+            Wake::Waiters => self.done.notify_all(),
+        }
+    }
+
     /// The next range; `None` when there will be no more.
     fn next(&self) -> Option<(VaRange, Task)> {
         let mut board = self.lock();
         loop {
-            if board.closed {
-                return None;
-            }
-            let next = board.soon.pop_front().or_else(|| board.perhaps.pop_front());
-            let Some(start) = next else {
-                board = self.posted.wait(board).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            // It may have been settled, and even posted and done again, since.
-            if let Some(job) = board.jobs.get_mut(&start)
-                && let Job::Waiting { range, task } = *job
-            {
-                *job = Job::Running;
-                return Some((range, task));
+            match board.next() {
+                Next::Run(range, task) => return Some((range, task)),
+                Next::End => return None,
+                Next::Wait => {
+                    board = self.posted.wait(board).unwrap_or_else(PoisonError::into_inner);
+                }
             }
         }
     }
@@ -182,8 +117,7 @@ impl Shared {
 fn run(driver: &dyn Driver, shared: &Shared) {
     while let Some((range, task)) = shared.next() {
         let settled = perform(driver, range, task);
-        shared.lock().jobs.insert(range.start.0, Job::Done(settled));
-        shared.done.notify_all();
+        shared.change(|board| board.finish(range, settled));
     }
 }
 
@@ -201,8 +135,7 @@ fn perform(driver: &dyn Driver, range: VaRange, task: Task) -> Settled {
 
 impl Drop for Mapper {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.posted.notify_all();
+        self.shared.change(Board::close);
         if let Some(thread) = self.thread.take() {
             // It only passes on what the driver says; there is nothing to learn from its end.
             let _ = thread.join();
@@ -212,7 +145,7 @@ impl Drop for Mapper {
 
 impl fmt::Debug for Mapper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let posted = self.shared.lock().jobs.len();
+        let posted = self.shared.lock().count();
         f.debug_struct("Mapper")
             .field("is_running", &self.is_running())
             .field("posted", &posted)

@@ -30,7 +30,7 @@ impl Pool {
             }
             Mapping::Stale { uses, .. } => {
                 let uses = uses.clone();
-                streams.wait_host(&uses, Site::UnmapAfterUse)?;
+                streams.wait_host(&uses, Site::RemapAfterUse)?;
                 self.unmap_stale(id)?;
             }
         }
@@ -56,13 +56,10 @@ impl Pool {
     /// # Panics
     /// If the block is not live or has no chunk.
     pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        if let Some(uses) = self.stale_uses(id) {
-            let uses = uses.clone();
-            if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
-                return Ok(());
-            }
+        match self.is_out_of_use(streams, id)? {
+            Some(false) => Ok(()),
+            Some(true) | None => self.map_soon(streams, id),
         }
-        self.map_soon(streams, id)
     }
 
     /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
@@ -76,21 +73,21 @@ impl Pool {
         }
         for _ in 0..UNMAPS_PER_POLL {
             let Some(&id) = self.stale_blocks.front() else { break };
-            if let Some(uses) = self.stale_uses(id) {
-                let uses = uses.clone();
-                if !streams.are_complete(&uses, Site::UnmapAfterUse)? {
-                    break;
-                }
-                self.unmap_stale(id)?;
-                if self.has_chunk(id) {
-                    self.map_block(streams, id)?;
+            match self.is_out_of_use(streams, id)? {
+                None => {}
+                Some(false) => break,
+                Some(true) => {
+                    self.unmap_stale(id)?;
+                    if self.has_chunk(id) {
+                        self.map_block(streams, id)?;
+                    }
                 }
             }
             self.stale_blocks.pop_front();
         }
         for _ in 0..UNMAPS_PER_POLL {
             let Some(stale) = self.stale_ranges.front() else { break };
-            if !streams.are_complete(&stale.uses, Site::UnmapAfterUse)? {
+            if !stale.is_out_of_use(streams)? {
                 break;
             }
             self.unmap(stale.range)?;
@@ -222,7 +219,7 @@ impl Pool {
                 Some(Settled::Failed(failure)) => !failure.still_mapped,
                 Some(Settled::Mapped) | None => false,
             }),
-            None if streams.are_complete(&stale.uses, Site::UnmapAfterUse)? => {
+            None if stale.is_out_of_use(streams)? => {
                 self.mapper.post(stale.range, Task::Unmap, Need::Perhaps);
                 Ok(false)
             }
@@ -236,10 +233,12 @@ impl Pool {
         streams: &mut Streams,
         id: BlockId,
     ) -> Result<bool, DriverError> {
-        let Some(uses) = self.stale_uses(id).cloned() else { return Ok(true) };
+        if self.stale_uses(id).is_none() {
+            return Ok(true);
+        }
         let Place::Swappable { range, .. } = self.block(id).place else { return Ok(true) };
         match self.mapper.progress(range) {
-            None if !streams.are_complete(&uses, Site::UnmapAfterUse)? => Ok(false),
+            None if self.is_out_of_use(streams, id)? == Some(false) => Ok(false),
             None => {
                 let need = if self.has_chunk(id) { Need::Soon } else { Need::Perhaps };
                 self.mapper.post(range, Task::Unmap, need);
@@ -259,5 +258,22 @@ impl Pool {
             },
             Some(Progress::Waiting | Progress::Running) => Ok(false),
         }
+    }
+
+    /// Whether the device is known to be done with a block's stale mapping; `None` without one.
+    fn is_out_of_use(
+        &self,
+        streams: &mut Streams,
+        id: BlockId,
+    ) -> Result<Option<bool>, DriverError> {
+        let Some(uses) = self.stale_uses(id) else { return Ok(None) };
+        streams.are_complete(uses, Site::UnmapBlockAfterUse).map(Some)
+    }
+}
+
+impl StaleRange {
+    /// Whether the device is known to be done with it.
+    fn is_out_of_use(&self, streams: &mut Streams) -> Result<bool, DriverError> {
+        streams.are_complete(&self.uses, Site::UnmapRangeAfterUse)
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Mapping failed, and so perhaps did taking the half-made mapping back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MapFailure {
     pub(super) error: DriverError,
     pub(super) still_mapped: bool,
@@ -139,7 +139,8 @@ impl Pool {
         }
     }
 
-    /// Removes every mapping of the chunk but its home, waiting for its users on the host.
+    /// Removes every mapping of the chunk but its home, waiting on the host for its last users.
+    /// They came after those of all stale mappings.
     fn unmap_everywhere(
         &mut self,
         streams: &mut Streams,
@@ -153,18 +154,16 @@ impl Pool {
         }
         let handle = spare.chunk.handle;
         while let Some(index) = self.stale_ranges.iter().position(|stale| stale.chunk == handle) {
-            let uses = self.stale_ranges[index].uses.clone();
-            streams.wait_host(&uses, Site::UnmapAfterUse)?;
             self.unmap(self.stale_ranges[index].range)?;
             let stale = self.stale_ranges.remove(index).expect("found above");
             self.keep_range(stale.range);
         }
         let stale: Vec<BlockId> = self.stale_blocks.iter().copied().collect();
         for id in stale {
-            let Some(uses) = self.stale_uses_of(id, handle) else { continue };
-            let uses = uses.clone();
-            streams.wait_host(&uses, Site::UnmapAfterUse)?;
-            self.unmap_stale(id)?;
+            // A block may be listed twice.
+            if self.shows_stale(id, handle) {
+                self.unmap_stale(id)?;
+            }
         }
         Ok(())
     }
@@ -245,18 +244,13 @@ impl Pool {
         }
     }
 
-    fn stale_uses_of(&self, id: BlockId, handle: ChunkHandle) -> Option<&Uses> {
-        if !self.is_live(id) {
-            return None;
-        }
-        match &self.block(id).place {
-            Place::Swappable { mapping: Mapping::Stale { uses, chunk, .. }, .. }
-                if *chunk == handle =>
-            {
-                Some(uses)
-            }
-            _ => None,
-        }
+    /// Whether the chunk is a live block's stale mapping.
+    fn shows_stale(&self, id: BlockId, handle: ChunkHandle) -> bool {
+        let stale = |place: &Place| match place {
+            Place::Swappable { mapping: Mapping::Stale { chunk, .. }, .. } => *chunk == handle,
+            _ => false,
+        };
+        self.is_live(id) && stale(&self.block(id).place)
     }
 
     /// Unmaps what a block gave away. The caller made sure that its uses are complete.

@@ -62,7 +62,7 @@ impl Pool {
             let at_start = |segment: &PlainSegment| segment.start == DevicePtr(start);
             let index = self.plain_segments.iter().position(at_start);
             let index = index.expect("a region is a segment");
-            let waited = streams.wait_host(&uses, Site::ReleaseAfterUse);
+            let waited = streams.wait_host(&uses, Site::FreeSegmentAfterUse);
             match waited.and_then(|()| self.free_plain(DevicePtr(start))) {
                 Ok(()) => {
                     self.plain_segments.swap_remove(index);

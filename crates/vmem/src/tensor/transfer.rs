@@ -27,9 +27,6 @@ use crate::tensor::storage::{State, Storage, order, submitted};
 /// Shorter rows go by tiles: the driver takes longer to begin a copy than to make it.
 const ROW_BYTES: usize = 4096;
 
-/// The host touches memory only after its last use, as if to release it.
-const HOST_AFTER_USE: Site = Site::ReleaseAfterUse;
-
 /// One side of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End<'a> {
@@ -267,7 +264,7 @@ impl Tiles<'_> {
             let source = self.memory.pool.address(*block).offset(start as u64);
             order(self.memory, self.stream, &uses, Site::CopyOutAfterUse)?;
             let stages = self.stages.as_mut().expect("taken for a side on the device");
-            let slot = stages.next(self.memory, HOST_AFTER_USE)?;
+            let slot = stages.next(self.memory, Site::HostAfterUse)?;
             let copy = Copy::DeviceToHost {
                 source,
                 target: stages.slot(slot).start(),
@@ -277,10 +274,10 @@ impl Tiles<'_> {
             let copied = submitted(self.memory, self.stream);
             self.memory.pool.note_use(*block, copied);
             stages.note(slot, copied);
-            self.memory.streams.wait_host(&Uses::of(copied), HOST_AFTER_USE)?;
+            self.memory.streams.wait_host(&Uses::of(copied), Site::HostAfterUse)?;
             return Ok(read_rows(&Pinned::slot(stages.slot(slot)), 0, side, &walk.shape, item));
         }
-        self.memory.streams.wait_host(&uses, HOST_AFTER_USE)?;
+        self.memory.streams.wait_host(&uses, Site::HostAfterUse)?;
         Ok(match &*storage.state() {
             State::Device { .. } => unreachable!("handled above"),
             State::Away { slot, .. } => {
@@ -302,7 +299,7 @@ impl Tiles<'_> {
             return self.scatter_on_device(walk, packed);
         }
         let uses = storage.state().uses(self.memory);
-        self.memory.streams.wait_host(&uses, HOST_AFTER_USE)?;
+        self.memory.streams.wait_host(&uses, Site::HostAfterUse)?;
         match &mut *storage.state() {
             State::Device { .. } => unreachable!("handled above"),
             State::Away { slot, .. } => {
@@ -329,7 +326,7 @@ impl Tiles<'_> {
         let uses = self.memory.pool.uses(*block).clone();
         order(self.memory, self.stream, &uses, Site::CopyInAfterRelease)?;
         let stages = self.stages.as_mut().expect("taken for a side on the device");
-        let slot = stages.next(self.memory, HOST_AFTER_USE)?;
+        let slot = stages.next(self.memory, Site::HostAfterUse)?;
         let (start, size_bytes) = (stages.slot(slot).start(), span_bytes as u64);
         if packed.len() < span_bytes {
             let copy = Copy::DeviceToHost { source: place, target: start, size_bytes };
@@ -337,7 +334,7 @@ impl Tiles<'_> {
             let copied = submitted(self.memory, self.stream);
             self.memory.pool.note_use(*block, copied);
             stages.note(slot, copied);
-            self.memory.streams.wait_host(&Uses::of(copied), HOST_AFTER_USE)?;
+            self.memory.streams.wait_host(&Uses::of(copied), Site::HostAfterUse)?;
         }
         let mut pinned = Pinned::slot(stages.slot(slot));
         write_rows(&mut pinned, 0, side, &walk.shape, packed, item);

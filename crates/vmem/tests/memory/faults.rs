@@ -377,9 +377,9 @@ fn whichever_two_calls_fail_nothing_is_lost_and_everything_works_afterwards() {
             let (calls, _) = run(script, is_ahead, [None, None]);
             for first in 1..=calls {
                 for second in (first..=calls).step_by(2) {
-                    let kinds = match (first + second) % 2 {
-                        0 => [ErrorKind::Failed, ErrorKind::OutOfMemory],
-                        _ => [ErrorKind::OutOfMemory, ErrorKind::Failed],
+                    let kinds = match (second - first) % 4 {
+                        0 => [ErrorKind::OutOfMemory, ErrorKind::Failed],
+                        _ => [ErrorKind::Failed, ErrorKind::OutOfMemory],
                     };
                     let plan = |at: usize, call| Some(FaultPlan::once(call, kinds[at]));
                     let (_, hits) = run(script, is_ahead, [plan(0, first), plan(1, second)]);

@@ -19,14 +19,14 @@ const LIMIT: u64 = 100 << 10;
 const SIZES: [u64; 7] = [1, 700, 5000, 8192, 12_000, 20_000, 40_000];
 
 #[derive(Clone, Debug)]
-enum Call {
+pub(super) enum Call {
     Allocate(usize, usize),
     Free(prop::sample::Index),
     Use(prop::sample::Index),
     Trim,
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     let at = any::<prop::sample::Index>;
     let call = prop_oneof![
         8 => (0..SIZES.len(), 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
@@ -38,7 +38,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 #[derive(Default, Debug)]
-struct Tally {
+pub(super) struct Tally {
     allocated: u64,
     large: u64,
     full: u64,
@@ -168,7 +168,17 @@ impl Bench {
 }
 
 fn run(seed: u64, calls: &[Call]) -> Result<Tally, TestCaseError> {
+    run_with(seed, calls, |_| ())
+}
+
+/// Runs the calls on memory that `prepare` has seen first.
+pub(super) fn run_with(
+    seed: u64,
+    calls: &[Call],
+    prepare: impl FnOnce(&mut DeviceMemory),
+) -> Result<Tally, TestCaseError> {
     let mut bench = Bench::new(seed);
+    prepare(&mut bench.memory);
     for call in calls {
         bench.step(call)?;
     }

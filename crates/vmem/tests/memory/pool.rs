@@ -19,7 +19,7 @@ const LIMIT: u64 = 128 << 10;
 const SIZES: [u64; 7] = [1, 700, 5000, 8192, 12_000, 20_000, 32_768];
 
 #[derive(Clone, Debug)]
-enum Call {
+pub(super) enum Call {
     Allocate(usize, usize),
     Free(prop::sample::Index),
     /// A use on a stream, ordered by its owner.
@@ -32,7 +32,7 @@ enum Call {
     Trim,
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     let at = any::<prop::sample::Index>;
     let call = prop_oneof![
         8 => (0..SIZES.len(), 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
@@ -48,7 +48,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// Who maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mapping {
+pub(super) enum Mapping {
     /// The thread that needs it.
     Caller,
     /// Another one, ahead of need.
@@ -56,7 +56,7 @@ enum Mapping {
 }
 
 #[derive(Default, Debug)]
-struct Tally {
+pub(super) struct Tally {
     allocated: u64,
     full: u64,
     detached: u64,
@@ -313,7 +313,18 @@ impl Bench {
 }
 
 fn run(seed: u64, mapping: Mapping, calls: &[Call]) -> Result<Tally, TestCaseError> {
+    run_with(seed, mapping, calls, |_| ())
+}
+
+/// Runs the calls on memory that `prepare` has seen first.
+pub(super) fn run_with(
+    seed: u64,
+    mapping: Mapping,
+    calls: &[Call],
+    prepare: impl FnOnce(&mut DeviceMemory),
+) -> Result<Tally, TestCaseError> {
     let mut bench = Bench::new(seed, mapping);
+    prepare(&mut bench.memory);
     for call in calls {
         bench.step(call)?;
     }

@@ -42,7 +42,7 @@ fn device(seed: u64) -> Arc<HostDriver> {
 }
 
 #[derive(Clone, Debug)]
-enum Call {
+pub(super) enum Call {
     Allocate(u64, usize),
     Use(prop::sample::Index, usize, bool),
     Free(prop::sample::Index),
@@ -51,7 +51,7 @@ enum Call {
     Trim,
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     let at = any::<prop::sample::Index>;
     let call = prop_oneof![
         6 => (0..5 * PAGE, 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
@@ -64,7 +64,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 #[derive(Default, Debug)]
-struct Tally {
+pub(super) struct Tally {
     allocated: u64,
     over_budget: u64,
     reused: u64,
@@ -224,7 +224,17 @@ impl Bench {
 }
 
 fn run(seed: u64, calls: &[Call]) -> Result<Tally, TestCaseError> {
+    run_with(seed, calls, |_| ())
+}
+
+/// Runs the calls on memory that `prepare` has seen first.
+pub(super) fn run_with(
+    seed: u64,
+    calls: &[Call],
+    prepare: impl FnOnce(&mut DeviceMemory),
+) -> Result<Tally, TestCaseError> {
     let mut bench = Bench::new(seed);
+    prepare(&mut bench.memory);
     let trims = calls.iter().any(|call| matches!(call, Call::Trim));
     for call in calls {
         bench.step(call)?;

@@ -25,7 +25,16 @@ impl Bench {
         Bench::on(HostConfig::lockstep(limit_bytes, seed), arena_bytes)
     }
 
-    pub fn on(mut settings: HostConfig, arena_bytes: u64) -> Bench {
+    pub fn on(settings: HostConfig, arena_bytes: u64) -> Bench {
+        Bench::prepared(settings, arena_bytes, |_| ())
+    }
+
+    /// As `on`, with memory that `prepare` has seen first.
+    pub fn prepared(
+        mut settings: HostConfig,
+        arena_bytes: u64,
+        prepare: impl FnOnce(&mut DeviceMemory),
+    ) -> Bench {
         settings.granularity_bytes = GRANULARITY;
         settings.poison = Some(0x7ff4_dead_beef_7e5a);
         let pool = PoolConfig {
@@ -38,7 +47,8 @@ impl Bench {
         let check = Arc::new(CheckDriver::new(fault.clone(), CheckConfig::ORDER));
         let arena = ArenaConfig { region_bytes: 64 << 10, ..ArenaConfig::new(arena_bytes) };
         let driver: Arc<dyn Driver> = check.clone();
-        let memory = DeviceMemory::new(driver, pool, arena).expect("opens");
+        let mut memory = DeviceMemory::new(driver, pool, arena).expect("opens");
+        prepare(&mut memory);
         let device = TensorDevice::new(memory).expect("a stream");
         Bench { host, fault, check, device }
     }

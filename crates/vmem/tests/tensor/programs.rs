@@ -492,8 +492,7 @@ fn from_bytes(
     }
 }
 
-fn run(seed: u64, stage_bytes: usize, ops: &[Op], tally: &mut Tally) -> Outcome {
-    let bench = Bench::new(seed, 16 << 20, 16 << 20);
+fn run(bench: Bench, stage_bytes: usize, ops: &[Op], tally: &mut Tally) -> Outcome {
     bench.device.set_stage_bytes(stage_bytes);
     let mut run = Run { bench, live: Vec::new(), tally };
     for op in ops {
@@ -517,7 +516,8 @@ fn every_place_gives_what_the_model_gives() {
     let tally = RefCell::new(Tally::default());
     let stages = prop::sample::select(vec![4096usize, 16 << 10, 4 << 20]);
     let result = runner.run(&(any::<u64>(), stages, ops()), |(seed, stage_bytes, ops)| {
-        run(seed, stage_bytes, &ops, &mut tally.borrow_mut())
+        let bench = Bench::new(seed, 16 << 20, 16 << 20);
+        run(bench, stage_bytes, &ops, &mut tally.borrow_mut())
     });
     if let Err(error) = result {
         panic!("{error}");
@@ -548,6 +548,25 @@ fn every_place_gives_what_the_model_gives() {
         let count = tally.counts.get(what).copied().unwrap_or(0);
         assert!(count > 20, "{what}: {count}");
     }
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_host_that_does_not_wait_for_copies_is_noticed() {
+    use proptest::strategy::ValueTree;
+
+    let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
+    let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
+    let noticed = (0..100).any(|_| {
+        let (seed, ops) = (any::<u64>(), ops()).new_tree(&mut runner).expect("a case").current();
+        let settings = vmem::HostConfig::lockstep(16 << 20, seed);
+        let plant = |memory: &mut vmem::DeviceMemory| {
+            memory.streams.plant(Some(vmem::Site::HostAfterUse));
+        };
+        let bench = Bench::prepared(settings, 16 << 20, plant);
+        run(bench, 4096, &ops, &mut Tally::default()).is_err()
+    });
+    assert!(noticed);
 }
 
 #[test]

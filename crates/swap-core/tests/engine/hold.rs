@@ -1,6 +1,6 @@
 //! Blocks that must stay: those held for their life, and fresh ones that no op has shown yet.
 
-use swap_core::{Access, AccessMode, ActionKind, BlockId, Driver, Error, Residency};
+use swap_core::{Access, AccessMode, BlockId, Driver, Error, Residency};
 
 use super::lab::{BLOCK, Lab, OP, read, write};
 

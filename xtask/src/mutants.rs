@@ -47,7 +47,7 @@ pub(crate) fn run(shell: &Shell, shard: Option<&str>) -> anyhow::Result<()> {
         .ignore_status()
         .run()?;
     let text = fs::read_to_string(&results).context("cargo mutants left no results")?;
-    let outcome = read(&text).context("cargo mutants left results of another form")?;
+    let outcome = read(&text).context("cargo mutants did not come to its end")?;
     println!("{}", outcome.text());
     if outcome.percent() < LEAST_PERCENT {
         bail!("too few: at least {LEAST_PERCENT} % must be noticed; see {}", results.display());
@@ -66,9 +66,10 @@ impl Outcome {
     }
 }
 
-/// The counts; `None` if they are not there, or nothing was tried.
+/// The counts; `None` if nothing was tried, or not all.
 fn read(text: &str) -> Option<Outcome> {
     let value: Value = serde_json::from_str(text).ok()?;
+    value["end_time"].as_str()?;
     let count = |name: &str| value[name].as_u64();
     let outcome =
         Outcome { killed: count("caught")? + count("timeout")?, missed: count("missed")? };
@@ -81,16 +82,20 @@ mod tests {
 
     #[test]
     fn what_was_noticed_is_counted_in_percent() {
-        let outcome = read(r#"{"caught": 8, "timeout": 1, "missed": 1, "unviable": 7}"#);
+        let outcome =
+            read(r#"{"caught": 8, "timeout": 1, "missed": 1, "unviable": 7, "end_time": "06:50"}"#);
         assert_eq!(outcome, Some(Outcome { killed: 9, missed: 1 }));
         let text = outcome.map(Outcome::text);
         assert_eq!(text.as_deref(), Some("mutants: 9 killed, 1 missed: 90.0 % noticed"));
     }
 
     #[test]
-    fn results_without_counts_or_of_nothing_are_none() {
+    fn results_of_nothing_or_of_an_unfinished_run_are_none() {
         assert_eq!(read("{}"), None);
         assert_eq!(read("caught"), None);
-        assert_eq!(read(r#"{"caught": 0, "timeout": 0, "missed": 0}"#), None);
+        let nothing = r#"{"caught": 0, "timeout": 0, "missed": 0, "end_time": "06:50"}"#;
+        assert_eq!(read(nothing), None);
+        let unfinished = r#"{"caught": 9, "timeout": 0, "missed": 0, "end_time": null}"#;
+        assert_eq!(read(unfinished), None);
     }
 }

@@ -6,7 +6,7 @@ Each test is a process of its own: the engine is opened before the first large t
 import json
 import textwrap
 
-from processes import python, run
+from processes import START, python, run
 
 def test_memory_that_is_away_is_read_right_by_those_beside_operators(tmp_path):
     """Twice as many tensors as fit; each way out of PyTorch meets one that is away."""

@@ -307,15 +307,21 @@ impl Context {
         Ok(())
     }
 
+    /// Brings back what is away, and waits for it.
     fn touch_all(&self) -> Result<(), Failure> {
         const SLEEP: OpName = OpName::new("smartswap::sleep");
         let mut ops = self.engine.op_stack();
         ops.begin_aside(SLEEP, self.engine.compute_stream())?;
         for live in self.blocks.large() {
-            match ops.touch(live.id, AccessMode::Read) {
-                // Another thread may have freed it.
-                Ok(_) | Err(Error::Freed) => {}
-                Err(error) => return Err(error.into()),
+            let touched = self.engine.is_held(live.id).and_then(|is_held| match is_held {
+                true => Ok(()),
+                false => ops.touch(live.id, AccessMode::Read).map(drop),
+            });
+            // Another thread may have freed it.
+            if let Err(error) = touched
+                && error != Error::Freed
+            {
+                return Err(error.into());
             }
         }
         Ok(ops.end()?)

@@ -269,6 +269,15 @@ impl Engine {
         self.shared.lock()?.hold(block, Hold::UntilTouched)
     }
 
+    /// Whether a block is on the device and stays there although no op uses it. A touch of one that
+    /// is held until then ends that, so whoever brings blocks back for others asks first.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn is_held(&self, block: BlockId) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.entry(block)?.hold != Hold::No)
+    }
+
     /// Whether an allocation that finds no memory may send others away. If not, it fails.
     ///
     /// # Errors

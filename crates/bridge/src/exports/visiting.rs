@@ -36,7 +36,9 @@ fn visit(context: &Context, body: impl Fn(u64, u64)) -> Result<(), Failure> {
     for (start, size_bytes, block) in context.blocks.all() {
         // One at a time: all of them need not fit.
         ops.begin_aside(VISIT, context.engine.compute_stream())?;
-        if let Some(block) = block {
+        if let Some(block) = block
+            && !context.engine.is_held(block)?
+        {
             ops.touch(block, AccessMode::Read)?;
         }
         body(start, size_bytes);

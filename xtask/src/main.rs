@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use xshell::Shell;
 
 mod acl_headers;
+mod asan;
 mod bench;
 mod checks;
 mod metadata;
@@ -26,6 +27,7 @@ cargo xtask <command>
   bench                hot-path benchmarks, as one table beside their targets
   mutants [<k>/<n>]    which small changes of swap-core and vmem their tests notice; all of them,
                        or one of n shares (needs cargo-mutants; takes hours)
+  asan                 the tests of the crates with unsafe code, under AddressSanitizer (slow)
   acl-headers          what npu-sys declares of Ascend's library, against the vendor's headers
                        (fetches packages with pip)
   help                 this text
@@ -58,6 +60,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         ["tidy"] => tidy::run(&shell, root),
         ["mutants"] => mutants::run(&shell, None),
         ["mutants", shard] => mutants::run(&shell, Some(shard)),
+        ["asan"] => asan::run(&shell),
         ["bench"] => bench::run(&shell),
         ["acl-headers"] => acl_headers::run(&shell, root),
         _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),

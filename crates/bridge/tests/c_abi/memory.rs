@@ -233,7 +233,7 @@ fn traces_reports_and_reasons_are_written() {
         assert!(reasons.contains(word), "no {word} in {reasons}");
     }
     let nowhere = save_trace(Some(c"/nowhere/trace.json"));
-    assert_fails(nowhere, super::rig::SETTINGS, "cannot create /nowhere/");
+    assert_fails(nowhere, super::rig::SETTINGS, "cannot create /nowhere/trace.json");
     blocks.drain(..).for_each(free);
     rig.close();
 }

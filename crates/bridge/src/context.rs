@@ -297,10 +297,10 @@ impl Context {
 
     /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
     pub(crate) fn sleep(&self) -> Result<(), Failure> {
-        self.engine.allow_rescue(false)?;
+        self.engine.set_watched(false)?;
         let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
         if home.is_err() {
-            self.engine.allow_rescue(true)?;
+            self.engine.set_watched(true)?;
             return home;
         }
         self.asleep.store(true, Ordering::Relaxed);
@@ -348,7 +348,7 @@ impl Context {
 
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         self.waking.store(false, Ordering::Relaxed);
-        Ok(self.engine.allow_rescue(true)?)
+        Ok(self.engine.set_watched(true)?)
     }
 
     pub(crate) fn is_large(&self, size_bytes: u64) -> bool {

@@ -58,8 +58,8 @@ pub(crate) struct Core {
     pub(crate) resident_bytes: u64,
     /// A wrapper of the driver wants to be told what ops use.
     pub(crate) notes_accesses: bool,
-    /// Allocations that find no memory may send others away.
-    pub(crate) may_rescue: bool,
+    /// Every op that runs is told of. If not, nothing may leave.
+    pub(crate) watched: bool,
     /// Reports name the copies of their step.
     pub(crate) logs_moves: bool,
     /// Why nothing can be swapped on this device; `None` where it can.
@@ -115,7 +115,7 @@ impl Core {
             moving: false,
             resident_bytes: 0,
             notes_accesses,
-            may_rescue: true,
+            watched: true,
             logs_moves: false,
             unswappable,
             is_closed: false,
@@ -236,7 +236,7 @@ impl Core {
         if state == State::Discarded {
             self.forget_dependent(id)?;
         }
-        if self.entry(id)?.pins > 0 {
+        if self.entry(id)?.pins > 0 || !self.watched {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
@@ -251,21 +251,40 @@ impl Core {
         Ok(())
     }
 
-    /// Open ops note their uses when they end, and those of this block will not find it. So all
-    /// that their streams were given until now counts as a use.
+    /// Open ops note their uses when they end, and those of this block will not find it; ops that
+    /// nobody tells of note none. So all that the streams were given until now counts as a use.
     pub(crate) fn note_open_uses(&mut self, id: BlockId) {
         for stream in self.compute_streams() {
-            let next = self.memory.streams.next(stream);
-            self.memory.pool.note_use(id, next);
+            let end = self.memory.streams.advance(stream);
+            self.memory.pool.note_use(id, end);
         }
+    }
+
+    /// From here ops may run that nobody tells of; or they have run, and used and written any
+    /// block that was there, as all were.
+    pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
+        self.watched = watched;
+        if !watched {
+            return Ok(());
+        }
+        let is_there = |entry: &&Entry| entry.state == State::Resident;
+        let there = self.entries.iter().flatten().filter(is_there).map(|entry| entry.id);
+        for id in there.collect::<Vec<BlockId>>() {
+            self.note_open_uses(id);
+            self.drop_host_copy(id)?;
+            let entry = self.entry_mut(id)?;
+            entry.version += 1;
+            entry.replayable = None;
+        }
+        Ok(())
     }
 
     /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.
     pub(crate) fn note_foreign_uses(&mut self, id: BlockId) -> Result<(), Error> {
         for index in 0..self.entry(id)?.streams.len() {
             let stream = self.entry(id)?.streams[index];
-            let next = self.memory.streams.next(stream);
-            self.memory.pool.note_use(id, next);
+            let end = self.memory.streams.advance(stream);
+            self.memory.pool.note_use(id, end);
         }
         Ok(())
     }

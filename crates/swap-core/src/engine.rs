@@ -232,7 +232,7 @@ impl Engine {
     pub fn free_swapped(&self, block: SwappedBlock, stream: StreamId) -> Result<(), Error> {
         let mut core = self.shared.lock()?;
         core.check_stream(stream)?;
-        let uses = Uses::of(core.memory.streams.next(stream));
+        let uses = Uses::of(core.memory.streams.advance(stream));
         core.memory.free_swapped(block, uses);
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Engine {
         let mut core = self.shared.lock()?;
         let mut uses = Uses::default();
         for stream in core.compute_streams() {
-            uses.add(core.memory.streams.next(stream));
+            uses.add(core.memory.streams.advance(stream));
         }
         core.memory.free_swapped(block, uses);
         Ok(())
@@ -278,13 +278,15 @@ impl Engine {
         Ok(self.shared.lock()?.entry(block)?.hold != Hold::No)
     }
 
-    /// Whether an allocation that finds no memory may send others away. If not, it fails.
+    /// Whether every op is told of from here on. Where not, ops may use and write any block, so
+    /// nothing leaves: bring back what is away before, and let an allocation that finds no memory
+    /// fail. Once they are told of again, and the others have been submitted to their streams, all
+    /// blocks count as used and written by them.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
-    pub fn allow_rescue(&self, allowed: bool) -> Result<(), Error> {
-        self.shared.lock()?.may_rescue = allowed;
-        Ok(())
+    pub fn set_watched(&self, watched: bool) -> Result<(), Error> {
+        self.shared.lock()?.set_watched(watched)
     }
 
     /// Makes known that work on `stream` uses the block besides its ops: when it leaves or is

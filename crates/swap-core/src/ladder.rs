@@ -21,7 +21,7 @@ impl Core {
         evicted: &mut bool,
     ) -> Result<(), Error> {
         let mut host_full = false;
-        let victims = if self.may_rescue { self.victims() } else { Vec::new() };
+        let victims = if self.watched { self.victims() } else { Vec::new() };
         for id in victims {
             let left = self.swap_out(id)?;
             host_full |= !left;

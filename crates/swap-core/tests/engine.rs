@@ -23,5 +23,6 @@ mod engine {
     mod script;
     mod submit;
     mod threads;
+    mod unwatched;
     mod world;
 }

@@ -114,13 +114,13 @@ fn a_recorded_step_names_the_blocks_that_stay() {
 fn where_nobody_may_be_sent_away_memory_runs_out() {
     let mut lab = Lab::new(2 * BLOCK);
     let blocks = [lab.make(1), lab.make(2)];
-    lab.engine.allow_rescue(false).expect("open");
+    lab.engine.set_watched(false).expect("open");
     let refused = lab.engine.allocate(BLOCK, "more");
     assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
     for block in blocks {
         assert_eq!(lab.state(block), Residency::Resident);
     }
-    lab.engine.allow_rescue(true).expect("open");
+    lab.engine.set_watched(true).expect("open");
     lab.make(3);
     lab.finish();
 }

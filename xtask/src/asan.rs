@@ -1,6 +1,6 @@
 //! `asan`: the tests of the crates with unsafe code under AddressSanitizer, which notices accesses
-//! beyond an allocation or after its end, and leaks. It builds everything once more and runs
-//! several times slower, so it is no part of `ci`.
+//! beyond an allocation or after its end, and leaks. What is mapped, as device memory is, it does
+//! not see. It builds everything once more and runs several times slower, so it is no part of `ci`.
 
 use std::fs;
 use std::path::Path;
@@ -61,6 +61,9 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
         "cargo test --locked --no-fail-fast {packages...} --lib --tests
             --target {target} --target-dir {folder} --config {flags} -- {skips...}"
     )
+    // Flags from there would take the place of these, and the sanitizer would be left out.
+    .env_remove("RUSTFLAGS")
+    .env_remove("CARGO_ENCODED_RUSTFLAGS")
     // The option is not stable; a released compiler takes it so.
     .env("RUSTC_BOOTSTRAP", "1")
     .env("ASAN_OPTIONS", OPTIONS)
@@ -72,7 +75,10 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
 
 /// Whether the sanitizer's runtime is among these libraries. Its name tells the channel.
 fn has_runtime(libraries: &Path) -> anyhow::Result<bool> {
-    for entry in fs::read_dir(libraries).context("rustc names a folder that is not there")? {
+    let entries = fs::read_dir(libraries).with_context(|| {
+        format!("rustc names a folder that is not there: {}", libraries.display())
+    })?;
+    for entry in entries {
         if entry?.file_name().to_string_lossy().ends_with("_rt.asan.a") {
             return Ok(true);
         }

@@ -125,6 +125,20 @@ fn where_nobody_may_be_sent_away_memory_runs_out() {
     lab.finish();
 }
 
+#[test]
+fn of_blocks_that_nobody_touched_the_oldest_makes_room() {
+    let lab = Lab::new(3 * BLOCK);
+    let new = || lab.engine.allocate(BLOCK, "untouched").expect("there is room");
+    let [first, oldest, _] = [new(), new(), new()];
+    lab.engine.free(first).expect("lives");
+    // In the place of the one that is gone, and yet the youngest.
+    let youngest = new();
+    new();
+    assert_ne!(lab.state(oldest), Residency::Resident);
+    assert_eq!(lab.state(youngest), Residency::Resident);
+    lab.errors();
+}
+
 /// A workspace of an op: used through its address alone, and never touched.
 #[test]
 fn what_an_op_allocates_counts_as_used_until_the_op_ends() {

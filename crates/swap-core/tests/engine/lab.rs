@@ -100,6 +100,16 @@ impl Lab {
         }
     }
 
+    /// A block of pattern 1 that is away, and two of patterns 2 and 3 that fill the cap.
+    pub(crate) fn full() -> (Lab, BlockId, [BlockId; 2]) {
+        let mut lab = Lab::new(2 * BLOCK);
+        let away = lab.make(1);
+        lab.swap_out(away);
+        let others = [lab.make(2), lab.make(3)];
+        lab.settle();
+        (lab, away, others)
+    }
+
     /// A new block that holds pattern `tag`.
     pub(crate) fn make(&mut self, tag: u64) -> BlockId {
         self.make_sized(BLOCK, tag)

@@ -38,11 +38,7 @@ fn a_plan_acts_only_on_the_blocks_that_it_knows() {
 
 #[test]
 fn a_touch_of_a_block_that_was_put_off_is_no_miss() {
-    let mut lab = Lab::new(2 * BLOCK);
-    let block = lab.make(1);
-    lab.swap_out(block);
-    let (a, b) = (lab.make(2), lab.make(3));
-    lab.settle();
+    let (mut lab, block, [a, b]) = Lab::full();
     lab.total();
     lab.act(&[(ActionKind::SwapIn, block), (ActionKind::SwapIn, block)]);
     assert_eq!(lab.state(block), Residency::Away, "there was no room: it is put off");
@@ -54,11 +50,7 @@ fn a_touch_of_a_block_that_was_put_off_is_no_miss() {
 
 #[test]
 fn a_block_that_came_back_by_a_touch_is_not_asked_for_any_more() {
-    let mut lab = Lab::new(2 * BLOCK);
-    let block = lab.make(1);
-    lab.swap_out(block);
-    let (a, b) = (lab.make(2), lab.make(3));
-    lab.settle();
+    let (mut lab, block, [a, b]) = Lab::full();
     lab.act(&[(ActionKind::SwapIn, block)]);
     // It comes back, and leaves again before another op begins.
     lab.ops.begin(OP).expect("begins");

@@ -163,11 +163,7 @@ fn a_block_freed_inside_its_op_is_reused_only_after_it() {
 
 #[test]
 fn a_free_of_a_put_off_block_forgets_its_order() {
-    let mut lab = Lab::new(2 * BLOCK);
-    let block = lab.make(1);
-    lab.swap_out(block);
-    let (a, b) = (lab.make(2), lab.make(3));
-    lab.settle();
+    let (mut lab, block, [a, b]) = Lab::full();
     assert_eq!(lab.state(block), Residency::Away);
     lab.act(&[(ActionKind::SwapIn, block)]);
     assert_eq!(lab.state(block), Residency::Away, "there was no room: it is put off");
@@ -182,11 +178,7 @@ fn a_free_of_a_put_off_block_forgets_its_order() {
 
 #[test]
 fn a_put_off_swap_in_happens_as_soon_as_there_is_room() {
-    let mut lab = Lab::new(2 * BLOCK);
-    let block = lab.make(1);
-    lab.swap_out(block);
-    let (a, b) = (lab.make(2), lab.make(3));
-    lab.settle();
+    let (mut lab, block, [a, b]) = Lab::full();
     lab.act(&[(ActionKind::SwapIn, block)]);
     assert_eq!(lab.state(block), Residency::Away);
     lab.free(a);

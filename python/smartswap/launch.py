@@ -92,9 +92,16 @@ def _main_module(file: str, loader: Any, spec: ModuleSpec | None, parent: str) -
 
 
 def run(load: Callable[[], Program]) -> None:
-    """Runs it to its end. What it raises comes out, and its traceback is printed without us."""
+    """Runs it to its end. What it raises comes out, and its traceback is printed without us.
+
+    Leaves with code 2 and one line if there is nothing to run.
+    """
     _hide_own_frames()
-    code, main = load()
+    try:
+        code, main = load()
+    except SettingsError as error:
+        print(f"smartswap: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     sys.modules["__main__"] = main
     exec(code, main.__dict__)
 

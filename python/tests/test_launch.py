@@ -101,6 +101,16 @@ def test_endings_are_those_of_python(tmp_path, ending):
     assert "launch.py" not in ours.stderr
 
 
+def test_a_module_that_is_not_there_is_one_line():
+    words = [sys.executable, "-m", "smartswap", "--device", "host", "--memory", "16MiB"]
+    done = subprocess.run(
+        [*words, "-m", "no_such_module"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 2
+    says = "smartswap: there is no module 'no_such_module' that could be run\n"
+    assert done.stderr == says, done.stderr
+
+
 def test_keyboard_interrupt_ends_like_under_python(tmp_path):
     script = """
         import os, signal

@@ -242,6 +242,19 @@ impl FromStr for Bytes {
     }
 }
 
+impl Bytes {
+    /// The least size from this one on that is shown as it is, for advice that has to suffice.
+    pub fn rounded_up(self) -> Bytes {
+        let step = match self.0 {
+            0..=1023 => return self,
+            1024..=1_048_575 => 102.4,
+            1_048_576..=1_073_741_823 => 104_857.6,
+            _ => 10_737_418.24,
+        };
+        Bytes(((self.0 as f64 / step).ceil() * step).ceil() as u64)
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
@@ -257,6 +270,19 @@ impl fmt::Display for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_of_a_size_rounded_up_is_never_less() {
+        let shown = |bytes| Bytes(bytes).rounded_up().to_string();
+        assert_eq!(shown(1000), "1000 B");
+        assert_eq!(shown(196 << 16), "12.3 MiB");
+        assert_eq!(shown(12 << 20), "12.0 MiB");
+        assert_eq!(shown((5 << 30) + 1), "5.01 GiB");
+        for bytes in (0..60).flat_map(|power| [(1_u64 << power) + 1, 3 << power]) {
+            let read: Bytes = shown(bytes).parse().expect("it is a size");
+            assert!(read.0 + 1 >= bytes, "{bytes}: {read:?}");
+        }
+    }
 
     #[test]
     fn sizes_parse_as_people_write_them() {

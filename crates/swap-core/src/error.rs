@@ -98,11 +98,11 @@ impl fmt::Display for OutOfMemory {
                 write!(f, "{comma} {name} {}", Bytes(*bytes))?;
             }
         }
-        let needed = Bytes(self.limit_bytes.saturating_add(self.missing_bytes));
+        let needed = Bytes(self.limit_bytes.saturating_add(self.missing_bytes)).rounded_up();
         if self.host_full {
             write!(f, "; the host arena is full too: raise its cap, or the device cap to {needed}")
         } else {
-            write!(f, "; a cap of {needed} would have helped")
+            write!(f, "; a cap of {needed} or more would have helped")
         }
     }
 }

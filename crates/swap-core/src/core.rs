@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, Site, StreamId};
 
 use crate::engine::{Compute, Config};
@@ -58,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) resident_bytes: u64,
     /// A wrapper of the driver wants to be told what ops use.
     pub(crate) notes_accesses: bool,
+    /// Bytes of small blocks that their owners freed and recipes still need.
+    pub(crate) kept_bytes: u64,
     /// Every op that runs is told of. If not, nothing may leave.
     pub(crate) watched: bool,
     /// Reports name the copies of their step.
@@ -115,6 +116,7 @@ impl Core {
             moving: false,
             resident_bytes: 0,
             notes_accesses,
+            kept_bytes: 0,
             watched: true,
             logs_moves: false,
             unswappable,
@@ -154,24 +156,10 @@ impl Core {
         let placed = swappable && has_place;
         let place = if placed { self.step.next_place(id) } else { NO_PLACE };
         let entry = Entry {
-            id,
-            state: State::Resident,
             pins: u32::from(asker != Asker::Nobody),
             place,
             origin,
-            birth: self.clock,
-            last_touch: self.clock,
-            asked_for: false,
-            host_copy: None,
-            arrived: None,
-            launches: Launches::behind(self.memory.streams.next(stream)),
-            replayable: None,
-            version: 0,
-            dependents: Default::default(),
-            free_wanted: false,
-            hold: Hold::No,
-            streams: SmallVec::new(),
-            name: name.into(),
+            ..Entry::new(id, self.clock, Launches::behind(self.memory.streams.next(stream)), name)
         };
         if self.entries.len() <= id.index() {
             self.entries.resize_with(id.index() + 1, || None);
@@ -225,7 +213,8 @@ impl Core {
     pub(crate) fn free_if_unneeded(&mut self, id: BlockId) -> Result<(), Error> {
         let entry = self.entry(id)?;
         let replaying = matches!(entry.state, State::Replaying { .. });
-        if !entry.free_wanted || !entry.dependents.is_empty() || replaying {
+        let is_needed = !entry.dependents.is_empty() || replaying;
+        if !entry.free_wanted || is_needed || self.keeps_for_recipes(id)? {
             return Ok(());
         }
         self.free_now(id)
@@ -236,11 +225,15 @@ impl Core {
         if state == State::Discarded {
             self.forget_dependent(id)?;
         }
+        self.drop_recipe(id)?;
         if self.entry(id)?.pins > 0 || !self.watched {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
         let entry = self.entries[id.index()].take().expect("checked above");
+        if entry.is_kept {
+            self.kept_bytes -= self.memory.pool.size_bytes(id);
+        }
         if let Some(copy) = entry.host_copy {
             self.memory.arena.give_back(copy.slot, copy.uses);
         }
@@ -274,7 +267,7 @@ impl Core {
             self.drop_host_copy(id)?;
             let entry = self.entry_mut(id)?;
             entry.version += 1;
-            entry.replayable = None;
+            self.drop_recipe(id)?;
         }
         Ok(())
     }
@@ -318,19 +311,6 @@ impl Core {
     pub(crate) fn compute_streams(&self) -> impl Iterator<Item = StreamId> + use<> {
         let copies = [self.copy_out, self.copy_in];
         self.memory.streams.ids().filter(move |stream| !copies.contains(stream))
-    }
-
-    /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
-    pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
-        let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
-        for &(block, _) in &replayable.blocks {
-            let Ok(entry) = self.entry_mut(block) else { continue };
-            if block != id {
-                entry.dependents.retain(|dependent| *dependent != id);
-                self.free_if_unneeded(block)?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes `stream` wait for `point`; the wait counts as a stall if a copy is behind it.

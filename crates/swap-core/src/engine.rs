@@ -312,6 +312,20 @@ impl Engine {
         self.shared.lock()?.free(block)
     }
 
+    /// Drops a block's bytes now, if a recipe can bring them back. Says whether it did.
+    ///
+    /// # Errors
+    /// [`Error::Freed`], or if the driver fails.
+    pub fn discard(&self, block: BlockId) -> Result<bool, Error> {
+        let mut core = self.shared.lock()?;
+        core.entry(block)?;
+        let can = core.can_leave(block) && core.can_replay(block);
+        if can {
+            core.discard(block)?;
+        }
+        Ok(can)
+    }
+
     /// The block's address, the same from allocate to free. There is memory behind it only while
     /// an op touches it.
     ///

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
 
+use crate::core::NO_PLACE;
 use crate::launches::Launches;
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
@@ -48,7 +49,11 @@ pub(crate) struct Entry {
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.
     pub(crate) version: u32,
-    /// Discarded blocks whose recipe touches this one.
+    /// Of a small block: the recipes of other blocks that read it.
+    pub(crate) recipes: u32,
+    /// A small block that its owner freed, kept for `recipes`.
+    pub(crate) is_kept: bool,
+    /// Discarded blocks whose recipe reads this one.
     pub(crate) dependents: SmallVec<[BlockId; 2]>,
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
@@ -56,6 +61,34 @@ pub(crate) struct Entry {
     /// Streams of the caller that use it until it is freed, whatever ops say.
     pub(crate) streams: SmallVec<[StreamId; 1]>,
     pub(crate) name: Box<str>,
+}
+
+impl Entry {
+    /// A block that is there and that nobody has used yet.
+    pub(crate) fn new(id: BlockId, clock: u64, launches: Launches, name: &str) -> Entry {
+        Entry {
+            id,
+            state: State::Resident,
+            pins: 0,
+            place: NO_PLACE,
+            origin: Origin::Persistent,
+            birth: clock,
+            last_touch: clock,
+            asked_for: false,
+            host_copy: None,
+            arrived: None,
+            launches,
+            replayable: None,
+            version: 0,
+            recipes: 0,
+            is_kept: false,
+            dependents: SmallVec::new(),
+            free_wanted: false,
+            hold: Hold::No,
+            streams: SmallVec::new(),
+            name: name.into(),
+        }
+    }
 }
 
 /// Whether a block must stay on the device although no open op uses it.

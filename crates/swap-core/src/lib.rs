@@ -116,7 +116,7 @@ pub use name::OpName;
 pub use ops::OpStack;
 pub use orders::Orders;
 pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
-pub use recipe::Recipe;
+pub use recipe::{Recipe, RecipeUse};
 pub use report::{Direction, Move, StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
 // What the layers above need of memory and drivers.

@@ -16,7 +16,7 @@ use crate::engine::{Engine, Shared};
 use crate::error::Error;
 use crate::hand_over::{self, Attempt};
 use crate::name::OpName;
-use crate::recipe::{Recipe, Replayable};
+use crate::recipe::{Recipe, RecipeUse, Replayable};
 use crate::trace::{OpIndex, TraceEvent};
 
 use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
@@ -119,7 +119,9 @@ impl OpStack {
         core.check_stream(stream)?;
         let op = OpIndex(core.step.op_count);
         let mut timer = None;
+        let mut recipe_use = RecipeUse::None;
         if within == Within::Step {
+            recipe_use = core.recipe_use(op);
             if core.step.start.is_none() {
                 core.step.start = Some(core.memory.streams.timer(core.compute)?);
             }
@@ -143,6 +145,7 @@ impl OpStack {
             touched: SmallVec::new(),
             allocated: SmallVec::new(),
             recipe: None,
+            recipe_use,
             launched: false,
             timer,
             position: core.memory.streams.here(stream).position,
@@ -301,14 +304,22 @@ impl OpStack {
         Ok(submitted?)
     }
 
-    /// Lets the engine run the innermost op again to bring its outputs back. Outputs are the
-    /// blocks that it touches as [`Write`](AccessMode::Write).
+    /// Lets the engine run the innermost op again to bring its outputs back, one at a time.
+    /// Outputs are the blocks that it touches as [`Write`](AccessMode::Write).
     ///
     /// # Errors
     /// [`Error::Usage`] outside an op.
     pub fn recipe(&mut self, recipe: Recipe) -> Result<(), Error> {
         self.frames.last_mut().ok_or(NO_OP)?.recipe = Some(recipe);
         Ok(())
+    }
+
+    /// What use the engine has for a recipe of the innermost op.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op.
+    pub fn recipe_use(&self) -> Result<RecipeUse, Error> {
+        Ok(self.frames.last().ok_or(NO_OP)?.recipe_use)
     }
 
     /// Ends the innermost op: its blocks may move again, and what the plan orders here happens.
@@ -357,7 +368,7 @@ impl OpStack {
             &*shared,
             self,
             |core| core.try_begin_replay(block, number),
-            |ops, replayable| ops.run_recipe(&replayable),
+            |ops, replayable| ops.run_recipe(&replayable, block),
             |ops, core, (outcome, left_open)| {
                 for frame in left_open.iter().rev() {
                     abandon_frame(core, frame);
@@ -378,12 +389,13 @@ impl OpStack {
     fn run_recipe(
         &mut self,
         replayable: &Replayable,
+        output: BlockId,
     ) -> (thread::Result<Result<(), Error>>, Vec<Frame>) {
         tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
         // The ops around it are out of the recipe's reach: it may neither use nor end them.
         let around = std::mem::take(&mut self.frames);
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self)));
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self, output)));
         let left_open = std::mem::replace(&mut self.frames, around);
         self.replays -= 1;
         (outcome, left_open)

@@ -1,6 +1,6 @@
 //! A plan made ready for execution, with the next uses that rescues ask for.
 
-use crate::plan::{Action, Phase, Plan, PlanBlock};
+use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
 /// A plan and what the recorded step tells beyond it.
@@ -11,6 +11,10 @@ pub struct Orders {
     blocks: Vec<PlanBlock>,
     uses: Vec<Vec<u64>>,
     event_count: u64,
+    /// Ops whose outputs are dropped, in order.
+    droppers: Vec<OpIndex>,
+    /// Blocks are dropped that no op of the step allocated: any op may have written them.
+    drops_others: bool,
 }
 
 impl Orders {
@@ -20,7 +24,22 @@ impl Orders {
         actions.sort_by_key(|action| (action.op, action.phase));
         let mut blocks = plan.blocks.clone();
         blocks.sort_by_key(|block| block.index);
-        Orders { actions, blocks, uses: Vec::new(), event_count: 0 }
+        let mut droppers = Vec::new();
+        let mut drops_others = false;
+        for action in actions.iter().filter(|action| action.kind == ActionKind::Discard) {
+            let found = blocks.binary_search_by_key(&action.block, |block| block.index);
+            match found.map(|found| blocks[found].origin) {
+                Ok(Origin::Op(op)) => droppers.push(op),
+                _ => drops_others = true,
+            }
+        }
+        droppers.sort_unstable();
+        Orders { actions, blocks, uses: Vec::new(), event_count: 0, droppers, drops_others }
+    }
+
+    /// Whether the plan may drop what this op writes.
+    pub(crate) fn drops_output_of(&self, op: OpIndex) -> bool {
+        self.drops_others || self.droppers.binary_search(&op).is_ok()
     }
 
     /// Orders for steps like `trace`: rescues choose by farthest next use.

@@ -6,26 +6,35 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use vmem::BlockId;
 
+use crate::core::Core;
 use crate::error::Error;
 use crate::ops::OpStack;
+use crate::trace::OpIndex;
 
-/// Runs an op again, on the same blocks.
+/// Bytes of small blocks that their owners freed and recipes still need. Above it they go, and
+/// the recipes with them.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Runs an op again, to bring back one of the blocks that it wrote.
 ///
-/// Its owner promises: run on the same input bytes it writes the same output bytes, it touches
-/// the same blocks as the first time, and it begins and ends its own ops.
+/// Its owner promises: run on the same input bytes it writes the same bytes to that block, it
+/// reads the same blocks as the first time, it writes no other block that was there before, and it
+/// begins and ends its own ops.
 #[derive(Clone)]
 pub struct Recipe(Arc<RunOp>);
 
-type RunOp = dyn Fn(&mut OpStack) -> Result<(), Error> + Send + Sync;
+type RunOp = dyn Fn(&mut OpStack, BlockId) -> Result<(), Error> + Send + Sync;
 
 impl Recipe {
-    /// Wraps the function that runs the op.
-    pub fn new(run: impl Fn(&mut OpStack) -> Result<(), Error> + Send + Sync + 'static) -> Recipe {
+    /// Wraps the function that runs the op for one of its outputs.
+    pub fn new(
+        run: impl Fn(&mut OpStack, BlockId) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Recipe {
         Recipe(Arc::new(run))
     }
 
-    pub(crate) fn run(&self, ops: &mut OpStack) -> Result<(), Error> {
-        (self.0)(ops)
+    pub(crate) fn run(&self, ops: &mut OpStack, output: BlockId) -> Result<(), Error> {
+        (self.0)(ops, output)
     }
 }
 
@@ -35,13 +44,101 @@ impl fmt::Debug for Recipe {
     }
 }
 
-/// A recipe with the blocks it was registered for, as they were when the op ended.
+/// A recipe with the blocks that it reads, as they were when the op ended.
 #[derive(Debug)]
 pub(crate) struct Replayable {
     pub(crate) op: &'static str,
     pub(crate) recipe: Recipe,
-    /// All blocks of the op and their versions behind it.
-    pub(crate) blocks: SmallVec<[(BlockId, u32); 4]>,
-    /// Those of them that it only reads.
-    pub(crate) inputs: SmallVec<[BlockId; 4]>,
+    /// The blocks that the op reads, and their versions behind it.
+    pub(crate) inputs: SmallVec<[(BlockId, u32); 4]>,
+}
+
+/// What use the engine has for a recipe of an op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecipeUse {
+    /// None: the plan drops nothing that the op writes.
+    None,
+    /// The plan may drop what the op writes.
+    Planned,
+    /// The step is recorded: planning wants to know what can be made again.
+    Recorded,
+}
+
+impl Core {
+    /// Lets a block be made again by a recipe. Small inputs then stay until nobody needs them:
+    /// no plan knows when their owners free them.
+    pub(crate) fn keep_recipe(
+        &mut self,
+        id: BlockId,
+        replayable: &Arc<Replayable>,
+    ) -> Result<(), Error> {
+        self.drop_recipe(id)?;
+        for &(input, _) in &replayable.inputs {
+            if !self.memory.pool.is_swappable(input) {
+                self.entry_mut(input)?.recipes += 1;
+            }
+        }
+        self.entry_mut(id)?.replayable = Some(Arc::clone(replayable));
+        Ok(())
+    }
+
+    /// The block's recipe would not make its present bytes any more.
+    pub(crate) fn drop_recipe(&mut self, id: BlockId) -> Result<(), Error> {
+        let Some(replayable) = self.entry_mut(id)?.replayable.take() else { return Ok(()) };
+        for &(input, _) in &replayable.inputs {
+            let Ok(entry) = self.entry_mut(input) else { continue };
+            if entry.recipes > 0 {
+                entry.recipes -= 1;
+                self.free_if_unneeded(input)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a small block that its owner has freed stays, as recipes need it.
+    pub(crate) fn keeps_for_recipes(&mut self, id: BlockId) -> Result<bool, Error> {
+        let size_bytes = self.memory.pool.size_bytes(id);
+        let kept_bytes = self.kept_bytes;
+        let entry = self.entry_mut(id)?;
+        if entry.recipes == 0 || entry.is_kept {
+            return Ok(entry.recipes > 0);
+        }
+        entry.is_kept = kept_bytes + size_bytes <= KEPT_BYTES_MAX;
+        let kept = entry.is_kept;
+        self.kept_bytes += if kept { size_bytes } else { 0 };
+        Ok(kept)
+    }
+
+    /// What use there is for a recipe of an op of this step.
+    pub(crate) fn recipe_use(&self, op: OpIndex) -> RecipeUse {
+        if self.recorder.is_some() {
+            return RecipeUse::Recorded;
+        }
+        let planned = self.orders.as_ref().is_some_and(|orders| orders.drops_output_of(op));
+        if planned { RecipeUse::Planned } else { RecipeUse::None }
+    }
+
+    /// Takes a block that is no longer discarded off the lists of its recipe's inputs.
+    pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
+        let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
+        for &(input, _) in &replayable.inputs {
+            let Ok(entry) = self.entry_mut(input) else { continue };
+            entry.dependents.retain(|dependent| *dependent != id);
+            self.free_if_unneeded(input)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the block's recipe would write the very bytes that it holds: all blocks that the
+    /// op reads are what they were.
+    pub(crate) fn can_replay(&self, id: BlockId) -> bool {
+        let replayable = self.entry(id).ok().and_then(|entry| entry.replayable.as_ref());
+        replayable.is_some_and(|replayable| {
+            replayable.inputs.iter().all(|&(input, version)| {
+                self.entry(input).is_ok_and(|entry| {
+                    entry.version == version && (!entry.free_wanted || entry.is_kept)
+                })
+            })
+        })
+    }
 }

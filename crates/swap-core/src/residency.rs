@@ -36,11 +36,11 @@ impl Core {
         self.clock += 1;
         entry.pins += 1;
         entry.last_touch = self.clock;
+        let (place, hold) = (entry.place, entry.hold);
         if writes {
             entry.version += 1;
-            entry.replayable = None;
+            self.drop_recipe(id).ok()?;
         }
-        let (place, hold) = (entry.place, entry.hold);
         if hold == Hold::UntilTouched {
             self.hold(id, Hold::No).ok()?;
         }
@@ -81,7 +81,7 @@ impl Core {
         let place = entry.place;
         if !within.is_replay() {
             if mode.writes() {
-                entry.replayable = None;
+                self.drop_recipe(id)?;
             }
             if within == Within::Step && place != NO_PLACE {
                 self.event(TraceEvent::Touch(place, mode));
@@ -311,21 +311,6 @@ impl Core {
         Ok(arrived)
     }
 
-    /// Whether the block's recipe would write the very bytes that it holds, and nothing else
-    /// that matters: all blocks of the op are what they were, and no other output is discarded.
-    pub(crate) fn can_replay(&self, id: BlockId) -> bool {
-        let Ok(entry) = self.entry(id) else { return false };
-        let Some(replayable) = &entry.replayable else { return false };
-        replayable.blocks.iter().all(|&(block, version)| {
-            let intact = |entry: &Entry| {
-                let is_input = replayable.inputs.contains(&block);
-                let whole = matches!(entry.state, State::Resident | State::Away { .. });
-                entry.version == version && !entry.free_wanted && (is_input || whole)
-            };
-            self.entry(block).is_ok_and(intact)
-        })
-    }
-
     /// Drops a resident block's bytes; its recipe brings them back.
     pub(crate) fn discard(&mut self, id: BlockId) -> Result<(), Error> {
         assert!(self.can_leave(id) && self.can_replay(id), "the caller checked both");
@@ -336,8 +321,8 @@ impl Core {
         let entry = self.entry_mut(id)?;
         entry.state = State::Discarded;
         let replayable = entry.replayable.clone().expect("can_replay saw it");
-        for &(block, _) in replayable.blocks.iter().filter(|&&(block, _)| block != id) {
-            self.entry_mut(block)?.dependents.push(id);
+        for &(input, _) in &replayable.inputs {
+            self.entry_mut(input)?.dependents.push(id);
         }
         Ok(())
     }
@@ -366,13 +351,11 @@ impl Core {
         entry.pins -= 1;
         let touched = entry.arrived.is_some();
         let op = entry.replayable.as_ref().map_or("", |replayable| replayable.op);
-        let ordered = self.order_open_ops(id);
         if done && touched {
             self.step.counters.recomputed_ops += 1;
             self.entry_mut(id)?.state = State::Resident;
             self.forget_dependent(id)?;
-            self.free_if_unneeded(id)?;
-            return ordered;
+            return self.free_if_unneeded(id);
         }
         let uses = self.memory.pool.uses(id).clone();
         self.detach(id, uses);
@@ -381,22 +364,6 @@ impl Core {
         if done {
             let text = "its recipe left out a block that it had written".to_owned();
             return Err(Error::Replay { op: op.to_owned(), text });
-        }
-        ordered
-    }
-
-    /// Open ops that hold another output of the replayed op touched it before it was written
-    /// again, the same bytes. Their work comes behind that.
-    fn order_open_ops(&mut self, id: BlockId) -> Result<(), Error> {
-        let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
-        for &(block, _) in &replayable.blocks {
-            let Ok(entry) = self.entry(block) else { continue };
-            let rewritten = block != id && !replayable.inputs.contains(&block);
-            if let (true, true, Some(arrived)) = (rewritten, entry.pins > 0, entry.arrived) {
-                for stream in self.compute_streams() {
-                    self.wait(stream, arrived, Site::TouchAfterArrival)?;
-                }
-            }
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ type Body = Arc<dyn Fn(&Operands<'_>) + Send + Sync>;
 pub(crate) struct Call<'a> {
     ops: &'a mut Ops,
     name: OpName,
-    touches: Vec<(BlockId, AccessMode)>,
+    touches: Vec<(Tensor, AccessMode)>,
     traffic_bytes: u64,
     is_open: bool,
 }
@@ -114,7 +114,7 @@ impl<'a> Call<'a> {
             let touches = std::mem::take(&mut self.touches);
             let replays = self.ops.replays.clone();
             let again = Again { name: self.name, touches, cost_us, body, replays };
-            self.ops.stack.recipe(Recipe::new(move |ops| again.run(ops)))?;
+            self.ops.stack.recipe(Recipe::new(move |ops, output| again.run(ops, output)))?;
         }
         self.is_open = false;
         self.ops.stack.end()
@@ -122,7 +122,7 @@ impl<'a> Call<'a> {
 
     fn touch(&mut self, tensor: Tensor, mode: AccessMode) -> Result<(), Error> {
         self.ops.stack.touch(tensor.block, mode)?;
-        self.touches.push((tensor.block, mode));
+        self.touches.push((tensor, mode));
         let passes = if mode == AccessMode::ReadWrite { 2 } else { 1 };
         self.traffic_bytes += passes * 4 * tensor.elements as u64;
         Ok(())
@@ -150,7 +150,7 @@ impl fmt::Debug for Call<'_> {
 /// All that it takes to run an op once more.
 struct Again {
     name: OpName,
-    touches: Vec<(BlockId, AccessMode)>,
+    touches: Vec<(Tensor, AccessMode)>,
     cost_us: f64,
     body: Body,
     replays: Outbox<&'static str>,
@@ -160,14 +160,22 @@ struct Again {
 pub(crate) const REPLAY: OpName = OpName::new("replay");
 
 impl Again {
-    fn run(&self, ops: &mut OpStack) -> Result<(), Error> {
+    /// Makes one output again; the others go to scratch.
+    fn run(&self, ops: &mut OpStack, output: BlockId) -> Result<(), Error> {
         self.replays.post(self.name.text());
         ops.begin(REPLAY)?;
-        for &(block, mode) in &self.touches {
+        let mut scratch = Vec::new();
+        for &(tensor, mode) in &self.touches {
+            let mut block = tensor.block;
+            if mode == AccessMode::Write && block != output {
+                block = ops.allocate(4 * tensor.elements as u64, "scratch")?;
+                scratch.push(block);
+            }
             ops.touch(block, mode)?;
         }
         let work = Arc::clone(&self.body);
         ops.launch(self.cost_us, move |operands: &Operands<'_>| work(operands))?;
+        scratch.into_iter().try_for_each(|block| ops.free(block))?;
         ops.end()
     }
 }

@@ -8,7 +8,7 @@ use vmem::{Access, AccessMode, BlockId, DevicePtr, EventHandle, StreamId};
 use crate::core::Core;
 use crate::error::Error;
 use crate::name::OpName;
-use crate::recipe::{Recipe, Replayable};
+use crate::recipe::{Recipe, RecipeUse, Replayable};
 use crate::recorder::Timing;
 use crate::trace::OpIndex;
 
@@ -40,6 +40,7 @@ pub(super) struct Frame {
     pub(super) touched: SmallVec<[(BlockId, AccessMode, DevicePtr); 8]>,
     pub(super) allocated: SmallVec<[BlockId; 4]>,
     pub(super) recipe: Option<Recipe>,
+    pub(super) recipe_use: RecipeUse,
     pub(super) launched: bool,
     /// Recorded before the op's work, when its time is measured.
     pub(super) timer: Option<EventHandle>,
@@ -114,31 +115,34 @@ fn keep_timing(core: &mut Core, frame: &Frame, start: Option<EventHandle>) -> Re
     }
 }
 
+/// Lets each block that the op wrote as a whole be made again by its recipe.
 fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result<(), Error> {
     let Some(recipe) = recipe else { return Ok(()) };
     let (touched, op) = (&frame.touched, frame.name.text());
-    // An op that changes its input cannot run twice.
-    let is_input =
-        |block| touched.iter().any(|&(other, mode, _)| other == block && mode != AccessMode::Write);
-    if touched.iter().any(|&(block, mode, _)| mode.writes() && is_input(block)) {
-        return Ok(());
-    }
-    let mut replayable =
-        Replayable { op, recipe, blocks: SmallVec::new(), inputs: SmallVec::new() };
-    for &(block, mode, _) in touched.iter() {
-        let Ok(entry) = core.entry(block) else { return Ok(()) };
-        replayable.blocks.push((block, entry.version));
-        if mode == AccessMode::Read {
-            replayable.inputs.push(block);
+    let mut inputs: SmallVec<[(BlockId, u32); 4]> = SmallVec::new();
+    for &(block, mode, _) in touched.iter().filter(|touch| touch.1 != AccessMode::Write) {
+        // An op that changes its input cannot run twice.
+        let is_written =
+            |&(other, mode, _): &(BlockId, AccessMode, _)| other == block && mode.writes();
+        let (false, Ok(entry)) = (touched.iter().any(is_written), core.entry(block)) else {
+            return Ok(());
+        };
+        if mode == AccessMode::Read && !inputs.iter().any(|&(known, _)| known == block) {
+            inputs.push((block, entry.version));
         }
     }
-    let replayable = Arc::new(replayable);
+    let replayable = Arc::new(Replayable { op, recipe, inputs });
+    let mut offered = false;
     for &(block, mode, _) in touched.iter() {
-        if mode == AccessMode::Write && core.memory.pool.is_swappable(block) {
-            core.entry_mut(block)?.replayable = Some(Arc::clone(&replayable));
+        // What the op freed itself was a workspace.
+        let is_output = mode == AccessMode::Write && core.entry(block).is_ok();
+        if is_output && core.memory.pool.is_swappable(block) {
+            core.keep_recipe(block, &replayable)?;
+            offered = true;
         }
     }
     if let Some(recorder) = &mut core.recorder
+        && offered
         && frame.step == core.step.number
     {
         recorder.replayable(frame.op);

@@ -68,11 +68,17 @@ pub(crate) fn work(ops: &mut OpStack, operands: &[Operand], errors: &Errors) -> 
 /// A recipe for [`work`].
 pub(crate) fn recipe(operands: &[Operand], errors: &Errors) -> Recipe {
     let (operands, errors) = (operands.to_vec(), Arc::clone(errors));
-    Recipe::new(move |ops| {
+    Recipe::new(move |ops, output| {
         ops.begin(OP)?;
-        work(ops, &operands, &errors)?;
+        work(ops, &for_output(&operands, output), &errors)?;
         ops.end()
     })
+}
+
+/// What a replay for one output uses: of what the op writes, that alone.
+pub(crate) fn for_output(operands: &[Operand], output: BlockId) -> Vec<Operand> {
+    let used = |operand: &&Operand| operand.1 == AccessMode::Read || operand.0 == output;
+    operands.iter().filter(used).copied().collect()
 }
 
 impl Lab {

@@ -224,7 +224,7 @@ fn replay_by(run: impl Fn(&mut OpStack, BlockId) -> Result<(), Error> + Send + S
     let mut lab = Lab::new(ENOUGH);
     let block = lab.make(1);
     let good = recipe(&[write(block, 2)], &lab.errors);
-    let bad = Recipe::new(move |ops| run(ops, block));
+    let bad = Recipe::new(run);
     lab.ops.begin(OP).expect("begins");
     work(&mut lab.ops, &[write(block, 2)], &lab.errors).expect("works");
     lab.ops.recipe(bad).expect("open");
@@ -252,7 +252,7 @@ fn a_recipe_can_neither_use_nor_end_the_ops_around_its_replay() {
     replay_by(|ops, _| ops.end());
     replay_by(|ops, block| ops.touch(block, AccessMode::Write).map(|_| ()));
     replay_by(|ops, _| ops.launch(1.0, |_| {}));
-    replay_by(|ops, _| ops.recipe(Recipe::new(|_| Ok(()))));
+    replay_by(|ops, _| ops.recipe(Recipe::new(|_, _| Ok(()))));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_recipe_that_only_reads_its_block_is_ordered_too() {
     lab.ops.begin(OP).expect("begins");
     work(&mut lab.ops, &[write(block, 3)], &lab.errors).expect("works");
     let on = side.1;
-    let reads = move |ops: &mut OpStack| {
+    let reads = move |ops: &mut OpStack, block| {
         ops.begin_on(OP, on)?;
         ops.touch(block, AccessMode::Read)?;
         ops.launch(1.0, |_| {})?;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use swap_core::{
-    Access, AccessMode, ActionKind, BlockId, Driver, Error, HostConfig, Recipe, Residency,
+    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, Driver, Error, HostConfig,
+    OpIndex, Orders, Origin, Phase, Plan, PlanBlock, Recipe, RecipeUse, Residency,
 };
 
-use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};
+use super::lab::{BLOCK, ENOUGH, Lab, OP, for_output, read, recipe, work, write};
 
 #[test]
 fn a_chain_of_five_discarded_blocks_comes_back() {
@@ -146,14 +147,17 @@ fn derive_two(lab: &mut Lab) -> [BlockId; 2] {
 }
 
 #[test]
-fn of_the_outputs_of_one_op_only_one_is_discarded_at_a_time() {
+fn the_outputs_of_one_op_come_back_one_by_one() {
     let mut lab = Lab::new(ENOUGH);
     let [first, second] = derive_two(&mut lab);
     lab.act(&[(ActionKind::Discard, first), (ActionKind::Discard, second)]);
-    assert_eq!(lab.state(first), Residency::Discarded);
-    assert_eq!(lab.state(second), Residency::Resident, "the replay of one would write the other");
-    lab.op(&[read(first, 2), read(second, 3)]).expect("reads");
-    assert_eq!(lab.total().recomputed_ops, 1);
+    assert_eq!(lab.state(second), Residency::Discarded);
+    lab.op(&[read(first, 2)]).expect("replays");
+    assert_eq!(lab.state(second), Residency::Discarded);
+    // Nor does a free of the one concern the other.
+    lab.free(first);
+    lab.op(&[read(second, 3)]).expect("replays");
+    assert_eq!(lab.total().recomputed_ops, 2);
     lab.finish();
 }
 
@@ -181,9 +185,9 @@ fn replay_beside_an_open_op(launched: bool) {
         let operands = [read(input, 1), write(blocks[0], 2), write(blocks[1], 3)];
         work(&mut lab.ops, &operands, &lab.errors).expect("works");
         let (errors, on) = (Arc::clone(&lab.errors), side.1);
-        let again = Recipe::new(move |ops| {
+        let again = Recipe::new(move |ops, output| {
             ops.begin_on(OP, on)?;
-            work(ops, &operands, &errors)?;
+            work(ops, &for_output(&operands, output), &errors)?;
             ops.end()
         });
         lab.ops.recipe(again).expect("an op is open");
@@ -216,7 +220,7 @@ fn replay_beside_an_open_op(launched: bool) {
 }
 
 #[test]
-fn an_open_op_comes_behind_a_replay_that_writes_what_it_holds() {
+fn a_replay_leaves_alone_what_an_open_op_holds_of_the_same_op() {
     replay_beside_an_open_op(true);
     replay_beside_an_open_op(false);
 }
@@ -306,7 +310,7 @@ fn a_failed_recipe_is_an_error_and_the_block_stays_discarded() {
     work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
     let flag = Arc::clone(&fails);
     lab.ops
-        .recipe(Recipe::new(move |ops| {
+        .recipe(Recipe::new(move |ops, _| {
             ops.begin(OP)?;
             work(ops, &[write(block, 2)], &errors)?;
             if flag.load(Ordering::Relaxed) {
@@ -339,7 +343,7 @@ fn a_panic_in_a_recipe_harms_nobody_else() {
     work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
     let counter = Arc::clone(&count);
     lab.ops
-        .recipe(Recipe::new(move |ops| {
+        .recipe(Recipe::new(move |ops, _| {
             ops.begin(OP)?;
             work(ops, &[write(block, 2)], &errors)?;
             assert!(counter.fetch_add(1, Ordering::Relaxed) > 0, "the first replay panics");
@@ -367,7 +371,7 @@ fn what_a_replay_allocates_has_no_place_in_the_step() {
     lab.ops.begin(OP).expect("begins");
     work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
     lab.ops
-        .recipe(Recipe::new(move |ops| {
+        .recipe(Recipe::new(move |ops, _| {
             ops.begin(OP)?;
             let workspace = ops.allocate(BLOCK, "workspace")?;
             work(ops, &[write(workspace, 9), write(block, 2)], &errors)?;
@@ -391,5 +395,108 @@ fn what_a_replay_allocates_has_no_place_in_the_step() {
         lab.engine.set_orders(false, None).expect("between steps");
     }
     assert_eq!(signatures[0], signatures[1]);
+    lab.finish();
+}
+
+/// Too small to move.
+const SMALL: u64 = 1024;
+
+/// A small block of pattern 1, and one of pattern 2 made from it.
+fn derived_from_a_small_one(lab: &mut Lab) -> [BlockId; 2] {
+    let small = lab.engine.allocate(SMALL, "small").expect("room");
+    lab.op(&[write(small, 1)]).expect("writes");
+    let derived = lab.derive(&[read(small, 1)], 2);
+    [small, derived]
+}
+
+#[test]
+fn a_write_to_a_small_input_first_brings_back_what_needs_it() {
+    let mut lab = Lab::new(ENOUGH);
+    let [small, derived] = derived_from_a_small_one(&mut lab);
+    assert_eq!(lab.engine.discard(derived), Ok(true));
+    lab.op(&[write(small, 9)]).expect("replays, then writes");
+    assert_ne!(lab.state(derived), Residency::Discarded);
+    lab.op(&[read(small, 9), read(derived, 2)]).expect("reads");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    // Now its recipe is out of date.
+    assert_eq!(lab.engine.discard(derived), Ok(false));
+    lab.finish();
+}
+
+#[test]
+fn a_small_input_that_its_owner_freed_stays_as_long_as_a_recipe_reads_it() {
+    let mut lab = Lab::new(ENOUGH);
+    let [small, derived] = derived_from_a_small_one(&mut lab);
+    let again = lab.derive(&[read(small, 1)], 3);
+    let requested = |lab: &Lab| lab.engine.memory_stats().expect("stats").requested_bytes.current;
+    lab.engine.free(small).expect("lives");
+    assert_eq!(lab.engine.free(small), Err(Error::Freed));
+    assert_eq!(lab.op(&[read(small, 1)]), Err(Error::Freed));
+    lab.ops = lab.engine.op_stack();
+    assert_eq!(lab.engine.discard(derived), Ok(true));
+    lab.op(&[read(derived, 2)]).expect("replays");
+    assert_eq!(requested(&lab), SMALL + 2 * BLOCK);
+    lab.op(&[write(derived, 4)]).expect("writes");
+    assert_eq!(requested(&lab), SMALL + 2 * BLOCK, "the other recipe reads it");
+    assert_eq!(lab.engine.discard(again), Ok(true));
+    lab.engine.free(again).expect("lives");
+    assert_eq!(requested(&lab), BLOCK, "nobody reads it any more");
+    lab.places.pop();
+    lab.finish();
+}
+
+#[test]
+fn what_an_op_freed_itself_is_no_output() {
+    let mut lab = Lab::new(ENOUGH);
+    let input = lab.make(1);
+    lab.ops.begin(OP).expect("begins");
+    let output = lab.ops.allocate(BLOCK, "output").expect("room");
+    let workspace = lab.ops.allocate(BLOCK, "workspace").expect("room");
+    lab.places.push((output, BLOCK));
+    let operands = [read(input, 1), write(workspace, 7), write(output, 2)];
+    work(&mut lab.ops, &operands, &lab.errors).expect("works");
+    let again = recipe(&[operands[0], operands[2]], &lab.errors);
+    lab.ops.recipe(again).expect("an op is open");
+    lab.ops.free(workspace).expect("lives");
+    lab.ops.end().expect("ends");
+    assert_eq!(lab.engine.discard(output), Ok(true));
+    lab.op(&[read(output, 2)]).expect("replays");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    lab.finish();
+}
+
+#[test]
+fn a_recipe_is_of_use_while_recording_and_where_the_plan_drops_an_output() {
+    let mut lab = Lab::new(ENOUGH);
+    let uses = |lab: &mut Lab| {
+        [(); 2].map(|()| {
+            lab.ops.begin(OP).expect("begins");
+            let block = lab.ops.allocate(BLOCK, "output").expect("room");
+            let found = lab.ops.recipe_use().expect("an op is open");
+            lab.ops.end().expect("ends");
+            lab.ops.free(block).expect("lives");
+            found
+        })
+    };
+    let mut under = |record: bool, plan: Option<Plan>| {
+        lab.end_step();
+        let orders = plan.map(|plan| Arc::new(Orders::new(&plan)));
+        lab.engine.set_orders(record, orders).expect("between steps");
+        uses(&mut lab)
+    };
+    assert_eq!(under(false, None), [RecipeUse::None; 2]);
+    assert_eq!(under(true, None), [RecipeUse::Recorded; 2]);
+    let (op, block) = (OpIndex(1), BlockIndex(1));
+    let phase = Phase::End;
+    let action = |kind| Action { op, phase, kind, block, due: op };
+    let plan = |kind| Plan {
+        blocks: vec![PlanBlock { index: block, size_bytes: BLOCK, origin: Origin::Op(op) }],
+        actions: vec![action(kind)],
+        ..Plan::default()
+    };
+    let swapping = under(false, Some(plan(ActionKind::SwapOut)));
+    assert_eq!(swapping, [RecipeUse::None; 2]);
+    let dropping = under(false, Some(plan(ActionKind::Discard)));
+    assert_eq!(dropping, [RecipeUse::None, RecipeUse::Planned]);
     lab.finish();
 }

@@ -131,7 +131,7 @@ fn threads_share_a_device_without_seeing_each_other() {
 fn slow(operands: Vec<super::lab::Operand>, errors: &Errors, running: &Arc<Barrier>) -> Recipe {
     let (errors, running) = (Arc::clone(errors), Arc::clone(running));
     let first = AtomicBool::new(true);
-    Recipe::new(move |ops| {
+    Recipe::new(move |ops, _| {
         if first.swap(false, Ordering::Relaxed) {
             running.wait();
             (0..2000).for_each(|_| thread::yield_now());

@@ -46,6 +46,12 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
+    /// The same for some of the operands.
+    pub(super) fn only(&self, operands: &[usize]) -> Kernel {
+        let pick = |tags: &[Option<u64>]| operands.iter().map(|&at| tags[at]).collect();
+        Kernel { finds: pick(&self.finds), leaves: pick(&self.leaves) }
+    }
+
     pub(super) fn body(
         &self,
         shared: &SharedRef,

@@ -185,7 +185,12 @@ impl World {
         let (shared, kernel, stream) =
             (Arc::clone(&self.shared), kernel.clone(), self.streams[stream].0);
         let granularity = self.setup.granularity_bytes;
-        Recipe::new(move |ops| {
+        Recipe::new(move |ops, output| {
+            // Of what the op writes, that alone which is to come back.
+            let is_used = |&at: &usize| blocks[at].2 == AccessMode::Read || blocks[at].0 == output;
+            let used: Vec<usize> = (0..blocks.len()).filter(is_used).collect();
+            let blocks: Vec<_> = used.iter().map(|&at| blocks[at]).collect();
+            let kernel = kernel.only(&used);
             let physical = |size: u64| size.next_multiple_of(granularity);
             let bytes = |size: u64| if size >= THRESHOLD { physical(size) } else { 0 };
             let frame = blocks.iter().map(|&(id, size, _)| (id, bytes(size))).collect();

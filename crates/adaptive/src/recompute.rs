@@ -9,9 +9,9 @@
 //!   replay counts as one more use of each input, so that an input is not away over it, comes back
 //!   for it, or is itself made again just before. So chains of replays need no model of their own;
 //! - only ops that their owner registered, or that a recorded step names and that are known to be
-//!   deterministic, give back the very bytes, if they write one block and change nothing else. A
-//!   block whose producer's inputs have changed or gone by the time it is
-//!   needed is kept or swapped.
+//!   deterministic, give back the very bytes, if they change nothing that they read. Where an op
+//!   writes several blocks, a replay brings one of them back, and the others go to scratch. A block
+//!   whose producer's inputs have changed or gone by the time it is needed is kept or swapped.
 
 use policy::{RecomputeOption, Trace, replayable_blocks};
 

@@ -110,7 +110,7 @@ impl Generated {
 pub struct Replayable {
     /// The block.
     pub block: BlockIndex,
-    /// The op that makes it and changes nothing else.
+    /// The op that makes it.
     pub producer: OpIndex,
     /// What the op takes, in microseconds; of a nested one, its share by the bytes that it touches.
     pub device_us: f64,
@@ -128,8 +128,10 @@ pub fn replayable_blocks(trace: &Trace) -> Vec<Replayable> {
     let mut replayable = Vec::new();
     for (index, recipes) in usage.recipes.iter().enumerate() {
         let block = index as u32;
-        for recipe in recipes.iter().filter(|recipe| recipe.is_pure(block)) {
-            let inputs = recipe.inputs(block).into_iter().map(BlockIndex).collect();
+        for recipe in recipes {
+            let mut inputs: Vec<BlockIndex> =
+                recipe.inputs.iter().copied().map(BlockIndex).collect();
+            inputs.sort_unstable();
             let (producer, device_us) = (recipe.producer, recipe.device_us);
             replayable.push(Replayable { block: BlockIndex(block), producer, device_us, inputs });
         }

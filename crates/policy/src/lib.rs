@@ -108,7 +108,7 @@ pub use swap_core::{
     HostStats, Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo, MemoryStats,
     MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
     OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
-    Residency, SaveError, Signature, Span as DeviceSpan, SpanKind, StepCounters, StepReport,
-    StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp, measure_link,
-    measure_map, numa_nodes, pattern_word,
+    RecipeUse, Residency, SaveError, Signature, Span as DeviceSpan, SpanKind, StepCounters,
+    StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp,
+    measure_link, measure_map, numa_nodes, pattern_word,
 };

@@ -11,7 +11,7 @@ mod apportion;
 mod recipes;
 
 pub(crate) use apportion::callers;
-use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent};
+use swap_core::{AccessMode, OpIndex, Origin, Trace, TraceEvent};
 
 use crate::check::check_trace;
 
@@ -36,29 +36,15 @@ pub(crate) struct Recipe {
     pub(crate) slot: u32,
     /// What the op takes; of a nested one, its share of the time of the ops around it.
     pub(crate) device_us: f64,
-    /// What that op touches, in order, the block itself included.
-    pub(crate) touches: Vec<(BlockIndex, AccessMode)>,
+    /// What that op reads, in order of first touch.
+    pub(crate) inputs: Vec<u32>,
+    /// What else it writes, its workspaces included, in bytes: a replay puts all that elsewhere.
+    pub(crate) scratch: Vec<u64>,
     /// The first event at which the op has done its work.
     pub(crate) from_event: u32,
-    /// The event that changes or frees a block of the op; the number of events if there is none.
-    /// From then on the op would make something else.
+    /// The event that changes or frees the block or one that the op reads; the number of events if
+    /// there is none. From then on the op would make something else.
     pub(crate) until_event: u32,
-}
-
-impl Recipe {
-    /// The blocks that the op uses to make this one.
-    pub(crate) fn inputs(&self, output: u32) -> Vec<u32> {
-        let touched = self.touches.iter().map(|(block, _)| block.0);
-        let mut inputs: Vec<u32> = touched.filter(|&block| block != output).collect();
-        inputs.sort_unstable();
-        inputs.dedup();
-        inputs
-    }
-
-    /// Whether the op writes just this block.
-    pub(crate) fn is_pure(&self, output: u32) -> bool {
-        self.touches.iter().all(|(block, mode)| !mode.writes() || block.0 == output)
-    }
 }
 
 /// Lookups on one trace.

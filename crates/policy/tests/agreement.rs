@@ -28,8 +28,44 @@ struct Replayer<'a> {
     /// By op that can run again: what it takes.
     replay_us: BTreeMap<OpIndex, f64>,
     live: BTreeMap<u32, BlockId>,
-    /// Touches of each open op, for its recipe.
-    open: Vec<(OpIndex, Vec<(BlockId, AccessMode)>)>,
+    /// For the recipe of each open op.
+    open: Vec<Open>,
+}
+
+/// What an open op has done so far.
+struct Open {
+    op: OpIndex,
+    touches: Vec<(BlockId, AccessMode)>,
+    /// What it allocated or overwrites, with physical bytes.
+    made: Vec<(BlockId, u64)>,
+}
+
+impl Open {
+    fn makes(&mut self, block: BlockId, size_bytes: u64) {
+        if self.made.iter().all(|made| made.0 != block) {
+            self.made.push((block, size_bytes));
+        }
+    }
+
+    /// The op once more, for one of its outputs; what else it makes goes to scratch.
+    fn again(self, name: OpName, cost_us: f64) -> Recipe {
+        let Open { touches, made, .. } = self;
+        Recipe::new(move |ops, output| {
+            ops.begin(name)?;
+            for &(block, mode) in touches.iter().filter(|touch| touch.1 == AccessMode::Read) {
+                if made.iter().all(|made| made.0 != block) {
+                    ops.touch(block, mode)?;
+                }
+            }
+            let others = made.iter().filter(|made| made.0 != output);
+            let scratch: Result<Vec<BlockId>, Error> =
+                others.map(|&(_, size_bytes)| ops.allocate(size_bytes, "scratch")).collect();
+            ops.touch(output, AccessMode::Write)?;
+            ops.launch(cost_us, |_| {})?;
+            scratch?.into_iter().try_for_each(|block| ops.free(block))?;
+            ops.end()
+        })
+    }
 }
 
 impl<'a> Replayer<'a> {
@@ -118,12 +154,16 @@ impl<'a> Replayer<'a> {
         match event {
             TraceEvent::Begin(op) => {
                 self.ops.begin(self.names[op.0 as usize])?;
-                self.open.push((op, Vec::new()));
+                self.open.push(Open { op, touches: Vec::new(), made: Vec::new() });
             }
             TraceEvent::Touch(block, mode) => {
                 let id = self.live[&block.0];
                 self.ops.touch(id, mode)?;
-                self.open.last_mut().expect("touches are inside ops").1.push((id, mode));
+                let open = self.open.last_mut().expect("touches are inside ops");
+                open.touches.push((id, mode));
+                if mode == AccessMode::Write {
+                    open.makes(id, self.trace.blocks[block.0 as usize].size_bytes);
+                }
             }
             TraceEvent::Allocate(block) => {
                 let size_bytes = self.trace.blocks[block.0 as usize].size_bytes;
@@ -132,6 +172,7 @@ impl<'a> Replayer<'a> {
                     false => self.ops.allocate(size_bytes, "")?,
                 };
                 self.live.insert(block.0, id);
+                self.open.iter_mut().for_each(|open| open.makes(id, size_bytes));
             }
             TraceEvent::Free(block) => {
                 let id = self.live.remove(&block.0).expect("it is live");
@@ -144,7 +185,8 @@ impl<'a> Replayer<'a> {
     }
 
     fn end(&mut self, op: OpIndex) -> Result<(), Error> {
-        let (_, touches) = self.open.pop().expect("ops nest");
+        let open = self.open.pop().expect("ops nest");
+        assert_eq!(open.op, op);
         let traced = &self.trace.ops[op.0 as usize];
         let cost_us = traced.device_us;
         // What is in the bytes is another test's business. An op that freed what it touched
@@ -158,14 +200,7 @@ impl<'a> Replayer<'a> {
         if traced.replayable {
             let name = self.names[op.0 as usize];
             let cost_us = self.replay_us.get(&op).copied().unwrap_or(cost_us);
-            self.ops.recipe(Recipe::new(move |ops| {
-                ops.begin(name)?;
-                for &(block, mode) in &touches {
-                    ops.touch(block, mode)?;
-                }
-                ops.launch(cost_us, |_| {})?;
-                ops.end()
-            }))?;
+            self.ops.recipe(open.again(name, cost_us))?;
         }
         self.ops.end()
     }

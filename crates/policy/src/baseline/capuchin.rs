@@ -192,7 +192,7 @@ impl Choice<'_, '_> {
         let end = self.scene.usage.op_end[self.scene.op(gap.from).0 as usize];
         let recipe = self.scene.usage.recipe_at(gap.block as usize, end as usize);
         recipe.is_some_and(|(_, recipe)| {
-            recipe.inputs(gap.block).iter().all(|&input| !self.picked[input as usize])
+            recipe.inputs.iter().all(|&input| !self.picked[input as usize])
         })
     }
 }
@@ -213,8 +213,7 @@ fn recompute_us(scene: &Scene<'_>, gap: &Gap) -> Option<f64> {
         let freed = usage.freed[input as usize];
         freed == NONE || i64::from(usage.event_slot[freed as usize]) >= gap.to
     };
-    let pure = recipe.is_pure(gap.block) && recipe.inputs(gap.block).iter().all(alive);
-    pure.then_some(recipe.device_us)
+    recipe.inputs.iter().all(alive).then_some(recipe.device_us)
 }
 
 fn plan(scene: &Scene<'_>, picks: &[Pick]) -> Plan {

@@ -182,12 +182,11 @@ pub(crate) fn select(
     Selection { choices: selector.choices, curve: selector.curve.values(), excess }
 }
 
-/// The recipe for the bytes that a block holds in a gap, if its producer can run alone.
+/// The recipe for the bytes that a block holds in a gap.
 pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> {
     let op = usage.slots.get(usize::try_from(gap.from).ok()?)?;
     let end = usage.op_end[op.0 as usize] as usize;
-    let (_, recipe) = usage.recipe_at(gap.block as usize, end)?;
-    recipe.is_pure(gap.block).then_some(recipe)
+    usage.recipe_at(gap.block as usize, end).map(|(_, recipe)| recipe)
 }
 
 /// Sums of slot weights: slots count by their time and by how far they are above what can be
@@ -325,8 +324,7 @@ impl Selector<'_> {
     fn keeps_away_an_input(&self, gap: &Gap) -> Option<u32> {
         let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
         let slot = gap.to;
-        let inputs = recipe.inputs(gap.block);
-        let choices = inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
+        let choices = recipe.inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
         choices.copied().find(|&index| {
             let Choice { gap, stands, .. } = self.choices[index as usize];
             let away = stands && gap.from < slot && slot < gap.to;
@@ -393,7 +391,7 @@ impl Selector<'_> {
         let usage = self.usage;
         let slot = gap.to;
         let recipe = gap_recipe(usage, gap).expect("it is to be replayed");
-        for input in recipe.inputs(gap.block) {
+        for &input in &recipe.inputs {
             let around = |gap: &Gap| gap.from < slot && slot < gap.to;
             let index = input as usize;
             for place in self.gaps_of[index].clone() {

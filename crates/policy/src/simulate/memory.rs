@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use swap_core::{AccessMode, BlockIndex, Direction, Origin, Room};
+use swap_core::{AccessMode, Direction, Origin, Room};
 
 use super::state::{Moment, NEVER, Place, Ready, State};
 use crate::usage::NONE;
@@ -93,12 +93,9 @@ impl State<'_> {
     /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
     fn forget_dependent(&mut self, index: usize) {
         let recipe = &self.usage.recipes[index][self.blocks[index].recipe];
-        for &(block, _) in &recipe.touches {
-            let other = block.0 as usize;
-            if other != index {
-                self.dependents[other].retain(|&dependent| dependent as usize != index);
-                self.free_if_unneeded(other);
-            }
+        for &input in &recipe.inputs {
+            self.dependents[input as usize].retain(|&dependent| dependent as usize != index);
+            self.free_if_unneeded(input as usize);
         }
     }
 
@@ -130,22 +127,13 @@ impl State<'_> {
     fn try_discard(&mut self, index: usize) -> bool {
         let usage = self.usage;
         let Some((number, recipe)) = usage.recipe_at(index, self.event) else { return false };
-        let dropped = |&(block, mode): &(BlockIndex, AccessMode)| {
-            mode.writes() && self.blocks[block.0 as usize].place == Place::Discarded
-        };
-        if recipe.touches.iter().any(dropped) {
-            return false;
-        }
         self.drop_slot(index);
         let ready = self.after_last_use(index);
         self.vacate(index, ready);
         self.blocks[index].place = Place::Discarded;
         self.blocks[index].recipe = number;
-        for &(block, _) in &recipe.touches {
-            let needed = &mut self.dependents[block.0 as usize];
-            if block.0 as usize != index && !needed.contains(&(index as u32)) {
-                needed.push(index as u32);
-            }
+        for &input in &recipe.inputs {
+            self.dependents[input as usize].push(index as u32);
         }
         true
     }
@@ -220,20 +208,29 @@ impl State<'_> {
         true
     }
 
-    /// Runs the producer of a block that has its chunk already; its other blocks are used first.
+    /// Runs the producer of a block that has its chunk already; its inputs are used first, and
+    /// what else it makes goes to scratch.
     fn replay(&mut self, index: usize) -> Result<(), u64> {
         let recipe = &self.usage.recipes[index][self.blocks[index].recipe];
         self.pinned.push(Vec::new());
         self.pin(index);
-        for &(block, _) in &recipe.touches {
-            let other = block.0 as usize;
-            if other != index {
-                self.reach(other)?;
-                self.use_now(other, Some(AccessMode::Read));
-                self.pin(other);
-            }
+        for &input in &recipe.inputs {
+            let input = input as usize;
+            self.reach(input)?;
+            self.use_now(input, Some(AccessMode::Read));
+            self.pin(input);
+        }
+        for &size_bytes in &recipe.scratch {
+            let ready = self.acquire(size_bytes, Pressure::Rescue)?;
+            self.need(ready.copy);
+            self.resident_bytes += size_bytes;
+            self.note_peak();
         }
         self.use_now(index, Some(AccessMode::Write));
+        let ready = Ready { last_use: self.current(), copy: NONE, freed: true, owner: 0 };
+        for &size_bytes in &recipe.scratch {
+            self.vacate_bytes(size_bytes, ready);
+        }
         self.run_producer(index, recipe.producer, recipe.device_us);
         self.unpin_innermost();
         self.forget_dependent(index);
@@ -362,7 +359,10 @@ impl State<'_> {
 
     /// Gives a resident block's chunk to the cache.
     fn vacate(&mut self, index: usize, ready: Ready) {
-        let size_bytes = self.trace.blocks[index].size_bytes;
+        self.vacate_bytes(self.trace.blocks[index].size_bytes, ready);
+    }
+
+    fn vacate_bytes(&mut self, size_bytes: u64, ready: Ready) {
         self.cache.put(size_bytes, ready);
         self.resident_bytes -= size_bytes;
     }

@@ -372,7 +372,7 @@ impl<'a> State<'a> {
     }
 
     /// The moment after the work issued so far: the end of the op or replay under way.
-    fn current(&self) -> Moment {
+    pub(super) fn current(&self) -> Moment {
         let working = !self.pinned.is_empty();
         let op = if working { self.op_ends_us.len() as u32 } else { NONE };
         Moment { floor_us: self.now_us, op }

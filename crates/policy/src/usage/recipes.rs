@@ -12,6 +12,14 @@ struct Open {
     outputs: Vec<BlockIndex>,
 }
 
+/// What an op and the ops inside it do to blocks.
+struct Effects {
+    /// Read, in order of first touch.
+    inputs: Vec<u32>,
+    /// Allocated or overwritten, in order.
+    made: Vec<u32>,
+}
+
 impl Usage {
     pub(super) fn find_recipes(&mut self, trace: &Trace) {
         let nested = trace.ops.iter().any(|op| op.replayable && op.depth > 0);
@@ -37,36 +45,58 @@ impl Usage {
     }
 
     /// The recipe of a replayable op, for each block that it overwrites itself. It is good until
-    /// one of the blocks of the op, or of an op inside it, changes or is freed.
+    /// that block, or one that the op or an op inside it reads, changes or is freed.
     fn keep_recipe(&mut self, trace: &Trace, op: OpIndex, device_us: f64, open: Open, end: usize) {
         let Open { begin, mut outputs } = open;
-        let mut touches = Vec::new();
-        let mut until = trace.events.len();
-        for event in &trace.events[begin..end] {
-            if let TraceEvent::Touch(block, mode) = *event {
-                // An op that changes its input cannot run twice; but what it made itself is none.
-                let own = self.uses(block.0 as usize)[0].event as usize > begin;
-                let own = own && trace.blocks[block.0 as usize].origin != Origin::Persistent;
-                if mode == AccessMode::ReadWrite && !own {
-                    return;
-                }
-                until = until.min(self.first_change(trace, block, end));
-                touches.push((block, if mode.writes() { AccessMode::Write } else { mode }));
-            }
-        }
-        let recipe = Recipe {
-            producer: op,
-            slot: self.op_slot[op.0 as usize],
-            device_us,
-            touches,
-            from_event: end as u32,
-            until_event: until as u32,
-        };
+        let Some(Effects { inputs, made }) = self.effects(trace, begin, end) else { return };
+        let changes = inputs.iter().map(|&input| self.first_change(trace, BlockIndex(input), end));
+        let until = changes.min().unwrap_or(trace.events.len());
         outputs.sort_unstable();
         outputs.dedup();
         for output in outputs {
-            self.recipes[output.0 as usize].push(recipe.clone());
+            let others = made.iter().filter(|&&block| block != output.0);
+            let recipe = Recipe {
+                producer: op,
+                slot: self.op_slot[op.0 as usize],
+                device_us,
+                inputs: inputs.clone(),
+                scratch: others.map(|&block| trace.blocks[block as usize].size_bytes).collect(),
+                from_event: end as u32,
+                until_event: until.min(self.first_change(trace, output, end)) as u32,
+            };
+            self.recipes[output.0 as usize].push(recipe);
         }
+    }
+
+    /// What an op and the ops inside it read and make; nothing if they change what they read, as
+    /// such an op cannot run twice.
+    fn effects(&self, trace: &Trace, begin: usize, end: usize) -> Option<Effects> {
+        let (mut inputs, mut made) = (Vec::new(), Vec::new());
+        let note = |list: &mut Vec<u32>, block: BlockIndex| {
+            if !list.contains(&block.0) {
+                list.push(block.0);
+            }
+        };
+        for event in &trace.events[begin..end] {
+            match *event {
+                TraceEvent::Allocate(block) => note(&mut made, block),
+                TraceEvent::Touch(block, mode) => {
+                    // What it made itself is no input.
+                    let first = self.uses(block.0 as usize)[0].event as usize;
+                    let persistent = trace.blocks[block.0 as usize].origin == Origin::Persistent;
+                    let own = first > begin && !persistent;
+                    match mode {
+                        AccessMode::Write => note(&mut made, block),
+                        AccessMode::ReadWrite if !own => return None,
+                        AccessMode::Read if !own => note(&mut inputs, block),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        let changes = inputs.iter().any(|input| made.contains(input));
+        (!changes).then_some(Effects { inputs, made })
     }
 
     /// The first event after `after` that changes or frees a block.

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 2u
+#define SMARTSWAP_ABI_VERSION 3u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -163,19 +163,40 @@ int smartswap_moves(const void *address);
 
 /* A way to run an op once more, on the same memory. */
 typedef struct smartswap_replay {
-  /* Submits the op's work again: from the same inputs it writes the same bytes to the same
-   * outputs. It may allocate and free, but begins no ops. 0 if it worked. */
-  int (*run)(void *data);
+  /* Submits the op's work again, to bring back the output at this address: from the same inputs
+   * it writes the same bytes there, and to no other memory that was there before. It may allocate
+   * and free; begin, touch and end do nothing in it. 0 if it worked. */
+  int (*run)(void *data, void *output);
   /* Gives `data` up. It must not call the engine. */
   void (*release)(void *data);
   void *data;
+  /* All memory that the op wrote and that can leave the device. */
+  const void *const *outputs;
+  uint32_t output_count;
+  /* Memory that it read and that cannot: from now on touch it too where ops write it. */
+  const void *const *inputs;
+  uint32_t input_count;
 } smartswap_replay;
 
+/* What use the engine has for a replay of the running op. */
+typedef enum smartswap_use {
+  /* None now. */
+  SMARTSWAP_UNUSED = 0,
+  /* The plan may drop what the op writes. */
+  SMARTSWAP_PLANNED = 1,
+  /* The step is recorded, and the next plan may. */
+  SMARTSWAP_RECORDED = 2
+} smartswap_use;
+int smartswap_replay_use(void);
+
 /* Lets the engine drop the outputs of the running op instead of copying them, and run the op
- * again. Call it at the end of an outermost op, when all that it uses has been touched: outputs
- * are what was written. The replay is released at the latest when the engine closes, also if this
- * fails. */
+ * again. Call it at the end of an outermost op, when all that it uses has been touched. The replay
+ * is released at the latest when the engine closes, also if this fails; its lists are not needed
+ * any more when this returns. */
 int smartswap_offer_replay(const smartswap_replay *replay);
+
+/* Drops the memory's bytes now, if a replay can bring them back: 1 if it did, else 0. */
+int smartswap_discard(const void *address);
 
 /* Ends the op that was begun last on this thread. */
 int smartswap_end(void);

@@ -25,6 +25,8 @@ struct Tables {
     /// Those that move: few, and looked for at each touch.
     large: BTreeMap<u64, Live>,
     small: BTreeMap<u64, Live>,
+    /// Small ones that recipes read: the engine is told who writes them.
+    inputs: BTreeMap<u64, Live>,
     swapped: BTreeMap<u64, SwappedBlock>,
 }
 
@@ -48,12 +50,26 @@ impl Blocks {
     /// Takes out the block that starts at `start`.
     pub(crate) fn remove(&self, start: u64) -> Option<Live> {
         let mut tables = self.lock();
+        tables.inputs.remove(&start);
         tables.small.remove(&start).or_else(|| tables.large.remove(&start))
     }
 
     /// The block that moves and has `address` in it.
     pub(crate) fn find_large(&self, address: u64) -> Option<Live> {
         around(&self.lock().large, address)
+    }
+
+    /// The small block that recipes read and has `address` in it.
+    pub(crate) fn find_input(&self, address: u64) -> Option<Live> {
+        around(&self.lock().inputs, address)
+    }
+
+    /// The small block that has `address` in it, from now on known as one that recipes read.
+    pub(crate) fn note_input(&self, address: u64) -> Option<Live> {
+        let tables = &mut *self.lock();
+        let live = around(&tables.small, address)?;
+        tables.inputs.insert(live.start, live);
+        Some(live)
     }
 
     /// The block that has `address` in it.
@@ -83,7 +99,7 @@ impl Blocks {
 
     /// Number and bytes of all live blocks.
     pub(crate) fn count(&self) -> (usize, u64) {
-        let Tables { large, small, swapped } = &*self.lock();
+        let Tables { large, small, swapped, .. } = &*self.lock();
         let moving = large.values().chain(small.values()).map(|live| live.size_bytes);
         let fixed = swapped.values().map(SwappedBlock::requested_bytes);
         (large.len() + small.len() + swapped.len(), moving.chain(fixed).sum())

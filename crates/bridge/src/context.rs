@@ -157,6 +157,8 @@ impl Context {
     pub(crate) fn allocate_beside(&self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream(stream)?;
         let (id, address) = self.engine.allocate_unshown(size_bytes, stream, true)?;
+        // No op notes what uses it.
+        self.engine.use_on(id, stream)?;
         let start = address.0;
         self.blocks.insert(Live { id, start, size_bytes }, self.is_large(size_bytes));
         Ok(start)

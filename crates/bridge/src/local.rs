@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adaptive::{AccessMode, BlockId, Error, OpStack, Recipe, StreamId};
+use adaptive::{AccessMode, BlockId, Error, OpStack, Recipe, RecipeUse, StreamId};
 use smallvec::SmallVec;
 
 use crate::blocks::Live;
@@ -44,8 +44,8 @@ pub(crate) enum Use {
 
 /// A caller's way to run an op again.
 pub(crate) trait Replay: Send + Sync + 'static {
-    /// Submits the op's work. Says whether it could.
-    fn run(&self) -> bool;
+    /// Submits the op's work, for the output at this address. Says whether it could.
+    fn run(&self, output: u64) -> bool;
 }
 
 thread_local! {
@@ -76,6 +76,11 @@ pub(crate) fn allocate(size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         return with_context(|context| context.allocate_beside(size_bytes, stream));
     }
     with(|local| local.allocate(size_bytes, stream))
+}
+
+/// As [`with`], for what says how ops use memory. Inside a replay all of that has been said.
+pub(crate) fn with_op(body: impl FnOnce(&mut Local) -> Result<(), Failure>) -> Result<(), Failure> {
+    if REPLAYING.get() { Ok(()) } else { with(body) }
 }
 
 /// Runs `body` with the thread's part of the open engine.
@@ -153,33 +158,83 @@ impl Local {
         if self.depth == 0 {
             return Err(Failure::usage("no op is open on this thread: call begin first"));
         }
-        let Some(live) = self.context.blocks.find_large(address) else { return Ok(()) };
-        let is_fresh = || self.fresh.contains(&live.start);
+        let Some(live) = self.context.blocks.find_large(address) else {
+            return self.touch_small(address, how);
+        };
+        // Whatever ops inside the op do with what it makes, as a whole it writes that.
         let mode = match how {
+            _ if self.fresh.contains(&live.start) => AccessMode::Write,
             Use::Known(mode) => mode,
-            Use::Unknown | Use::Output if is_fresh() => AccessMode::Write,
             Use::Unknown => AccessMode::ReadWrite,
             Use::Output => return Ok(()),
         };
-        self.stack.touch(live.id, mode)?;
-        self.touched.push((live.id, mode));
+        if !self.touched.contains(&(live.id, mode)) {
+            self.stack.touch(live.id, mode)?;
+            self.touched.push((live.id, mode));
+        }
         Ok(())
     }
 
-    /// Lets the engine run the open op again. Ops inside an op have none of their own.
-    pub(crate) fn offer_replay(&mut self, replay: impl Replay) -> Result<(), Failure> {
+    /// Small blocks stay where they are. But where recipes read them, their writers matter.
+    fn touch_small(&mut self, address: u64, how: Use) -> Result<(), Failure> {
+        let writes = match how {
+            Use::Known(mode) => mode.writes(),
+            Use::Unknown => true,
+            Use::Output => false,
+        };
+        if writes && let Some(live) = self.context.blocks.find_input(address) {
+            self.stack.touch(live.id, AccessMode::ReadWrite)?;
+        }
+        Ok(())
+    }
+
+    /// What use the engine has for a replay of the open op.
+    pub(crate) fn replay_use(&self) -> Result<RecipeUse, Failure> {
+        Ok(if self.depth == 1 { self.stack.recipe_use()? } else { RecipeUse::None })
+    }
+
+    /// Lets the engine run the open op again, whose outputs and small inputs are at these
+    /// addresses. Ops inside an op have no replays of their own.
+    pub(crate) fn offer_replay(
+        &mut self,
+        replay: impl Replay,
+        outputs: &[u64],
+        inputs: &[u64],
+    ) -> Result<(), Failure> {
         let (Some(stream), 1) = (self.stream, self.depth) else {
             return Err(Failure::usage("a replay is offered by an outermost op, before its end"));
         };
-        let (name, touched) = (self.name, self.touched.clone());
-        let op = NAMES.with_borrow_mut(|names| names.find(name));
-        Ok(self.stack.recipe(Recipe::new(move |ops| {
-            ops.begin_on(op, stream)?;
-            for &(block, mode) in &touched {
-                ops.touch(block, mode)?;
+        let blocks = &self.context.blocks;
+        let outputs: SmallVec<[(BlockId, u64); 2]> = outputs
+            .iter()
+            .filter_map(|&address| blocks.find_large(address))
+            .map(|live| (live.id, live.start))
+            .collect();
+        for &(id, mode) in &self.touched {
+            let lives = || self.context.engine.address(id).is_ok();
+            if mode.writes() && !outputs.iter().any(|output| output.0 == id) && lives() {
+                return Err(Failure::usage("the op writes memory that is not among the outputs"));
             }
+        }
+        for &address in inputs {
+            let none = || Failure::usage("an input is no small memory of the engine");
+            let live = blocks.note_input(address).ok_or_else(none)?;
+            self.stack.touch(live.id, AccessMode::Read)?;
+            self.touched.push((live.id, AccessMode::Read));
+        }
+        let reads = |&&(_, mode): &&(BlockId, AccessMode)| mode == AccessMode::Read;
+        let reads: SmallVec<[_; 8]> = self.touched.iter().filter(reads).copied().collect();
+        let name = self.name;
+        let op = NAMES.with_borrow_mut(|names| names.find(name));
+        Ok(self.stack.recipe(Recipe::new(move |ops, block| {
+            ops.begin_on(op, stream)?;
+            for &(input, mode) in &reads {
+                ops.touch(input, mode)?;
+            }
+            ops.touch(block, AccessMode::Write)?;
+            let start = outputs.iter().find(|output| output.0 == block).map(|output| output.1);
             REPLAYING.set(true);
-            let worked = replay.run();
+            let worked = start.is_some_and(|start| replay.run(start));
             REPLAYING.set(false);
             if !worked {
                 let text = "its owner could not run it again".to_owned();

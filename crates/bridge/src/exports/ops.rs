@@ -32,7 +32,7 @@ pub unsafe extern "C" fn smartswap_begin(name: *const c_char, stream: u64, part:
             ASIDE => true,
             _ => return Err(Failure::usage(format!("{part} is no smartswap_part"))),
         };
-        local::with(|local| local.begin(name, stream, aside))
+        local::with_op(|local| local.begin(name, stream, aside))
     })
 }
 
@@ -48,14 +48,14 @@ pub extern "C" fn smartswap_touch(address: *const c_void, access: c_int) -> c_in
             4 => Use::Output,
             _ => return Err(Failure::usage(format!("{access} is no smartswap_access"))),
         };
-        local::with(|local| local.touch(address_of(address), how))
+        local::with_op(|local| local.touch(address_of(address), how))
     })
 }
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_end() -> c_int {
-    code(|| local::with(local::Local::end))
+    code(|| local::with_op(local::Local::end))
 }
 
 /// See `smartswap.h`.

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use adaptive::RecipeUse;
+
 use super::memory::address_of;
 use crate::failure::{Failure, code, guard};
 use crate::local::{self, Replay, with_context};
@@ -10,9 +12,13 @@ use crate::local::{self, Replay, with_context};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SmartswapReplay {
-    run: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    run: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
+    outputs: *const *const c_void,
+    output_count: u32,
+    inputs: *const *const c_void,
+    input_count: u32,
 }
 
 /// A caller's replay, released when nobody needs it any more.
@@ -24,11 +30,11 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Replay for Owned {
-    fn run(&self) -> bool {
+    fn run(&self, output: u64) -> bool {
         let Some(run) = self.0.run else { return false };
         // SAFETY: the caller of `smartswap_offer_replay` promises that it may be called so until
         // it is released.
-        unsafe { run(self.0.data) == 0 }
+        unsafe { run(self.0.data, output as *mut c_void) == 0 }
     }
 }
 
@@ -44,7 +50,8 @@ impl Drop for Owned {
 /// See `smartswap.h`.
 ///
 /// # Safety
-/// `replay` is null or points to one whose functions may be called with its data.
+/// `replay` is null or points to one whose functions may be called with its data, and whose lists
+/// are as long as it says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smartswap_offer_replay(replay: *const SmartswapReplay) -> c_int {
     code(|| {
@@ -52,8 +59,45 @@ pub unsafe extern "C" fn smartswap_offer_replay(replay: *const SmartswapReplay) 
         let replay = unsafe { replay.as_ref() };
         let replay = replay.ok_or_else(|| Failure::usage("the replay is NULL"))?;
         let owned = Owned(*replay);
-        local::with(|local| local.offer_replay(owned))
+        // SAFETY: the caller promises lists of these lengths.
+        let outputs = unsafe { addresses(replay.outputs, replay.output_count) };
+        // SAFETY: as above.
+        let inputs = unsafe { addresses(replay.inputs, replay.input_count) };
+        local::with(|local| local.offer_replay(owned, &outputs, &inputs))
     })
+}
+
+/// # Safety
+/// `list` holds `count` addresses, or is null and `count` is 0.
+unsafe fn addresses(list: *const *const c_void, count: u32) -> Vec<u64> {
+    if list.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: not null, so the caller promises so many.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+    list.iter().map(|&address| address_of(address)).collect()
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_replay_use() -> c_int {
+    match guard(|| local::with(|local| local.replay_use())) {
+        Err(_) | Ok(RecipeUse::None) => 0,
+        Ok(RecipeUse::Planned) => 1,
+        Ok(RecipeUse::Recorded) => 2,
+    }
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_discard(address: *const c_void) -> c_int {
+    let discarded = guard(|| {
+        with_context(|context| {
+            let live = context.blocks.find_large(address_of(address));
+            live.map_or(Ok(false), |live| Ok(context.engine.discard(live.id)?))
+        })
+    });
+    c_int::from(discarded.unwrap_or(false))
 }
 
 /// See `smartswap.h`.

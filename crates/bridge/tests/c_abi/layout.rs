@@ -40,7 +40,7 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_OUTPUT", 4),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
-        ("SMARTSWAP_ABI_VERSION", 2),
+        ("SMARTSWAP_ABI_VERSION", 3),
         ("SMARTSWAP_FIGURES", FIGURES as i32),
         ("SMARTSWAP_LATER", LATER),
         ("SMARTSWAP_NEXT_STEP", NEXT_STEP),

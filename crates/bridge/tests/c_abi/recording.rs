@@ -83,11 +83,14 @@ struct Made {
     tag: u64,
 }
 
-extern "C" fn run(data: *mut c_void) -> c_int {
+extern "C" fn run(data: *mut c_void, output: *mut c_void) -> c_int {
     RUNS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: `offer` made it, and `release` has not been called.
     let made = unsafe { &*data.cast::<Made>() };
-    fill(std::ptr::with_exposed_provenance_mut(made.memory), BLOCK, made.tag);
+    assert_eq!(output.expose_provenance(), made.memory);
+    // Its inputs and outputs have been told of.
+    assert_eq!((begin("inner"), smartswap_touch(output, WRITE), smartswap_end()), (OK, OK, OK));
+    fill(output, BLOCK, made.tag);
     // It may allocate and free.
     let scratch = smartswap_allocate(BLOCK, 0);
     fill(scratch, BLOCK, 99);
@@ -109,7 +112,16 @@ fn make_again(input: *mut c_void, tag: u64) -> *mut c_void {
     assert_eq!(smartswap_touch(memory, WRITE), OK, "{}", last_error());
     fill(memory, BLOCK, tag);
     let made = Box::new(Made { memory: memory.expose_provenance(), tag });
-    let replay = Replay { run, release, data: Box::into_raw(made).cast() };
+    let (outputs, data) = ([memory.cast_const()], Box::into_raw(made).cast());
+    let replay = Replay {
+        run,
+        release,
+        data,
+        outputs: outputs.as_ptr(),
+        output_count: 1,
+        inputs: std::ptr::null(),
+        input_count: 0,
+    };
     assert_eq!(offer_replay(Some(&replay)), OK, "{}", last_error());
     assert_eq!(smartswap_end(), OK, "{}", last_error());
     memory

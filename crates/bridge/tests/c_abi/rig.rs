@@ -82,9 +82,13 @@ pub(crate) struct Stats {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Replay {
-    pub(crate) run: extern "C" fn(*mut c_void) -> c_int,
+    pub(crate) run: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
     pub(crate) release: extern "C" fn(*mut c_void),
     pub(crate) data: *mut c_void,
+    pub(crate) outputs: *const *const c_void,
+    pub(crate) output_count: u32,
+    pub(crate) inputs: *const *const c_void,
+    pub(crate) input_count: u32,
 }
 
 /// `smartswap_visitor`.

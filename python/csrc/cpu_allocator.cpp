@@ -45,7 +45,7 @@ class CpuAllocator final : public c10::Allocator {
     if (memory == nullptr) {
       raise(SMARTSWAP_OUT_OF_MEMORY, smartswap_last_error());
     }
-    replay::note_allocation(memory);
+    replay::note_allocation(memory, size_bytes);
     return {memory, memory, &delete_memory, device};
   }
 

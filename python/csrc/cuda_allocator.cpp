@@ -301,7 +301,7 @@ class CudaAllocator final : public CUDAAllocator {
     if (memory == nullptr) {
       out_of_memory_.fail(size_bytes, &memory_info);
     }
-    replay::note_allocation(memory);
+    replay::note_allocation(memory, size_bytes);
     return memory;
   }
 

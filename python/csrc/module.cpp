@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/version.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "engine.h"
 #include "npu_allocator.h"
 #include "observer.h"
+#include "replay.h"
+#include "tensors.h"
 #include "refusal.h"
 
 namespace py = pybind11;
@@ -235,6 +238,19 @@ at::Tensor empty_swapped(
   return at::from_blob(memory, sizes, release, options, device);
 }
 
+py::dict recipes() {
+  const auto now = replay::report();
+  py::dict result;
+  result["kept_calls"] = now.kept_calls;
+  result["kept_bytes"] = now.kept_bytes;
+  result["offered"] = now.offered;
+  result["runs"] = now.runs;
+  result["sure_kinds"] = now.sure_kinds;
+  result["unsure_ops"] = now.unsure;
+  result["refused"] = std::map<std::string, uint64_t>(now.refused.begin(), now.refused.end());
+  return result;
+}
+
 py::dict built_for() {
   py::dict result;
   result["torch"] = TORCH_VERSION;
@@ -281,6 +297,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
   });
+  module.def("discard", [](const at::Tensor& tensor) {
+    return smartswap_discard(start_of(tensor.storage())) != 0;
+  });
+  module.def("recipes", &recipes);
+  module.def("drop_at_once", &replay::drop_at_once);
   module.def("empty_swapped", &empty_swapped);
   module.def("is_swapped", [](uint64_t address) {
     return smartswap_is_swapped(reinterpret_cast<void*>(address)) != 0;

@@ -4,7 +4,7 @@
 #include <Python.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/function_schema.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -16,11 +16,11 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "engine.h"
+#include "operators.h"
 #include "refusal.h"
 #include "replay.h"
 #include "tensors.h"
@@ -28,70 +28,6 @@
 namespace smartswap::observer {
 
 namespace {
-
-// What there is to know about an operator before its first run.
-struct Operator {
-  std::string name;
-  // It reads or makes what tensors are, not what is in them: views, and empty_like.
-  bool is_metadata = false;
-  // Its work outlives it, on streams of its own.
-  bool is_collective = false;
-  // All that it returns is among its inputs, so it need not allocate.
-  bool returns_inputs = false;
-  // How to call it, if it may be called again to make its output again.
-  std::optional<c10::OperatorHandle> again;
-  // By argument: whether it is written.
-  std::vector<bool> writes;
-};
-
-// Operators that look at the shape of tensors alone, although their schema does not say so.
-bool looks_at_shape(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
-      "aten::empty_like",      "aten::zeros_like",
-      "aten::ones_like",       "aten::full_like",
-      "aten::rand_like",       "aten::randn_like",
-      "aten::randint_like",    "aten::new_empty",
-      "aten::new_zeros",       "aten::new_ones",
-      "aten::new_full",        "aten::new_empty_strided",
-      "aten::is_same_size",    "aten::result_type",
-      "aten::record_stream",   "aten::can_cast",
-      "aten::set_",            "aten::set_data",
-      "aten::is_set_to",       "aten::is_pinned",
-      "aten::is_coalesced",    "aten::_nnz",
-      "aten::sparse_dim",      "aten::dense_dim",
-      "aten::_coalesced_",     "aten::requires_grad_",
-      "aten::retain_grad",     "aten::_fused_sdp_choice",
-      "aten::_version",        "aten::is_leaf",
-      "aten::output_nr",       "aten::_has_same_storage_numel",
-      "aten::_has_compatible_shallow_copy_type"};
-  return names.count(name) != 0;
-}
-
-Operator describe(const at::RecordFunction& fn) {
-  Operator made;
-  made.name = fn.name();
-  const auto schema = fn.operator_schema();
-  made.is_collective = made.name.rfind("c10d::", 0) == 0 ||
-      made.name.rfind("_c10d_functional::", 0) == 0 ||
-      made.name.rfind("c10d_functional::", 0) == 0;
-  for (const auto& argument : schema->arguments()) {
-    made.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
-  }
-  bool writes_none = true;
-  for (const bool written : made.writes) {
-    writes_none = writes_none && !written;
-  }
-  bool aliases = !schema->returns().empty();
-  for (const auto& result : schema->returns()) {
-    aliases = aliases && result.alias_info() != nullptr;
-  }
-  made.returns_inputs = aliases;
-  made.is_metadata = looks_at_shape(made.name) || (aliases && writes_none);
-  if (writes_none && !aliases && replay::is_cheap_and_sure(fn.name())) {
-    made.again = c10::Dispatcher::singleton().findSchema(*fn.operator_name());
-  }
-  return made;
-}
 
 // Threads that use the engine and do not train.
 std::atomic<int> others{0};
@@ -114,8 +50,10 @@ struct Thread {
 
   // By the address of an operator's name.
   std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
-  // Operators that run now, outermost first.
-  std::vector<const Operator*> running;
+  // Operators that run now, outermost first, and whether they are the engine's ops.
+  std::vector<std::pair<const Operator*, bool>> running;
+  // Those of them that are the engine's ops: the outermost one, and all inside it.
+  size_t depth = 0;
   // It ends the training's steps, or runs nodes of a backward pass. What other threads run, such
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
@@ -175,7 +113,8 @@ int touch_inputs(const at::RecordFunction& fn, const Operator& op) {
   int code = SMARTSWAP_OK;
   const auto inputs = fn.inputs();
   for (size_t index = 0; index < inputs.size() && code == SMARTSWAP_OK; ++index) {
-    const bool written = index < op.writes.size() && op.writes[index];
+    const bool written = (index < op.writes.size() && op.writes[index]) ||
+        op.unsaid.changes(inputs, index);
     const auto access = written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
     code = touch(inputs[index], access, op.is_collective);
   }
@@ -272,19 +211,24 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   }
   Thread& own = thread();
   const Operator* op = find(own, fn);
-  if (op == nullptr) {
+  if (op == nullptr || op->is_view) {
+    return nullptr;
+  }
+  const bool outermost = own.depth == 0;
+  if (outermost && calls_others(fn, *op)) {
+    own.running.emplace_back(op, false);
     return nullptr;
   }
   if (C10_UNLIKELY(own.unraised_code != SMARTSWAP_OK && !op->is_metadata)) {
     const int code = std::exchange(own.unraised_code, SMARTSWAP_OK);
     return refuse(fn, *op, /*begun=*/false, code, std::move(own.unraised));
   }
-  const bool outermost = own.running.empty();
   const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   int code = smartswap_begin(op->name.c_str(), current_stream(), part);
   const bool begun = code == SMARTSWAP_OK;
   if (begun) {
-    own.running.push_back(op);
+    own.running.emplace_back(op, true);
+    ++own.depth;
     code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(fn, *op);
   }
   if (C10_UNLIKELY(code != SMARTSWAP_OK)) {
@@ -292,8 +236,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
         "the inputs of " + op->name + " could not be brought back: " + smartswap_last_error();
     return refuse(fn, *op, begun, code, std::move(text));
   }
-  if (op->again && outermost && part == SMARTSWAP_STEP) {
-    replay::capture(fn, *op->again);
+  if (outermost && op->again && part == SMARTSWAP_STEP &&
+      !(op->autocasts && at::autocast::is_autocast_enabled(attached().type))) {
+    replay::capture(fn, *op->again, op->unsaid);
+  }
+  if (op->draws) {
+    replay::note_draw();
   }
   return nullptr;
 }
@@ -312,23 +260,31 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   Thread& own = thread();
   // Operators that began before the observer did, or while it looked away, are not known.
   if (own.running.empty() || in_forked_child() || at::in_parallel_region() ||
-      own.running.back()->name != fn.name()) {
+      own.running.back().first->key != fn.name()) {
     return;
   }
-  const Operator* op = own.running.back();
+  const auto [op, is_op] = own.running.back();
   own.running.pop_back();
+  if (!is_op) {
+    return;
+  }
+  --own.depth;
   if (!op->returns_inputs || op->is_metadata) {
     for (const c10::IValue& output : fn.outputs()) {
       // A fresh block is resident: this cannot fail for want of memory.
       touch(output, SMARTSWAP_OUTPUT, op->is_collective);
     }
   }
-  if (op->again && own.running.empty()) {
+  const bool may_offer = op->again && own.depth == 0;
+  if (may_offer) {
     replay::offer(fn);
   }
   if (smartswap_end() != SMARTSWAP_OK && own.unraised_code == SMARTSWAP_OK) {
     own.unraised_code = SMARTSWAP_BROKEN;
     own.unraised = "the end of " + op->name + ": " + smartswap_last_error();
+  }
+  if (may_offer) {
+    replay::prove(fn);
   }
 }
 

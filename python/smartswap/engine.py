@@ -279,11 +279,14 @@ def stats() -> dict[str, Any]:
     """Counters of the engine: bytes as {"current", "peak"}, times in microseconds.
 
     "plan" tells the plan of the running step from others, 0 without one; "agreeing_ranks" is how
-    many ranks choose alike, 1 if this one chooses alone.
+    many ranks choose alike, 1 if this one chooses alone. "recipes" says what can be made again:
+    calls of operators that are kept for it, with their bytes of host memory; kinds of calls that
+    gave the same bits twice, operators that did not, and why other calls are not kept.
     """
-    counters = _engine().stats()
+    engine = _engine()
     assert _open is not None
-    return {**counters, "agreeing_ranks": _open.agreement.n_ranks}
+    n_ranks = _open.agreement.n_ranks
+    return {**engine.stats(), "recipes": engine.recipes(), "agreeing_ranks": n_ranks}
 
 
 def reset_peaks() -> None:

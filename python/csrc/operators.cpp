@@ -1,0 +1,148 @@
+// What there is to know about an operator, from its schema and its kernels.
+#include "operators.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/function_schema.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "engine.h"
+#include "tensors.h"
+
+namespace smartswap {
+
+namespace {
+
+// Operators that look at the shape of tensors alone, although their schema does not say so.
+bool looks_at_shape(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::empty_like",      "aten::zeros_like",
+      "aten::ones_like",       "aten::full_like",
+      "aten::rand_like",       "aten::randn_like",
+      "aten::randint_like",    "aten::new_empty",
+      "aten::new_zeros",       "aten::new_ones",
+      "aten::new_full",        "aten::new_empty_strided",
+      "aten::is_same_size",    "aten::result_type",
+      "aten::record_stream",   "aten::can_cast",
+      "aten::set_",            "aten::set_data",
+      "aten::is_set_to",       "aten::is_pinned",
+      "aten::is_coalesced",    "aten::_nnz",
+      "aten::sparse_dim",      "aten::dense_dim",
+      "aten::_coalesced_",     "aten::requires_grad_",
+      "aten::retain_grad",     "aten::_fused_sdp_choice",
+      "aten::_version",        "aten::is_leaf",
+      "aten::output_nr",       "aten::_has_same_storage_numel",
+      "aten::_has_compatible_shallow_copy_type"};
+  return names.count(name) != 0;
+}
+
+c10::DispatchKey kernel_key(c10::DeviceType type) {
+  switch (type) {
+    case c10::DeviceType::CPU:
+      return c10::DispatchKey::CPU;
+    case c10::DeviceType::CUDA:
+      return c10::DispatchKey::CUDA;
+    default:
+      return c10::DispatchKey::PrivateUse1;
+  }
+}
+
+// Of PyTorch's own operators alone: others may use memory themselves around what they call.
+bool has_no_kernel(const c10::OperatorHandle& op, c10::DispatchKey device_key) {
+  const auto autograd_key = c10::getAutogradKeyFromBackend(c10::toBackendComponent(device_key));
+  const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };
+  return op.schema().getNamespace() == "aten" &&
+      has(c10::DispatchKey::CompositeImplicitAutograd) && !has(device_key) &&
+      !has(c10::DispatchKey::Autograd) && !has(autograd_key);
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return true;
+  }
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const bool strided = impl->has_storage() && impl->layout() == at::kStrided &&
+      !impl->is_python_dispatch() && !impl->is_nested() && !tensor.is_quantized();
+  // On the host an operator may read lengths and indices itself, however it is put together.
+  const bool may_be_read = attached().type == c10::DeviceType::CPU &&
+      at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) && strided &&
+      smartswap_moves(start_of(impl->unsafe_storage())) != 0;
+  return strided && !may_be_read;
+}
+
+bool is_plain(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return is_plain(value.toTensor());
+  }
+  if (value.isTensorList() || value.isOptionalTensorList()) {
+    const auto elements = value.toListRef();
+    return std::all_of(elements.begin(), elements.end(), [](const c10::IValue& element) {
+      return !element.isTensor() || is_plain(element.toTensor());
+    });
+  }
+  return true;
+}
+
+}  // namespace
+
+Operator describe(const at::RecordFunction& fn) {
+  Operator made;
+  made.key = fn.name();
+  made.name = fn.name();
+  const auto schema = fn.operator_schema();
+  made.is_collective = made.name.rfind("c10d::", 0) == 0 ||
+      made.name.rfind("_c10d_functional::", 0) == 0 ||
+      made.name.rfind("c10d_functional::", 0) == 0;
+  for (const auto& argument : schema->arguments()) {
+    made.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+  }
+  bool writes_none = true;
+  for (const bool written : made.writes) {
+    writes_none = writes_none && !written;
+  }
+  bool aliases = !schema->returns().empty();
+  for (const auto& result : schema->returns()) {
+    aliases = aliases && result.alias_info() != nullptr;
+  }
+  made.returns_inputs = aliases;
+  const bool reads_shapes = looks_at_shape(made.name);
+  made.is_view = aliases && writes_none && !reads_shapes;
+  made.is_metadata = reads_shapes || made.is_view;
+  made.unsaid = replay::unsaid(*schema);
+  const auto op = c10::Dispatcher::singleton().findSchema(*fn.operator_name());
+  if (!op) {
+    return made;
+  }
+  const auto type = attached().type;
+  made.only_calls = has_no_kernel(*op, kernel_key(type));
+  made.is_view = made.is_view || (made.is_metadata && made.only_calls);
+  made.autocasts = op->hasKernelForDispatchKey(
+      at::autocast::get_autocast_dispatch_key_from_device_type(type));
+  made.draws = op->hasTag(at::Tag::nondeterministic_seeded);
+  if (!made.is_collective) {
+    made.again = replay::candidate(*op, made.name, reads_shapes);
+  }
+  return made;
+}
+
+bool calls_others(const at::RecordFunction& fn, const Operator& op) {
+  const auto type = attached().type;
+  const bool casts = op.autocasts && at::autocast::is_autocast_enabled(type);
+  if (!op.only_calls && !(casts && op.name.compare(0, 6, "aten::") == 0)) {
+    return false;
+  }
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  if (!(keys.included_ - c10::default_included_set).empty()) {
+    return false;
+  }
+  const auto inputs = fn.inputs();
+  return std::all_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    return is_plain(input);
+  });
+}
+
+}  // namespace smartswap

@@ -1,0 +1,44 @@
+// What the observer knows about operators.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "replay.h"
+
+namespace smartswap {
+
+// What there is to know about an operator before its first run.
+struct Operator {
+  // As the dispatcher has it: each overload has a place of its own.
+  const char* key = nullptr;
+  std::string name;
+  // Its outputs are its inputs in another shape: it does nothing to memory.
+  bool is_view = false;
+  // It calls other operators and does nothing besides, where its inputs are plain tensors.
+  bool only_calls = false;
+  // Autocast has it called again with other inputs.
+  bool autocasts = false;
+  // It reads or makes what tensors are, not what is in them: views, and empty_like.
+  bool is_metadata = false;
+  // Its work outlives it, on streams of its own.
+  bool is_collective = false;
+  // All that it returns is among its inputs, so it need not allocate.
+  bool returns_inputs = false;
+  // If it may be called again to make its outputs again.
+  std::optional<replay::Candidate> again;
+  replay::Unsaid unsaid;
+  bool draws = false;
+  // By argument: whether it is written.
+  std::vector<bool> writes;
+};
+
+Operator describe(const at::RecordFunction& fn);
+
+// Whether a call does all its work in operators that it calls. Those are the engine's ops then.
+bool calls_others(const at::RecordFunction& fn, const Operator& op);
+
+}  // namespace smartswap

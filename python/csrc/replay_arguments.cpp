@@ -1,0 +1,255 @@
+// The arguments of a call, kept without its tensors.
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+
+#include "engine.h"
+#include "replay_call.h"
+#include "replay_state.h"
+
+namespace smartswap::replay {
+
+namespace {
+
+// Tensors of the host up to this size are kept by value, as nobody says who writes them.
+constexpr size_t kHostBytesMax = 4096;
+// Kernels look at the alignment of pointers up to so much.
+constexpr uintptr_t kAlignment = 64;
+
+bool is_plain(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  return impl->has_storage() && tensor.layout() == at::kStrided && !impl->is_python_dispatch() &&
+      !tensor.is_quantized() && !tensor._is_zerotensor() && !tensor.is_nested();
+}
+
+// Goes through the arguments of one call.
+class Keeper {
+ public:
+  Keeper(const Candidate& op, Arguments& kept) : op_(op), kept_(kept) {}
+
+  void keep_all(c10::ArrayRef<const c10::IValue> inputs, const Unsaid& unsaid) {
+    kept_.all.reserve(inputs.size());
+    for (size_t index = 0; index < inputs.size() && kept_.refusal == nullptr; ++index) {
+      kept_.all.emplace_back();
+      keep(inputs[index], unsaid.changes(inputs, index), kept_.all.back());
+    }
+  }
+
+ private:
+  void refuse(const char* why) {
+    kept_.refusal = why;
+  }
+
+  // Every kind of argument is told by a letter of its own, so that two lists of arguments never
+  // read the same.
+  void mark(char letter) {
+    kept_.kind.push_back(letter);
+  }
+  template <class Number>
+  void mark(char letter, Number number) {
+    mark(letter);
+    kept_.kind.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
+  void mark(const Extents& extents) {
+    mark('x', extents.size());
+    kept_.kind.append(
+        reinterpret_cast<const char*>(extents.data()), extents.size() * sizeof(int64_t));
+  }
+
+  void keep(const c10::IValue& value, bool is_changed, Argument& argument) {
+    if (value.isTensor()) {
+      keep_tensor(value.toTensor(), is_changed, argument);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      keep_list(value, argument);
+    } else {
+      keep_value(value, argument);
+    }
+  }
+
+  void keep_value(const c10::IValue& value, Argument& argument) {
+    if (value.isNone()) {
+      mark('n');
+    } else if (value.isInt()) {
+      mark('i', value.toInt());
+    } else if (value.isDouble()) {
+      mark('d', value.toDouble());
+    } else if (value.isBool()) {
+      mark('b', value.toBool());
+    } else if (value.isComplexDouble()) {
+      mark('c', value.toComplexDouble());
+    } else if (value.isString()) {
+      mark('s', value.toStringRef().size());
+      kept_.kind += value.toStringRef();
+    } else if (value.isDevice()) {
+      mark('D', value.toDevice().type());
+      mark('D', value.toDevice().index());
+    } else if (value.isGenerator()) {
+      mark('g');
+    } else if (value.isIntList()) {
+      mark('I', value.toIntVector().size());
+      for (const int64_t number : value.toIntVector()) {
+        mark('i', number);
+      }
+    } else if (value.isDoubleList()) {
+      mark('F', value.toDoubleVector().size());
+      for (const double number : value.toDoubleVector()) {
+        mark('d', number);
+      }
+    } else if (value.isBoolList()) {
+      const auto list = value.toBoolList();
+      mark('B', list.size());
+      for (const bool number : list) {
+        mark('b', number);
+      }
+    } else if (value.isList() && value.toListRef().size() <= 64) {
+      keep_scalars(value);
+    } else {
+      return refuse("an argument of another kind");
+    }
+    argument.value = value;
+  }
+
+  // Such as the numbers of a foreach operator.
+  void keep_scalars(const c10::IValue& value) {
+    mark('S', value.toListRef().size());
+    for (const auto& element : value.toListRef()) {
+      Argument ignored;
+      if (element.isTensor() || element.isList() || element.isGenerator()) {
+        return refuse("an argument of another kind");
+      }
+      keep_value(element, ignored);
+    }
+  }
+
+  void keep_list(const c10::IValue& value, Argument& argument) {
+    List list;
+    list.has_optional = value.isOptionalTensorList();
+    mark(list.has_optional ? 'O' : 'L', value.toListRef().size());
+    list.elements.reserve(value.toListRef().size());
+    for (const auto& element : value.toListRef()) {
+      list.elements.emplace_back();
+      keep(element, false, list.elements.back());
+    }
+    argument.value = std::move(list);
+  }
+
+  void keep_tensor(const at::Tensor& tensor, bool is_changed, Argument& argument) {
+    if (!tensor.defined()) {
+      mark('u');
+      argument.value = c10::IValue(tensor);
+      return;
+    }
+    if (!is_plain(tensor)) {
+      return refuse("a tensor that is not strided memory");
+    }
+    // The number of elements where a mask is true says how large the output is.
+    if (op_.op.hasTag(at::Tag::dynamic_output_shape) &&
+        (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte)) {
+      return refuse("a mask as index");
+    }
+    View view = view_of(tensor);
+    view.requires_grad = tensor.requires_grad();
+    view.is_conj = tensor.is_conj();
+    view.is_neg = tensor.is_neg();
+    view.is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    view.is_changed = is_changed;
+    find_memory(tensor, view);
+    mark('t', view.type);
+    mark('f', view.device.type());
+    mark('f', static_cast<char>(view.requires_grad | view.is_conj << 1 | view.is_neg << 2 |
+                                view.is_number << 3));
+    mark('a', reinterpret_cast<uintptr_t>(view.memory) % kAlignment);
+    mark('o', view.offset);
+    mark('o', view.size_bytes);
+    mark(view.sizes);
+    mark(view.strides);
+    argument.value = std::move(view);
+  }
+
+  void find_memory(const at::Tensor& tensor, View& view) {
+    char* memory = std::exchange(view.memory, nullptr);
+    if (tensor.numel() == 0 || op_.reads_shapes) {
+      return;
+    }
+    if (memory == nullptr) {
+      return refuse("a tensor without memory");
+    }
+    view.memory = memory;
+    const auto& owner = attached();
+    const bool is_ours = tensor.device().type() == owner.type &&
+        (owner.type == c10::kCPU || tensor.device().index() == owner.index);
+    const bool is_found = is_ours && !view.is_number &&
+        smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK;
+    if (is_found) {
+      if (smartswap_moves(memory) == 0 && !view.is_changed) {
+        kept_.small.push_back(memory);
+      }
+      return;
+    }
+    if (!tensor.device().is_cpu() || view.size_bytes > kHostBytesMax) {
+      return refuse("memory that is not the engine's");
+    }
+    view.bytes = std::make_shared<std::vector<char>>(memory, memory + view.size_bytes);
+    view.memory = view.bytes->data();
+  }
+
+  const Candidate& op_;
+  Arguments& kept_;
+};
+
+}  // namespace
+
+char* memory_of(const at::Tensor& tensor) {
+  auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  return storage == nullptr ? nullptr
+                            : static_cast<char*>(storage->_mutable_data_ptr_no_checks().get());
+}
+
+View view_of(const at::Tensor& tensor) {
+  View view;
+  view.memory = memory_of(tensor);
+  view.size_bytes = tensor.storage().nbytes();
+  view.offset = tensor.storage_offset();
+  view.sizes = tensor.sizes();
+  view.strides = tensor.strides();
+  view.type = tensor.scalar_type();
+  view.device = tensor.device();
+  return view;
+}
+
+at::Tensor View::at(char* memory) const {
+  const auto options = at::TensorOptions().dtype(type).device(device);
+  at::Tensor tensor = at::for_blob(memory, sizes)
+                          .strides(strides)
+                          .storage_offset(offset)
+                          .options(options)
+                          .target_device(options.device())
+                          .make_tensor();
+  // Some operators make what they return as large as the storage that they are given.
+  tensor.storage().unsafeGetStorageImpl()->set_nbytes(size_bytes);
+  if (is_number) {
+    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  if (is_conj) {
+    tensor._set_conj(true);
+  }
+  if (is_neg) {
+    tensor._set_neg(true);
+  }
+  if (requires_grad) {
+    tensor.set_requires_grad(true);
+  }
+  return tensor;
+}
+
+Arguments keep_arguments(
+    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid) {
+  Arguments kept;
+  // The schema of an overload lies in one place.
+  const void* schema = &op.op.schema();
+  kept.kind.assign(reinterpret_cast<const char*>(&schema), sizeof(schema));
+  Keeper(op, kept).keep_all(inputs, unsaid);
+  return kept;
+}
+
+}  // namespace smartswap::replay

@@ -1,0 +1,173 @@
+// A call of an operator that can be made again, without its tensors.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/MT19937RNGEngine.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "replay.h"
+
+namespace smartswap::replay {
+
+using Extents = c10::SmallVector<int64_t, 5>;
+
+// A tensor as its memory and its shape: the tensor itself may be gone by then.
+struct View {
+  // Of its storage. Null if nobody looks at the bytes.
+  char* memory = nullptr;
+  size_t size_bytes = 0;
+  // In elements, from there.
+  int64_t offset = 0;
+  Extents sizes;
+  Extents strides;
+  c10::ScalarType type = c10::ScalarType::Undefined;
+  c10::Device device = c10::kCPU;
+  bool requires_grad = false;
+  bool is_conj = false;
+  bool is_neg = false;
+  // It stands for a number of Python.
+  bool is_number = false;
+  // The operator changes it, and what it makes does not depend on it.
+  bool is_changed = false;
+  // The bytes themselves, of a small tensor of the host.
+  std::shared_ptr<std::vector<char>> bytes;
+
+  // A tensor of this shape in a storage at `memory`.
+  at::Tensor at(char* memory) const;
+};
+
+struct Argument;
+// A list of tensors, some of which may be missing.
+struct List {
+  std::vector<Argument> elements;
+  bool has_optional = false;
+};
+struct Argument {
+  std::variant<c10::IValue, View, List> value;
+};
+
+// The arguments of a call, and what else is known of them.
+struct Arguments {
+  std::vector<Argument> all;
+  // Memory that the call reads and the engine does not move.
+  std::vector<const void*> small;
+  // Tells calls apart that may give other bits: by shapes, types, alignment and values.
+  std::string kind;
+  // Why it cannot be called again.
+  const char* refusal = nullptr;
+};
+
+Arguments keep_arguments(
+    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid);
+
+// Calls `body` with each tensor among the arguments.
+template <class Body>
+void visit_views(std::vector<Argument>& arguments, const Body& body) {
+  for (auto& argument : arguments) {
+    if (auto* view = std::get_if<View>(&argument.value)) {
+      body(*view);
+    } else if (auto* list = std::get_if<List>(&argument.value)) {
+      visit_views(list->elements, body);
+    }
+  }
+}
+
+// The state of a generator.
+struct State {
+  at::Generator generator;
+  // Of the CPU's.
+  std::shared_ptr<at::mt19937_data_pod> engine;
+  std::optional<float> next_float;
+  std::optional<double> next_double;
+  // Of CUDA's.
+  uint64_t seed = 0;
+  uint64_t offset = 0;
+  // Of others.
+  c10::intrusive_ptr<c10::TensorImpl> other;
+
+  static State of(const at::Generator& generator);
+  void restore() const;
+  bool operator==(const State& state) const;
+};
+
+// The generator that a call of a drawing operator uses.
+at::Generator generator_of(c10::ArrayRef<const c10::IValue> inputs);
+// Those that operators of this thread use unless they are told another one.
+std::vector<at::Generator> default_generators();
+// Numbers that other threads have taken until now.
+uint64_t draws_of_others();
+
+constexpr size_t kPrecisionCount = 4;
+
+// Settings of the process and of the thread that say which kernels run.
+struct Settings {
+  bool gradients = false;
+  bool autocast = false;
+  c10::ScalarType autocast_type = c10::ScalarType::Float;
+  bool deterministic = false;
+  bool deterministic_warns = false;
+  c10::ScalarType default_type = c10::ScalarType::Float;
+  int precisions[kPrecisionCount] = {};
+  int threads = 0;
+
+  static Settings now();
+  void apply() const;
+  bool operator==(const Settings&) const = default;
+};
+
+// An output that the engine moves.
+struct Output {
+  char* memory;
+  uint64_t size_bytes;
+  // Its place among all tensors that the call returns.
+  size_t place;
+  // The number of allocations of this size that the call makes before.
+  size_t turn;
+};
+
+struct Call {
+  explicit Call(const c10::OperatorHandle& op) : op(op) {}
+
+  c10::OperatorHandle op;
+  std::vector<Argument> arguments;
+  std::vector<const void*> small;
+  std::vector<Output> outputs;
+  std::optional<State> state;
+  Settings settings;
+  uint64_t stream = 0;
+
+  // What it holds of the host's memory, about.
+  uint64_t held_bytes() const;
+};
+
+// Calls it once more. Of inputs in these storages it gets the copies.
+using Copies = std::vector<std::pair<const char*, char*>>;
+std::vector<at::Tensor> run(const Call& call, const Copies& copies);
+// Calls it once more, to bring back one of its outputs.
+void bring_back(const Call& call, const Output& output);
+
+// All tensors in a stack of results.
+std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& results);
+
+// Whether two tensors of one shape have the same bytes, in storages at these addresses.
+bool same_bytes(const View& view, char* one, char* other);
+
+// What is known of a kind of calls.
+enum class Trust { unknown, sure, unsure };
+Trust trust_in(const std::string& kind);
+// Whether another kind can be remembered.
+bool can_learn();
+void learn(const std::string& kind, Trust trust, const std::string& name);
+
+}  // namespace smartswap::replay

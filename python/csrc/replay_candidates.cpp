@@ -1,0 +1,152 @@
+// Which operators can be run again: by their schemas, and by what PyTorch says of them.
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/function_schema.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <unordered_set>
+
+#include "engine.h"
+#include "replay.h"
+
+namespace smartswap::replay {
+
+namespace {
+
+bool begins_with(const std::string& name, std::string_view start) {
+  return name.compare(0, start.size(), start) == 0;
+}
+
+// Their bytes are whatever was there, or their work goes on elsewhere.
+bool is_excluded(const std::string& name) {
+  static constexpr std::string_view starts[] = {
+      "aten::empty", "aten::new_empty", "aten::_empty", "c10d",       "_c10d",
+      "aten::_cudnn_init_dropout_state", "prim",        "profiler",   "aten::_pin_memory",
+      "aten::pin_memory",                "aten::_efficientzerotensor"};
+  return std::any_of(std::begin(starts), std::end(starts), [&](std::string_view start) {
+    return begins_with(name, start);
+  });
+}
+
+// Operators whose kernels of accelerators add in any order, unless deterministic ones are asked
+// for: so says the documentation of torch.use_deterministic_algorithms.
+bool adds_in_any_order(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::_adaptive_avg_pool2d_backward",
+      "aten::_adaptive_avg_pool3d_backward",
+      "aten::_ctc_loss_backward",
+      "aten::_embedding_bag",
+      "aten::_embedding_bag_backward",
+      "aten::_embedding_bag_dense_backward",
+      "aten::_embedding_bag_forward_only",
+      "aten::_flash_attention_backward",
+      "aten::_scaled_dot_product_cudnn_attention_backward",
+      "aten::_scaled_dot_product_efficient_attention_backward",
+      "aten::_scaled_dot_product_flash_attention_backward",
+      "aten::_efficient_attention_backward",
+      "aten::_index_put_impl",
+      "aten::adaptive_max_pool2d_backward",
+      "aten::adaptive_max_pool3d_backward",
+      "aten::avg_pool3d_backward",
+      "aten::bincount",
+      "aten::convolution_backward",
+      "aten::cumsum",
+      "aten::embedding_dense_backward",
+      "aten::fractional_max_pool2d_backward",
+      "aten::fractional_max_pool3d_backward",
+      "aten::grid_sampler_2d_backward",
+      "aten::grid_sampler_3d_backward",
+      "aten::histc",
+      "aten::index_add",
+      "aten::index_put",
+      "aten::index_reduce",
+      "aten::kthvalue",
+      "aten::max_pool2d_with_indices_backward",
+      "aten::max_pool3d_with_indices_backward",
+      "aten::max_unpool2d",
+      "aten::max_unpool3d",
+      "aten::median",
+      "aten::nanmedian",
+      "aten::nll_loss2d_backward",
+      "aten::nll_loss2d_forward",
+      "aten::put",
+      "aten::reflection_pad1d_backward",
+      "aten::reflection_pad2d_backward",
+      "aten::reflection_pad3d_backward",
+      "aten::replication_pad1d_backward",
+      "aten::replication_pad2d_backward",
+      "aten::replication_pad3d_backward",
+      "aten::scatter",
+      "aten::scatter_add",
+      "aten::scatter_reduce",
+      "aten::upsample_bicubic2d_backward",
+      "aten::upsample_bilinear2d_backward",
+      "aten::upsample_linear1d_backward",
+      "aten::upsample_trilinear3d_backward",
+      "aten::_upsample_bicubic2d_aa_backward",
+      "aten::_upsample_bilinear2d_aa_backward",
+  };
+  return names.count(name) != 0;
+}
+
+bool is_functional(const c10::FunctionSchema& schema) {
+  const auto aliases = [](const c10::Argument& argument) {
+    return argument.alias_info() != nullptr;
+  };
+  const auto& arguments = schema.arguments();
+  const auto& results = schema.returns();
+  const auto has_tensors = [](const c10::Argument& result) {
+    const auto kind = result.type()->kind();
+    return kind == c10::TypeKind::TensorType || kind == c10::TypeKind::ListType;
+  };
+  return std::none_of(arguments.begin(), arguments.end(), aliases) &&
+      std::none_of(results.begin(), results.end(), aliases) &&
+      std::any_of(results.begin(), results.end(), has_tensors);
+}
+
+}  // namespace
+
+std::optional<Candidate> candidate(
+    const c10::OperatorHandle& op, const std::string& name, bool reads_shapes) {
+  // Whether an index is a mask shows in the call.
+  const bool has_any_shape =
+      op.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index";
+  const bool is_known = is_functional(op.schema()) && !is_excluded(name) && !has_any_shape &&
+      !op.hasTag(at::Tag::data_dependent_output) &&
+      !op.hasTag(at::Tag::nondeterministic_bitwise) &&
+      !op.hasTag(at::Tag::maybe_aliasing_or_mutating) && !op.hasTag(at::Tag::inplace_view);
+  if (!is_known) {
+    return std::nullopt;
+  }
+  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded);
+  const bool in_any_order =
+      attached().type != c10::DeviceType::CPU && adds_in_any_order(name);
+  return Candidate{op, draws, reads_shapes, in_any_order};
+}
+
+bool Unsaid::changes(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {
+  if (std::find(changed.begin(), changed.end(), index) == changed.end()) {
+    return false;
+  }
+  return !condition || *condition >= inputs.size() || !inputs[*condition].isBool() ||
+      inputs[*condition].toBool();
+}
+
+Unsaid unsaid(const c10::FunctionSchema& schema) {
+  Unsaid found;
+  for (size_t index = 0; index < schema.arguments().size(); ++index) {
+    const auto& argument = schema.arguments()[index];
+    const bool is_statistic =
+        argument.name() == "running_mean" || argument.name() == "running_var";
+    if (is_statistic && argument.alias_info() == nullptr) {
+      found.changed.push_back(index);
+    }
+    if (argument.name() == "training" || argument.name() == "train") {
+      found.condition = index;
+    }
+  }
+  return found;
+}
+
+}  // namespace smartswap::replay

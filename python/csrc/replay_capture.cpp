@@ -1,0 +1,301 @@
+// Keeps calls of operators while they run, and tells the engine which it can make again.
+#include <ATen/Context.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <mutex>
+
+#include "engine.h"
+#include "replay_call.h"
+#include "replay_state.h"
+#include "replay_thread.h"
+
+#ifdef SMARTSWAP_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#endif
+
+namespace smartswap::replay {
+
+namespace {
+
+// Above it no more calls are kept.
+constexpr uint64_t kKeptBytesMax = uint64_t{64} << 20;
+
+struct Counts {
+  std::atomic<uint64_t> kept_calls{0};
+  std::atomic<uint64_t> kept_bytes{0};
+  std::atomic<uint64_t> offered{0};
+  std::atomic<uint64_t> runs{0};
+  std::atomic<bool> drops{false};
+  std::mutex lock;
+  // By the place of the text.
+  std::map<const char*, uint64_t> refused;
+};
+
+Counts& counts() {
+  static Counts value;
+  return value;
+}
+
+void refuse(const char* why) {
+  const std::lock_guard<std::mutex> guard(counts().lock);
+  ++counts().refused[why];
+}
+
+// Whether operators of this thread go straight to their kernels.
+bool is_plain_thread() {
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  return (keys.included_ - c10::default_included_set).empty();
+}
+
+bool is_capturing_a_graph() {
+#ifdef SMARTSWAP_CUDA
+  return attached().type == c10::DeviceType::CUDA &&
+      c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+#else
+  return false;
+#endif
+}
+
+void add_settings(const Settings& settings, std::string& kind) {
+  kind.push_back(static_cast<char>(
+      settings.gradients | settings.deterministic << 1 | settings.deterministic_warns << 2 |
+      settings.autocast << 3));
+  kind.push_back(static_cast<char>(settings.autocast_type));
+  kind.push_back(static_cast<char>(settings.default_type));
+  for (const int precision : settings.precisions) {
+    kind.push_back(static_cast<char>(precision));
+  }
+  kind += std::to_string(settings.threads);
+}
+
+// The outputs that the captured call allocated and the engine moves.
+std::vector<Output> find_outputs(const std::vector<at::Tensor>& results) {
+  const auto& allocated = thread().allocated;
+  std::vector<Output> outputs;
+  for (size_t place = 0; place < results.size(); ++place) {
+    if (!results[place].defined() || !results[place].has_storage()) {
+      continue;
+    }
+    void* memory = memory_of(results[place]);
+    const auto found =
+        std::find_if(allocated.rbegin(), allocated.rend(), [&](const auto& allocation) {
+          return allocation.first == memory;
+        });
+    const bool is_known = std::any_of(outputs.begin(), outputs.end(), [&](const Output& output) {
+      return output.memory == memory;
+    });
+    if (memory == nullptr || found == allocated.rend() || is_known ||
+        smartswap_moves(memory) == 0) {
+      continue;
+    }
+    const uint64_t size_bytes = found->second;
+    const auto turn = std::count_if(found + 1, allocated.rend(), [&](const auto& allocation) {
+      return allocation.second == size_bytes;
+    });
+    outputs.push_back(
+        {static_cast<char*>(memory), size_bytes, place, static_cast<size_t>(turn)});
+  }
+  return outputs;
+}
+
+int run_for_engine(void* data, void* memory) {
+  const auto& call = *static_cast<Call*>(data);
+  ++counts().runs;
+  try {
+    for (const auto& output : call.outputs) {
+      if (output.memory == memory) {
+        bring_back(call, output);
+        return 0;
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "SmartSwap: running an operator again failed: %s\n", error.what());
+  } catch (...) {
+  }
+  return 1;
+}
+
+void release(void* data) {
+  const auto* call = static_cast<Call*>(data);
+  --counts().kept_calls;
+  counts().kept_bytes -= call->held_bytes();
+  delete call;
+}
+
+void offer_call(Call&& made) {
+  auto* call = new Call(std::move(made));
+  ++counts().kept_calls;
+  counts().kept_bytes += call->held_bytes();
+  std::vector<const void*> outputs;
+  for (const auto& output : call->outputs) {
+    outputs.push_back(output.memory);
+  }
+  const auto count = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+  const auto small = std::move(call->small);
+  const smartswap_replay replay = {
+      &run_for_engine, &release,     call, outputs.data(), count(outputs),
+      small.data(),    count(small),
+  };
+  if (smartswap_offer_replay(&replay) != SMARTSWAP_OK) {
+    return refuse("it writes or reads other memory");
+  }
+  ++counts().offered;
+  if (C10_UNLIKELY(counts().drops.load(std::memory_order_relaxed))) {
+    for (const void* memory : outputs) {
+      thread().to_drop.push_back(const_cast<void*>(memory));
+    }
+  }
+}
+
+}  // namespace
+
+Thread& thread() {
+  static thread_local Thread value;
+  return value;
+}
+
+uint64_t Call::held_bytes() const {
+  uint64_t bytes = sizeof(Call) + arguments.size() * sizeof(Argument);
+  for (const auto& argument : arguments) {
+    if (const auto* view = std::get_if<View>(&argument.value)) {
+      bytes += view->bytes ? view->bytes->size() : 0;
+    } else if (const auto* list = std::get_if<List>(&argument.value)) {
+      bytes += list->elements.size() * sizeof(Argument);
+    }
+  }
+  return bytes + (state && state->engine ? sizeof(*state->engine) : 0);
+}
+
+std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& results) {
+  std::vector<at::Tensor> all;
+  for (const auto& result : results) {
+    if (result.isTensor()) {
+      all.push_back(result.toTensor());
+    } else if (result.isTensorList()) {
+      for (const auto& element : result.toListRef()) {
+        all.push_back(element.toTensor());
+      }
+    }
+  }
+  return all;
+}
+
+void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& unsaid) {
+  auto& own = thread();
+  own.captured.reset();
+  own.unproven.reset();
+  const int use = smartswap_replay_use();
+  if (C10_LIKELY(use == SMARTSWAP_UNUSED)) {
+    return;
+  }
+  if (!is_plain_thread() || is_capturing_a_graph()) {
+    return refuse("a thread that does not call kernels straight");
+  }
+  Captured captured(op.op);
+  auto& call = captured.call;
+  call.settings = Settings::now();
+  if (op.adds_in_any_order && !call.settings.deterministic) {
+    return refuse("an operator that adds in any order");
+  }
+  auto arguments = keep_arguments(fn.inputs(), op, unsaid);
+  if (arguments.refusal != nullptr) {
+    return refuse(arguments.refusal);
+  }
+  if (counts().kept_bytes.load(std::memory_order_relaxed) > kKeptBytesMax) {
+    return refuse("enough is kept");
+  }
+  call.arguments = std::move(arguments.all);
+  call.small = std::move(arguments.small);
+  call.stream = current_stream();
+  captured.kind = std::move(arguments.kind);
+  add_settings(call.settings, captured.kind);
+  captured.is_recorded = use == SMARTSWAP_RECORDED;
+  if (op.draws) {
+    call.state = State::of(generator_of(fn.inputs()));
+    captured.draws_of_others = draws_of_others();
+  }
+  own.allocated.clear();
+  own.captured = std::move(captured);
+}
+
+void offer(const at::RecordFunction& fn) {
+  auto& own = thread();
+  if (!own.captured) {
+    return;
+  }
+  Captured captured = std::move(*own.captured);
+  own.captured.reset();
+  auto& call = captured.call;
+  call.outputs = find_outputs(tensors_in(fn.outputs()));
+  if (call.outputs.empty()) {
+    return;
+  }
+  if (call.state && draws_of_others() != captured.draws_of_others) {
+    return refuse("another thread drew numbers meanwhile");
+  }
+  switch (trust_in(captured.kind)) {
+    case Trust::sure:
+      return offer_call(std::move(call));
+    case Trust::unsure:
+      return refuse("a kind that gave other bits when it was run again");
+    case Trust::unknown:
+      if (captured.is_recorded) {
+        own.unproven = std::move(captured);
+      }
+  }
+}
+
+void drop_marked() {
+  auto& own = thread();
+  for (void* memory : own.to_drop) {
+    smartswap_discard(memory);
+  }
+  own.to_drop.clear();
+}
+
+void note_allocation(void* memory, uint64_t size_bytes) {
+  auto& own = thread();
+  if (own.captured) {
+    own.allocated.emplace_back(memory, size_bytes);
+  }
+}
+
+void* take_target(uint64_t size_bytes) {
+  auto& own = thread();
+  if (C10_LIKELY(own.target == nullptr) || own.target->size_bytes != size_bytes) {
+    return nullptr;
+  }
+  if (own.turns_left > 0) {
+    --own.turns_left;
+    return nullptr;
+  }
+  return std::exchange(own.target, nullptr)->memory;
+}
+
+void keep(void*) {}
+
+void drop_at_once(bool on) {
+  counts().drops.store(on);
+}
+
+Report report() {
+  Report report;
+  auto& all = counts();
+  report.kept_calls = all.kept_calls;
+  report.kept_bytes = all.kept_bytes;
+  report.offered = all.offered;
+  report.runs = all.runs;
+  add_trust(report);
+  const std::lock_guard<std::mutex> guard(all.lock);
+  for (const auto& [why, count] : all.refused) {
+    report.refused.emplace_back(why, count);
+  }
+  return report;
+}
+
+}  // namespace smartswap::replay

@@ -1,0 +1,179 @@
+// The states of random number generators, and the settings that choose kernels.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <torch/version.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "engine.h"
+#include "replay_call.h"
+
+namespace smartswap::replay {
+
+namespace {
+
+std::atomic<uint64_t> draws{0};
+thread_local uint64_t own_draws = 0;
+
+c10::Device attached_device() {
+  const auto& owner = attached();
+  return owner.type == c10::kCPU ? c10::Device(c10::kCPU) : c10::Device(owner.type, owner.index);
+}
+
+// Earlier versions of PyTorch have names for these that they would check against each other.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
+using at::Float32Backend;
+using at::Float32Op;
+constexpr std::pair<Float32Backend, Float32Op> kPrecisions[kPrecisionCount] = {
+    {Float32Backend::CUDA, Float32Op::MATMUL},
+    {Float32Backend::CUDA, Float32Op::CONV},
+    {Float32Backend::MKLDNN, Float32Op::MATMUL},
+    {Float32Backend::MKLDNN, Float32Op::CONV}};
+
+int precision(size_t index) {
+  const auto [backend, op] = kPrecisions[index];
+  return static_cast<int>(at::globalContext().float32Precision(backend, op));
+}
+
+void set_precision(size_t index, int value) {
+  const auto [backend, op] = kPrecisions[index];
+  at::globalContext().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(value));
+}
+#else
+int precision(size_t) {
+  return 0;
+}
+
+void set_precision(size_t, int) {}
+#endif
+
+}  // namespace
+
+void note_draw() {
+  ++draws;
+  ++own_draws;
+}
+
+uint64_t draws_of_others() {
+  return draws.load() - own_draws;
+}
+
+at::Generator generator_of(c10::ArrayRef<const c10::IValue> inputs) {
+  for (const auto& input : inputs) {
+    if (input.isGenerator() && input.toGenerator().defined()) {
+      return input.toGenerator();
+    }
+  }
+  return at::globalContext().defaultGenerator(attached_device());
+}
+
+std::vector<at::Generator> default_generators() {
+  std::vector<at::Generator> all{at::globalContext().defaultGenerator(c10::Device(c10::kCPU))};
+  if (attached().type != c10::kCPU) {
+    all.push_back(at::globalContext().defaultGenerator(attached_device()));
+  }
+  return all;
+}
+
+State State::of(const at::Generator& generator) {
+  State state;
+  state.generator = generator;
+  auto* impl = generator.unsafeGetGeneratorImpl();
+  const std::lock_guard<std::mutex> guard(impl->mutex_);
+  switch (generator.device().type()) {
+    case c10::kCPU: {
+      auto* cpu = static_cast<at::CPUGeneratorImpl*>(impl);
+      state.engine = std::make_shared<at::mt19937_data_pod>(cpu->engine().data());
+      state.next_float = cpu->next_float_normal_sample();
+      state.next_double = cpu->next_double_normal_sample();
+      break;
+    }
+    case c10::kCUDA:
+      state.seed = impl->current_seed();
+      state.offset = impl->get_offset();
+      break;
+    default:
+      state.other = impl->get_state();
+  }
+  return state;
+}
+
+void State::restore() const {
+  auto* impl = generator.unsafeGetGeneratorImpl();
+  const std::lock_guard<std::mutex> guard(impl->mutex_);
+  switch (generator.device().type()) {
+    case c10::kCPU: {
+      auto* cpu = static_cast<at::CPUGeneratorImpl*>(impl);
+      at::mt19937 restored;
+      restored.set_data(*engine);
+      cpu->set_engine(restored);
+      cpu->set_next_float_normal_sample(next_float);
+      cpu->set_next_double_normal_sample(next_double);
+      break;
+    }
+    case c10::kCUDA:
+      impl->set_current_seed(seed);
+      impl->set_offset(offset);
+      break;
+    default:
+      impl->set_state(*other);
+  }
+}
+
+bool State::operator==(const State& state) const {
+  if (other != nullptr) {
+    const size_t size_bytes = other->numel() * other->itemsize();
+    return std::memcmp(other->data(), state.other->data(), size_bytes) == 0;
+  }
+  const bool same_engine = engine == nullptr ||
+      (engine->left_ == state.engine->left_ && engine->next_ == state.engine->next_ &&
+       engine->state_ == state.engine->state_);
+  return same_engine && next_float == state.next_float && next_double == state.next_double &&
+      seed == state.seed && offset == state.offset;
+}
+
+Settings Settings::now() {
+  const auto& context = at::globalContext();
+  Settings settings;
+  settings.gradients = at::GradMode::is_enabled();
+  settings.autocast = at::autocast::is_autocast_enabled(attached().type);
+  if (settings.autocast) {
+    settings.autocast_type = at::autocast::get_autocast_dtype(attached().type);
+  }
+  settings.deterministic = context.deterministicAlgorithms();
+  settings.deterministic_warns = context.deterministicAlgorithmsWarnOnly();
+  settings.default_type = c10::get_default_dtype_as_scalartype();
+  for (size_t index = 0; index < kPrecisionCount; ++index) {
+    settings.precisions[index] = precision(index);
+  }
+  settings.threads = at::get_num_threads();
+  return settings;
+}
+
+void Settings::apply() const {
+  const auto before = Settings::now();
+  auto& context = at::globalContext();
+  at::GradMode::set_enabled(gradients);
+  if (deterministic != before.deterministic || deterministic_warns != before.deterministic_warns) {
+    context.setDeterministicAlgorithms(deterministic, deterministic_warns);
+  }
+  if (default_type != before.default_type) {
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type));
+  }
+  for (size_t index = 0; index < kPrecisionCount; ++index) {
+    if (precisions[index] != before.precisions[index]) {
+      set_precision(index, precisions[index]);
+    }
+  }
+  if (threads != before.threads) {
+    at::set_num_threads(threads);
+  }
+}
+
+}  // namespace smartswap::replay

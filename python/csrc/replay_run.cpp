@@ -1,0 +1,261 @@
+// Calls an operator again, as it was called.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/copy.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+
+#include "engine.h"
+#include "replay_call.h"
+#include "replay_thread.h"
+
+#ifdef SMARTSWAP_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace smartswap::replay {
+
+namespace {
+
+// Straight to the kernels of the device, seen by nobody, whatever the thread is in the middle of.
+class Alone {
+ public:
+  explicit Alone(bool autocast = false)
+      : keys_(
+            c10::default_included_set,
+            c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                (c10::autocast_dispatch_keyset - casts(autocast))) {}
+
+ private:
+  // Autocast is on for a device where its key is not excluded.
+  static c10::DispatchKeySet casts(bool autocast) {
+    return autocast ? c10::DispatchKeySet(
+                          at::autocast::get_autocast_dispatch_key_from_device_type(attached().type))
+                    : c10::DispatchKeySet();
+  }
+
+  at::DisableRecordFunctionGuard unwatched_;
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
+class UnderSettings {
+ public:
+  explicit UnderSettings(const Settings& settings)
+      : before_(Settings::now()),
+        autocast_type_(at::autocast::get_autocast_dtype(attached().type)),
+        autocast_caches_(at::autocast::is_autocast_cache_enabled()) {
+    settings.apply();
+    if (settings.autocast) {
+      at::autocast::set_autocast_dtype(attached().type, settings.autocast_type);
+    }
+    // It would keep tensors of this call for later ones.
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~UnderSettings() {
+    before_.apply();
+    at::autocast::set_autocast_dtype(attached().type, autocast_type_);
+    at::autocast::set_autocast_cache_enabled(autocast_caches_);
+  }
+  UnderSettings(const UnderSettings&) = delete;
+  UnderSettings& operator=(const UnderSettings&) = delete;
+
+ private:
+  Settings before_;
+  at::ScalarType autocast_type_;
+  bool autocast_caches_;
+};
+
+class FromState {
+ public:
+  explicit FromState(const std::optional<State>& state) {
+    if (state) {
+      before_ = State::of(state->generator);
+      state->restore();
+    }
+  }
+  ~FromState() {
+    if (before_) {
+      before_->restore();
+    }
+  }
+  FromState(const FromState&) = delete;
+  FromState& operator=(const FromState&) = delete;
+
+ private:
+  std::optional<State> before_;
+};
+
+#ifdef SMARTSWAP_CUDA
+class OnStream {
+ public:
+  explicit OnStream(uint64_t stream) {
+    if (attached().type != c10::DeviceType::CUDA) {
+      return;
+    }
+    const auto raw = reinterpret_cast<cudaStream_t>(stream);
+    const auto index = attached().index;
+    guard_.emplace(
+        raw == nullptr ? c10::cuda::getDefaultCUDAStream(index)
+                       : c10::cuda::getStreamFromExternal(raw, index));
+  }
+
+ private:
+  std::optional<c10::cuda::CUDAStreamGuard> guard_;
+};
+#else
+struct OnStream {
+  explicit OnStream(uint64_t) {}
+};
+#endif
+
+at::Tensor bytes_at(char* memory, size_t size_bytes, c10::Device device) {
+  const auto options = at::TensorOptions().dtype(at::kByte).device(device);
+  return at::from_blob(
+      memory, {static_cast<int64_t>(size_bytes)}, [](void*) {}, options, device);
+}
+
+// The arguments as they were, on a stack.
+class Stack {
+ public:
+  Stack(const Call& call, const Copies& copies) : copies_(copies) {
+    for (const auto& argument : call.arguments) {
+      values_.push_back(value_of(argument));
+    }
+  }
+
+  torch::jit::Stack take() {
+    return std::move(values_);
+  }
+
+ private:
+  c10::IValue value_of(const Argument& argument) {
+    if (const auto* view = std::get_if<View>(&argument.value)) {
+      return tensor_of(*view);
+    }
+    const auto* list = std::get_if<List>(&argument.value);
+    if (list == nullptr) {
+      return std::get<c10::IValue>(argument.value);
+    }
+    return list->has_optional ? optional_tensors(*list) : tensors(*list);
+  }
+
+  at::Tensor tensor_of(const View& view) {
+    if (view.is_changed && view.memory != nullptr) {
+      scratch_.emplace_back();
+      return view.at(copy_of(view, scratch_.back()));
+    }
+    for (const auto& [memory, copy] : copies_) {
+      if (memory == view.memory) {
+        return view.at(copy);
+      }
+    }
+    return view.at(view.memory);
+  }
+
+  c10::IValue tensors(const List& list) {
+    c10::List<at::Tensor> made;
+    for (const auto& element : list.elements) {
+      made.push_back(value_of(element).toTensor());
+    }
+    return made;
+  }
+
+  c10::IValue optional_tensors(const List& list) {
+    c10::List<std::optional<at::Tensor>> made;
+    for (const auto& element : list.elements) {
+      const auto value = value_of(element);
+      made.push_back(value.isTensor() ? std::optional(value.toTensor()) : std::nullopt);
+    }
+    return made;
+  }
+
+  const Copies& copies_;
+  std::vector<at::Tensor> scratch_;
+  torch::jit::Stack values_;
+};
+
+std::vector<at::Tensor> call_again(const Call& call, const Copies& copies, const Output* output) {
+  const Alone alone(call.settings.autocast);
+  const UnderSettings settings(call.settings);
+  const OnStream stream(call.stream);
+  Stack arguments(call, copies);
+  auto stack = arguments.take();
+  const FromState state(call.state);
+  const Target target(output);
+  call.op.callBoxed(stack);
+  return tensors_in(stack);
+}
+
+}  // namespace
+
+char* copy_of(const View& view, at::Tensor& owner) {
+  constexpr size_t alignment = 64;
+  const Alone alone;
+  const size_t size_bytes = view.size_bytes;
+  const auto options = at::TensorOptions().dtype(at::kByte).device(view.device);
+  owner = at::empty({static_cast<int64_t>(size_bytes + alignment)}, options);
+  auto* memory = static_cast<char*>(owner.data_ptr());
+  // Aligned as the original is.
+  const auto place = [](const char* at) { return reinterpret_cast<uintptr_t>(at) % alignment; };
+  memory += (place(view.memory) + alignment - place(memory)) % alignment;
+  bytes_at(memory, size_bytes, view.device).copy_(bytes_at(view.memory, size_bytes, view.device));
+  return memory;
+}
+
+std::vector<at::Tensor> run(const Call& call, const Copies& copies) {
+  return call_again(call, copies, nullptr);
+}
+
+void bring_back(const Call& call, const Output& output) {
+  const auto results = call_again(call, {}, &output);
+  TORCH_CHECK(output.place < results.size(), "it made fewer tensors");
+  const auto& storage = results[output.place].storage();
+  auto* made = static_cast<char*>(storage.data_ptr().get());
+  if (made == output.memory) {
+    return;
+  }
+  // It allocated in another order than the first time.
+  const Alone alone;
+  const OnStream stream(call.stream);
+  TORCH_CHECK(storage.nbytes() == output.size_bytes, "it made a tensor of another size");
+  const auto device = results[output.place].device();
+  bytes_at(output.memory, output.size_bytes, device)
+      .copy_(bytes_at(made, output.size_bytes, device));
+}
+
+bool same_bytes(const View& view, char* one, char* other) {
+  const Alone alone;
+  View bits = view;
+  bits.requires_grad = bits.is_conj = bits.is_neg = bits.is_number = false;
+  switch (c10::elementSize(view.type)) {
+    case 1:
+      bits.type = at::kByte;
+      break;
+    case 2:
+      bits.type = at::kShort;
+      break;
+    case 4:
+      bits.type = at::kInt;
+      break;
+    case 8:
+      bits.type = at::kLong;
+      break;
+    default:
+      bits.type = at::kLong;
+      bits.offset *= 2;
+      for (auto& stride : bits.strides) {
+        stride *= 2;
+      }
+      bits.sizes.push_back(2);
+      bits.strides.push_back(1);
+  }
+  return at::equal(bits.at(one), bits.at(other));
+}
+
+}  // namespace smartswap::replay

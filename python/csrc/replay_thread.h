@@ -1,0 +1,56 @@
+// What a thread is in the middle of: a call that it keeps, or one that it makes again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "replay_call.h"
+
+namespace smartswap::replay {
+
+// A call that may be offered or proved at its end.
+struct Captured {
+  explicit Captured(const c10::OperatorHandle& op) : call(op) {}
+
+  Call call;
+  std::string kind;
+  bool is_recorded = false;
+  // Numbers that other threads had drawn when it began.
+  uint64_t draws_of_others = 0;
+};
+
+struct Thread {
+  std::optional<Captured> captured;
+  // What the captured call has allocated: where, and how much.
+  std::vector<std::pair<void*, uint64_t>> allocated;
+  // A call of a kind of which nothing is known.
+  std::optional<Captured> unproven;
+  // The outputs of the call that was offered last, while tests drop all at once.
+  std::vector<void*> to_drop;
+  // While a call is made again: the output that is brought back, and how many allocations of its
+  // size come before its own.
+  const Output* target = nullptr;
+  size_t turns_left = 0;
+};
+Thread& thread();
+
+// While it lasts, one allocation of the thread gets the memory of this output.
+class Target {
+ public:
+  explicit Target(const Output* output) {
+    thread().target = output;
+    thread().turns_left = output == nullptr ? 0 : output->turn;
+  }
+  ~Target() {
+    thread().target = nullptr;
+  }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+};
+
+// A copy of a tensor's bytes, in memory of `owner`.
+char* copy_of(const View& view, at::Tensor& owner);
+
+}  // namespace smartswap::replay

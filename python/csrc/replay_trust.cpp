@@ -1,0 +1,192 @@
+// Which kinds of calls give the same bits each time, as found by running them twice.
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <set>
+#include <unordered_map>
+
+#include "engine.h"
+#include "replay_call.h"
+#include "replay_state.h"
+#include "replay_thread.h"
+
+namespace smartswap::replay {
+
+namespace {
+
+// Kinds that are remembered: a model has a few hundred.
+constexpr size_t kKindsMax = 1 << 16;
+
+struct Known {
+  std::mutex lock;
+  std::unordered_map<std::string, Trust> kinds;
+  std::set<std::string> unsure;
+};
+
+Known& known() {
+  static Known value;
+  return value;
+}
+
+// Copies of the small inputs, which an operator that breaks its word changes instead of them.
+class SmallInputs {
+ public:
+  explicit SmallInputs(Call& call) {
+    visit_views(call.arguments, [this](const View& view) {
+      if (view.memory != nullptr && !view.is_changed && view.size_bytes <= kSmallBytesMax) {
+        owners_.emplace_back();
+        views_.push_back(view);
+        copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
+      }
+    });
+  }
+
+  const Copies& copies() const {
+    return copies_;
+  }
+
+  bool are_unchanged() const {
+    for (size_t index = 0; index < views_.size(); ++index) {
+      if (!same_bytes(views_[index], views_[index].memory, copies_[index].second)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kSmallBytesMax = 1 << 20;
+
+  std::vector<at::Tensor> owners_;
+  std::vector<View> views_;
+  Copies copies_;
+};
+
+// Runs the call again, beside its first outputs, and compares.
+bool gives_the_same_bits(Captured& captured, const std::vector<View>& first) {
+  auto& call = captured.call;
+  std::vector<State> before;
+  for (const auto& generator : default_generators()) {
+    before.push_back(State::of(generator));
+  }
+  const SmallInputs inputs(call);
+  bool same = true;
+  {
+    const auto second = run(call, inputs.copies());
+    for (const auto& output : call.outputs) {
+      const auto& view = first[output.place];
+      same = same && output.place < second.size() && second[output.place].defined() &&
+          second[output.place].sizes() == c10::IntArrayRef(view.sizes) &&
+          second[output.place].strides() == c10::IntArrayRef(view.strides) &&
+          second[output.place].scalar_type() == view.type &&
+          second[output.place].storage_offset() == view.offset &&
+          same_bytes(view, view.memory, memory_of(second[output.place]));
+    }
+  }
+  for (const auto& state : before) {
+    // A drawing call has put its generator back. Any other had no business with them.
+    if (!(State::of(state.generator) == state)) {
+      state.restore();
+      same = false;
+    }
+  }
+  return same && inputs.are_unchanged();
+}
+
+// Whether there is room for all of it twice.
+bool fits_twice(Call& call) {
+  uint64_t size_bytes = 0;
+  for (const auto& [memory, bytes] : thread().allocated) {
+    size_bytes += 2 * bytes;
+  }
+  visit_views(call.arguments, [&](const View& view) { size_bytes += view.size_bytes; });
+  smartswap_stats now = {};
+  now.struct_size = sizeof(now);
+  return smartswap_get_stats(&now) == SMARTSWAP_OK && size_bytes <= now.limit_bytes / 2;
+}
+
+bool touch_all(Call& call) {
+  int code = SMARTSWAP_OK;
+  const auto touch = [&](const void* memory) {
+    code = code == SMARTSWAP_OK ? smartswap_touch(memory, SMARTSWAP_READ) : code;
+  };
+  visit_views(call.arguments, [&](const View& view) {
+    if (view.memory != nullptr && view.bytes == nullptr) {
+      touch(view.memory);
+    }
+  });
+  for (const auto& output : call.outputs) {
+    touch(output.memory);
+  }
+  return code == SMARTSWAP_OK;
+}
+
+}  // namespace
+
+Trust trust_in(const std::string& kind) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  const auto found = all.kinds.find(kind);
+  return found == all.kinds.end() ? Trust::unknown : found->second;
+}
+
+bool can_learn() {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  return all.kinds.size() < kKindsMax;
+}
+
+void learn(const std::string& kind, Trust trust, const std::string& name) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  all.kinds[kind] = trust;
+  if (trust == Trust::unsure) {
+    all.unsure.insert(name);
+  }
+}
+
+void add_trust(Report& report) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  for (const auto& [kind, trust] : all.kinds) {
+    report.sure_kinds += trust == Trust::sure ? 1 : 0;
+  }
+  report.unsure.assign(all.unsure.begin(), all.unsure.end());
+}
+
+void prove(const at::RecordFunction& fn) {
+  auto& own = thread();
+  drop_marked();
+  if (C10_LIKELY(!own.unproven)) {
+    return;
+  }
+  Captured captured = std::move(*own.unproven);
+  own.unproven.reset();
+  auto& call = captured.call;
+  if (!can_learn() || !fits_twice(call)) {
+    return;
+  }
+  std::vector<View> first;
+  for (const auto& tensor : tensors_in(fn.outputs())) {
+    first.push_back(tensor.defined() && tensor.has_storage() ? view_of(tensor) : View());
+  }
+  if (smartswap_begin("smartswap::run_again", call.stream, SMARTSWAP_ASIDE) != SMARTSWAP_OK) {
+    return;
+  }
+  Trust trust = Trust::unknown;
+  try {
+    if (touch_all(call)) {
+      trust = gives_the_same_bits(captured, first) ? Trust::sure : Trust::unsure;
+    }
+  } catch (const c10::OutOfMemoryError&) {
+    // Perhaps there is more room another time.
+  } catch (...) {
+    trust = Trust::unsure;
+  }
+  smartswap_end();
+  if (trust != Trust::unknown) {
+    learn(captured.kind, trust, fn.name());
+  }
+}
+
+}  // namespace smartswap::replay

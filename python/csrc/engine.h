@@ -18,6 +18,8 @@ struct Attached {
   std::atomic<bool> active{false};
   c10::DeviceType type = c10::DeviceType::CPU;
   c10::DeviceIndex index = 0;
+  // Allocations of at least so many bytes can leave it.
+  uint64_t least_bytes = 0;
 };
 Attached& attached();
 

@@ -52,6 +52,7 @@ void attach(const c10::Device& device) {
   choose_refusal_types();
   observer::train_here();
   observer::install();
+  attached().least_bytes = smartswap_least_bytes();
   attached().active.store(true);
 }
 

@@ -29,15 +29,19 @@ class Keeper {
 
   void keep_all(c10::ArrayRef<const c10::IValue> inputs, const Unsaid& unsaid) {
     kept_.all.reserve(inputs.size());
-    for (size_t index = 0; index < inputs.size() && kept_.refusal == nullptr; ++index) {
+    for (size_t index = 0; index < inputs.size() && refusal_ == nullptr; ++index) {
       kept_.all.emplace_back();
       keep(inputs[index], unsaid.changes(inputs, index), kept_.all.back());
     }
   }
 
+  const char* refusal() const {
+    return refusal_;
+  }
+
  private:
   void refuse(const char* why) {
-    kept_.refusal = why;
+    refusal_ = why;
   }
 
   // Every kind of argument is told by a letter of its own, so that two lists of arguments never
@@ -86,13 +90,15 @@ class Keeper {
     } else if (value.isGenerator()) {
       mark('g');
     } else if (value.isIntList()) {
-      mark('I', value.toIntVector().size());
-      for (const int64_t number : value.toIntVector()) {
+      const auto list = value.toIntList();
+      mark('I', list.size());
+      for (const int64_t number : list) {
         mark('i', number);
       }
     } else if (value.isDoubleList()) {
-      mark('F', value.toDoubleVector().size());
-      for (const double number : value.toDoubleVector()) {
+      const auto list = value.toDoubleList();
+      mark('F', list.size());
+      for (const double number : list) {
         mark('d', number);
       }
     } else if (value.isBoolList()) {
@@ -147,7 +153,7 @@ class Keeper {
         (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte)) {
       return refuse("a mask as index");
     }
-    View view = view_of(tensor);
+    auto& view = argument.value.emplace<View>(view_of(tensor));
     view.requires_grad = tensor.requires_grad();
     view.is_conj = tensor.is_conj();
     view.is_neg = tensor.is_neg();
@@ -163,7 +169,6 @@ class Keeper {
     mark('o', view.size_bytes);
     mark(view.sizes);
     mark(view.strides);
-    argument.value = std::move(view);
   }
 
   void find_memory(const at::Tensor& tensor, View& view) {
@@ -195,6 +200,7 @@ class Keeper {
 
   const Candidate& op_;
   Arguments& kept_;
+  const char* refusal_ = nullptr;
 };
 
 }  // namespace
@@ -242,14 +248,17 @@ at::Tensor View::at(char* memory) const {
   return tensor;
 }
 
-Arguments keep_arguments(
-    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid) {
-  Arguments kept;
+const char* keep_arguments(
+    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid,
+    Arguments& kept) {
+  constexpr size_t usual_bytes = 512;
+  kept.kind.reserve(usual_bytes);
   // The schema of an overload lies in one place.
   const void* schema = &op.op.schema();
   kept.kind.assign(reinterpret_cast<const char*>(&schema), sizeof(schema));
-  Keeper(op, kept).keep_all(inputs, unsaid);
-  return kept;
+  Keeper keeper(op, kept);
+  keeper.keep_all(inputs, unsaid);
+  return keeper.refusal();
 }
 
 }  // namespace smartswap::replay

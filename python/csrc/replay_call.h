@@ -57,19 +57,19 @@ struct Argument {
   std::variant<c10::IValue, View, List> value;
 };
 
-// The arguments of a call, and what else is known of them.
+// Where the arguments of a call go, and what else is known of them.
 struct Arguments {
-  std::vector<Argument> all;
+  std::vector<Argument>& all;
   // Memory that the call reads and the engine does not move.
-  std::vector<const void*> small;
+  std::vector<const void*>& small;
   // Tells calls apart that may give other bits: by shapes, types, alignment and values.
-  std::string kind;
-  // Why it cannot be called again.
-  const char* refusal = nullptr;
+  std::string& kind;
 };
 
-Arguments keep_arguments(
-    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid);
+// Returns why the call cannot be made again, or null.
+const char* keep_arguments(
+    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid,
+    Arguments& kept);
 
 // Calls `body` with each tensor among the arguments.
 template <class Body>
@@ -108,7 +108,7 @@ std::vector<at::Generator> default_generators();
 // Numbers that other threads have taken until now.
 uint64_t draws_of_others();
 
-constexpr size_t kPrecisionCount = 4;
+constexpr size_t kPrecisionCount = 2;
 
 // Settings of the process and of the thread that say which kernels run.
 struct Settings {

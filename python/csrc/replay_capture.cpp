@@ -61,6 +61,24 @@ bool is_capturing_a_graph() {
 #endif
 }
 
+// What is made of far smaller tensors is small as well, but for a few that are not worth the
+// trouble. What is made of none may be of any size.
+bool may_be_large(c10::ArrayRef<const c10::IValue> inputs) {
+  constexpr uint64_t growth = 16;
+  bool has_tensors = false;
+  const auto is_large = [&](const at::Tensor& tensor) {
+    has_tensors = true;
+    return tensor.defined() && growth * tensor.nbytes() >= attached().least_bytes;
+  };
+  for (const auto& input : inputs) {
+    if (input.isTensor() ? is_large(input.toTensor())
+                         : input.isTensorList() || input.isOptionalTensorList()) {
+      return true;
+    }
+  }
+  return !has_tensors;
+}
+
 void add_settings(const Settings& settings, std::string& kind) {
   kind.push_back(static_cast<char>(
       settings.gradients | settings.deterministic << 1 | settings.deterministic_warns << 2 |
@@ -193,34 +211,35 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   if (C10_LIKELY(use == SMARTSWAP_UNUSED)) {
     return;
   }
+  if (!may_be_large(fn.inputs())) {
+    return;
+  }
   if (!is_plain_thread() || is_capturing_a_graph()) {
     return refuse("a thread that does not call kernels straight");
-  }
-  Captured captured(op.op);
-  auto& call = captured.call;
-  call.settings = Settings::now();
-  if (op.adds_in_any_order && !call.settings.deterministic) {
-    return refuse("an operator that adds in any order");
-  }
-  auto arguments = keep_arguments(fn.inputs(), op, unsaid);
-  if (arguments.refusal != nullptr) {
-    return refuse(arguments.refusal);
   }
   if (counts().kept_bytes.load(std::memory_order_relaxed) > kKeptBytesMax) {
     return refuse("enough is kept");
   }
-  call.arguments = std::move(arguments.all);
-  call.small = std::move(arguments.small);
+  const auto settings = Settings::now();
+  if (op.adds_in_any_order && !settings.deterministic) {
+    return refuse("an operator that adds in any order");
+  }
+  auto& captured = own.captured.emplace(op.op);
+  auto& call = captured.call;
+  Arguments arguments{call.arguments, call.small, captured.kind};
+  if (const char* why = keep_arguments(fn.inputs(), op, unsaid, arguments)) {
+    own.captured.reset();
+    return refuse(why);
+  }
+  call.settings = settings;
   call.stream = current_stream();
-  captured.kind = std::move(arguments.kind);
-  add_settings(call.settings, captured.kind);
+  add_settings(settings, captured.kind);
   captured.is_recorded = use == SMARTSWAP_RECORDED;
   if (op.draws) {
     call.state = State::of(generator_of(fn.inputs()));
     captured.draws_of_others = draws_of_others();
   }
   own.allocated.clear();
-  own.captured = std::move(captured);
 }
 
 void offer(const at::RecordFunction& fn) {
@@ -228,13 +247,15 @@ void offer(const at::RecordFunction& fn) {
   if (!own.captured) {
     return;
   }
+  auto outputs = find_outputs(tensors_in(fn.outputs()));
+  if (outputs.empty()) {
+    own.captured.reset();
+    return;
+  }
   Captured captured = std::move(*own.captured);
   own.captured.reset();
   auto& call = captured.call;
-  call.outputs = find_outputs(tensors_in(fn.outputs()));
-  if (call.outputs.empty()) {
-    return;
-  }
+  call.outputs = std::move(outputs);
   if (call.state && draws_of_others() != captured.draws_of_others) {
     return refuse("another thread drew numbers meanwhile");
   }

@@ -30,20 +30,19 @@ c10::Device attached_device() {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
 using at::Float32Backend;
 using at::Float32Op;
-constexpr std::pair<Float32Backend, Float32Op> kPrecisions[kPrecisionCount] = {
-    {Float32Backend::CUDA, Float32Op::MATMUL},
-    {Float32Backend::CUDA, Float32Op::CONV},
-    {Float32Backend::MKLDNN, Float32Op::MATMUL},
-    {Float32Backend::MKLDNN, Float32Op::CONV}};
+constexpr Float32Op kPrecisions[kPrecisionCount] = {Float32Op::MATMUL, Float32Op::CONV};
+
+Float32Backend backend() {
+  return attached().type == c10::kCPU ? Float32Backend::MKLDNN : Float32Backend::CUDA;
+}
 
 int precision(size_t index) {
-  const auto [backend, op] = kPrecisions[index];
-  return static_cast<int>(at::globalContext().float32Precision(backend, op));
+  return static_cast<int>(at::globalContext().float32Precision(backend(), kPrecisions[index]));
 }
 
 void set_precision(size_t index, int value) {
-  const auto [backend, op] = kPrecisions[index];
-  at::globalContext().setFloat32Precision(backend, op, static_cast<at::Float32Precision>(value));
+  at::globalContext().setFloat32Precision(
+      backend(), kPrecisions[index], static_cast<at::Float32Precision>(value));
 }
 #else
 int precision(size_t) {

@@ -161,6 +161,9 @@ int smartswap_touch(const void *address, smartswap_access access);
 /* 1 if `address` lies in memory that can leave the device, else 0. */
 int smartswap_moves(const void *address);
 
+/* Allocations of at least so many bytes can leave the device. */
+uint64_t smartswap_least_bytes(void);
+
 /* A way to run an op once more, on the same memory. */
 typedef struct smartswap_replay {
   /* Submits the op's work again, to bring back the output at this address: from the same inputs

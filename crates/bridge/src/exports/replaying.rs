@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use adaptive::RecipeUse;
 
 use super::memory::address_of;
+use crate::context::Context;
 use crate::failure::{Failure, code, guard};
 use crate::local::{self, Replay, with_context};
 
@@ -107,4 +108,11 @@ pub extern "C" fn smartswap_moves(address: *const c_void) -> c_int {
         with_context(|context| Ok(context.blocks.find_large(address_of(address)).is_some()))
     });
     c_int::from(moves.unwrap_or(false))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_least_bytes() -> u64 {
+    let bytes = |context: &Context| Ok(context.settings.engine.pool.swap_threshold_bytes);
+    guard(|| with_context(bytes)).unwrap_or(u64::MAX)
 }

@@ -295,10 +295,16 @@ void* take_target(uint64_t size_bytes) {
     --own.turns_left;
     return nullptr;
   }
-  return std::exchange(own.target, nullptr)->memory;
+  own.handed_out = std::exchange(own.target, nullptr)->memory;
+  return own.handed_out;
 }
 
-void keep(void*) {}
+void keep(void* memory) {
+  auto& own = thread();
+  if (own.handed_out == memory) {
+    own.handed_out = nullptr;
+  }
+}
 
 void drop_at_once(bool on) {
   counts().drops.store(on);

@@ -12,6 +12,7 @@
 
 #include "engine.h"
 #include "replay_call.h"
+#include "replay_state.h"
 #include "replay_thread.h"
 
 #ifdef SMARTSWAP_CUDA
@@ -180,7 +181,19 @@ class Stack {
   torch::jit::Stack values_;
 };
 
-std::vector<at::Tensor> call_again(const Call& call, const Copies& copies, const Output* output) {
+// The output may have come to lie elsewhere, where the call allocates in another order than the
+// first time. But then nobody may have kept the memory that was meant for it.
+void check_target(const Output& output, const std::vector<at::Tensor>& results) {
+  TORCH_CHECK(output.place < results.size(), "it made fewer tensors");
+  const auto& result = results[output.place];
+  TORCH_CHECK(result.storage().nbytes() == output.size_bytes, "it made a tensor of another size");
+  const bool is_there = memory_of(result) == output.memory;
+  TORCH_CHECK(
+      is_there || thread().handed_out == nullptr, "a library keeps the memory of its output");
+}
+
+std::vector<at::Tensor> call_again(
+    const Call& call, const Copies& copies, const Output* output = nullptr) {
   const Alone alone(call.settings.autocast);
   const UnderSettings settings(call.settings);
   const OnStream stream(call.stream);
@@ -189,7 +202,11 @@ std::vector<at::Tensor> call_again(const Call& call, const Copies& copies, const
   const FromState state(call.state);
   const Target target(output);
   call.op.callBoxed(stack);
-  return tensors_in(stack);
+  auto results = tensors_in(stack);
+  if (output != nullptr) {
+    check_target(*output, results);
+  }
+  return results;
 }
 
 }  // namespace
@@ -209,21 +226,17 @@ char* copy_of(const View& view, at::Tensor& owner) {
 }
 
 std::vector<at::Tensor> run(const Call& call, const Copies& copies) {
-  return call_again(call, copies, nullptr);
+  return call_again(call, copies);
 }
 
 void bring_back(const Call& call, const Output& output) {
   const auto results = call_again(call, {}, &output);
-  TORCH_CHECK(output.place < results.size(), "it made fewer tensors");
-  const auto& storage = results[output.place].storage();
-  auto* made = static_cast<char*>(storage.data_ptr().get());
+  auto* made = memory_of(results[output.place]);
   if (made == output.memory) {
     return;
   }
-  // It allocated in another order than the first time.
   const Alone alone;
   const OnStream stream(call.stream);
-  TORCH_CHECK(storage.nbytes() == output.size_bytes, "it made a tensor of another size");
   const auto device = results[output.place].device();
   bytes_at(output.memory, output.size_bytes, device)
       .copy_(bytes_at(made, output.size_bytes, device));

@@ -33,10 +33,12 @@ struct Thread {
   // size come before its own.
   const Output* target = nullptr;
   size_t turns_left = 0;
+  // The memory of that output, from when it was handed out until it is given back.
+  void* handed_out = nullptr;
 };
 Thread& thread();
 
-// While it lasts, one allocation of the thread gets the memory of this output.
+// While it lasts, one allocation of the thread gets the memory of this output, if there is one.
 class Target {
  public:
   explicit Target(const Output* output) {
@@ -45,6 +47,7 @@ class Target {
   }
   ~Target() {
     thread().target = nullptr;
+    thread().handed_out = nullptr;
   }
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;

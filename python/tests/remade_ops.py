@@ -27,8 +27,9 @@ from torch.utils._pytree import tree_leaves
 import smartswap
 from smartswap import _native
 
-# They look for a device or a library that need not be there, or take minutes.
-_LEFT_OUT = {"to_sparse", "svd_lowrank", "pca_lowrank", "linalg.lstsq"}
+# What these make is whatever was in the memory.
+_LEFT_OUT = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
+_LEFT_OUT |= {"new_empty_strided"}
 _MODES = ("plain", "autocast", "noncontiguous")
 
 

@@ -183,13 +183,16 @@ class Keeper {
     const auto& owner = attached();
     const bool is_ours = tensor.device().type() == owner.type &&
         (owner.type == c10::kCPU || tensor.device().index() == owner.index);
-    const bool is_found = is_ours && !view.is_number &&
-        smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK;
-    if (is_found) {
-      if (smartswap_moves(memory) == 0 && !view.is_changed) {
-        kept_.small.push_back(memory);
+    if (is_ours && !view.is_number) {
+      if (smartswap_moves(memory) != 0) {
+        return;
       }
-      return;
+      if (smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK) {
+        if (!view.is_changed) {
+          kept_.small.push_back(memory);
+        }
+        return;
+      }
     }
     if (!tensor.device().is_cpu() || view.size_bytes > kHostBytesMax) {
       return refuse("memory that is not the engine's");

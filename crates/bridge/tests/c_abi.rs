@@ -15,6 +15,7 @@ mod c_abi {
     mod pressure;
     mod programs;
     mod recording;
+    mod replaying;
     mod rig;
     mod sharing;
     mod sleeping;

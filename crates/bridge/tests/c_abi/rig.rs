@@ -122,7 +122,10 @@ unsafe extern "C" {
     fn smartswap_begin(name: *const c_char, stream: u64, part: c_int) -> c_int;
     pub(crate) safe fn smartswap_touch(address: *const c_void, access: c_int) -> c_int;
     pub(crate) safe fn smartswap_moves(address: *const c_void) -> c_int;
+    pub(crate) safe fn smartswap_least_bytes() -> u64;
+    pub(crate) safe fn smartswap_replay_use() -> c_int;
     fn smartswap_offer_replay(replay: *const Replay) -> c_int;
+    pub(crate) safe fn smartswap_discard(address: *const c_void) -> c_int;
     pub(crate) safe fn smartswap_end() -> c_int;
     pub(crate) safe fn smartswap_depth() -> u32;
     pub(crate) safe fn smartswap_step() -> c_int;

@@ -1,0 +1,98 @@
+//! Ops with several outputs and small inputs, dropped and made again by hand.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::rig::{
+    BLOCK, MIB, OK, READ, READ_WRITE, Replay, Rig, USAGE, WRITE, assert_fails, begin, check, fill,
+    free, last_error, make, offer_replay, smartswap_allocate, smartswap_discard, smartswap_end,
+    smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch,
+};
+
+const SMALL: u64 = 1024;
+
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+/// `data` is the number of a pattern, which all outputs get.
+extern "C" fn run(data: *mut c_void, output: *mut c_void) -> c_int {
+    RUNS.fetch_add(1, Ordering::Relaxed);
+    fill(output, BLOCK, data.addr() as u64);
+    0
+}
+
+extern "C" fn release(_: *mut c_void) {}
+
+/// An op that reads memory and makes two blocks of pattern `tag`; says what its offer came to.
+fn make_two(input: *mut c_void, tag: usize, told: usize) -> ([*mut c_void; 2], c_int) {
+    assert_eq!(begin("two"), OK, "{}", last_error());
+    assert_eq!(smartswap_replay_use(), 2, "the first step is recorded");
+    assert_eq!(smartswap_touch(input, READ), OK, "{}", last_error());
+    let made = [(); 2].map(|()| {
+        let memory = smartswap_allocate(BLOCK, 0);
+        // An op inside it may change it; as a whole the op writes it.
+        assert_eq!(begin("inside"), OK, "{}", last_error());
+        assert_eq!(smartswap_replay_use(), 0, "ops inside an op have no replays");
+        assert_eq!(smartswap_touch(memory, READ_WRITE), OK, "{}", last_error());
+        assert_eq!(smartswap_end(), OK, "{}", last_error());
+        fill(memory, BLOCK, tag as u64);
+        memory
+    });
+    let outputs = made.map(<*mut c_void>::cast_const);
+    let inputs = [input.cast_const()];
+    let replay = Replay {
+        run,
+        release,
+        data: ptr::without_provenance_mut(tag),
+        outputs: outputs.as_ptr(),
+        output_count: told as u32,
+        inputs: inputs.as_ptr(),
+        input_count: u32::from(smartswap_moves(input) == 0),
+    };
+    let code = offer_replay(Some(&replay));
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
+    (made, code)
+}
+
+#[test]
+fn outputs_come_back_one_by_one_before_a_small_input_changes() {
+    let rig = Rig::open(8 * MIB);
+    assert_eq!(smartswap_least_bytes(), 64 << 10);
+    let small = make(SMALL, 40);
+    let ([first, second], code) = make_two(small, 7, 2);
+    assert_eq!(code, OK, "{}", last_error());
+    assert_eq!([first, second, small].map(|memory| smartswap_discard(memory)), [1, 1, 0]);
+    check(first, BLOCK, 7);
+    assert_eq!(RUNS.load(Ordering::Relaxed), 1);
+    // A write to the input brings the other back first, and leaves nothing to make it from.
+    assert_eq!(begin("changes"), OK, "{}", last_error());
+    assert_eq!(smartswap_touch(small, READ_WRITE), OK, "{}", last_error());
+    assert_eq!(RUNS.load(Ordering::Relaxed), 2);
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
+    assert_eq!((smartswap_discard(first), smartswap_discard(second)), (0, 0));
+    check(second, BLOCK, 7);
+    // Freed, a small input stays for the recipes that read it.
+    let ([third, fourth], code) = make_two(small, 8, 2);
+    assert_eq!(code, OK, "{}", last_error());
+    free(small);
+    assert_eq!(smartswap_discard(third), 1);
+    check(third, BLOCK, 8);
+    [first, second, third, fourth].into_iter().for_each(free);
+    rig.close();
+}
+
+#[test]
+fn an_op_that_writes_more_than_it_says_is_not_made_again() {
+    let rig = Rig::open(8 * MIB);
+    let input = make(BLOCK, 40);
+    let ([first, second], code) = make_two(input, 9, 1);
+    assert_fails(code, USAGE, "not among the outputs");
+    assert_eq!((smartswap_discard(first), smartswap_discard(second)), (0, 0));
+    // What the engine does not know it cannot watch.
+    let foreign = ptr::from_ref(&0_u64).cast_mut().cast();
+    let ([third, fourth], code) = make_two(foreign, 9, 2);
+    assert_fails(code, USAGE, "no small memory");
+    assert_eq!(smartswap_touch(third, WRITE), USAGE, "no op is open");
+    [input, first, second, third, fourth].into_iter().for_each(free);
+    rig.close();
+}

@@ -30,8 +30,9 @@ class Alone {
   explicit Alone(bool autocast = false)
       : keys_(
             c10::default_included_set,
-            c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                (c10::autocast_dispatch_keyset - casts(autocast))) {}
+            (c10::default_excluded_set | c10::autocast_dispatch_keyset |
+             c10::autograd_dispatch_keyset_with_ADInplaceOrView) -
+                casts(autocast)) {}
 
  private:
   // Autocast is on for a device where its key is not excluded.

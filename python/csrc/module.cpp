@@ -194,6 +194,7 @@ py::dict stats() {
   result["swapped_out_bytes"] = now.swapped_out_bytes;
   result["swapped_in_bytes"] = now.swapped_in_bytes;
   result["recomputed_ops"] = now.recomputed_ops;
+  result["kept_bytes"] = now.kept_bytes;
   result["misses"] = now.misses;
   result["rescues"] = now.rescues;
   result["host_waits"] = now.host_waits;

@@ -69,7 +69,8 @@ typedef struct smartswap_settings {
   uint64_t memory_bytes;
   /* The cap of pinned host memory; 0: what the device's NUMA node and the group have free. */
   uint64_t host_memory_bytes;
-  /* Blocks of at least this size move; 0: the default (8 MiB). */
+  /* Blocks of at least this size move; 0: the default (8 MiB). Each takes a whole number of the
+   * device's pieces (2 MiB on CUDA), so smaller ones waste memory. */
   uint64_t min_block_bytes;
   /* The stream on which ops run by default. Ignored by the host device, whose ops run on the
    * calling thread. */
@@ -312,6 +313,8 @@ typedef struct smartswap_stats {
   uint64_t swapped_out_bytes;
   uint64_t swapped_in_bytes;
   uint64_t recomputed_ops;
+  /* Small memory that was freed, and stays now because replays read it. */
+  uint64_t kept_bytes;
   /* Touches by the step's ops of blocks that were away and that nobody had asked for. */
   uint64_t misses;
   /* Allocations and touches of the step that sent others away on the spot. */

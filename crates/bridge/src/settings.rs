@@ -115,14 +115,12 @@ impl Settings {
         let granularity_bytes = driver.properties().granularity_bytes;
         let limit_bytes = device_limit(&*driver, wished_bytes)?;
         let least_bytes = limit_bytes / BLOCKS_PER_CAP / granularity_bytes * granularity_bytes;
-        // Smaller blocks waste memory, which is no matter on the software device.
-        let is_software = wishes.device == DeviceName::Host;
-        let floor_bytes = if is_software { 1 } else { granularity_bytes };
+        // Who asks for smaller blocks than the device has pieces gets a piece for each.
         let min_block_bytes = wishes
             .min_block_bytes
             .or(wishes.file.min_block_bytes())
             .unwrap_or(MIN_BLOCK_BYTES.min(least_bytes.max(granularity_bytes)))
-            .max(floor_bytes);
+            .max(1);
         let host_limit_bytes = match wishes.host_memory_bytes.or(wishes.file.host_memory) {
             Some(bytes) => bytes,
             None => half_room()?,

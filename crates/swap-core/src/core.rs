@@ -266,7 +266,7 @@ impl Core {
             self.note_open_uses(id);
             self.drop_host_copy(id)?;
             let entry = self.entry_mut(id)?;
-            entry.version += 1;
+            entry.change();
             self.drop_recipe(id)?;
         }
         Ok(())

@@ -414,6 +414,14 @@ impl Engine {
         Ok(self.shared.lock()?.memory.pool.stats())
     }
 
+    /// Bytes of small blocks that were freed, and stay because recipes read them.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn kept_bytes(&self) -> Result<u64, Error> {
+        Ok(self.shared.lock()?.kept_bytes)
+    }
+
     /// Makes pinned host memory for `size_bytes` more of moved blocks ready now, instead of when
     /// they move.
     ///

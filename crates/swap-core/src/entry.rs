@@ -49,7 +49,7 @@ pub(crate) struct Entry {
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.
     pub(crate) version: u32,
-    /// Of a small block: the recipes of other blocks that read it.
+    /// Of a small block: the recipes of other blocks that read its present bytes.
     pub(crate) recipes: u32,
     /// A small block that its owner freed, kept for `recipes`.
     pub(crate) is_kept: bool,
@@ -88,6 +88,12 @@ impl Entry {
             streams: SmallVec::new(),
             name: name.into(),
         }
+    }
+
+    /// The bytes are about to change: recipes that read them are out of date.
+    pub(crate) fn change(&mut self) {
+        self.version += 1;
+        self.recipes = 0;
     }
 }
 

@@ -85,9 +85,9 @@ impl Core {
     /// The block's recipe would not make its present bytes any more.
     pub(crate) fn drop_recipe(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry_mut(id)?.replayable.take() else { return Ok(()) };
-        for &(input, _) in &replayable.inputs {
+        for &(input, version) in &replayable.inputs {
             let Ok(entry) = self.entry_mut(input) else { continue };
-            if entry.recipes > 0 {
+            if entry.recipes > 0 && entry.version == version {
                 entry.recipes -= 1;
                 self.free_if_unneeded(input)?;
             }

@@ -38,7 +38,7 @@ impl Core {
         entry.last_touch = self.clock;
         let (place, hold) = (entry.place, entry.hold);
         if writes {
-            entry.version += 1;
+            entry.change();
             self.drop_recipe(id).ok()?;
         }
         if hold == Hold::UntilTouched {
@@ -105,7 +105,7 @@ impl Core {
             // The old bytes are about to go, so nobody may come to depend on them any more: a
             // rescue below must not discard what they would bring back.
             let entry = self.entry_mut(id)?;
-            entry.version += 1;
+            entry.change();
             if let Some(&dependent) = entry.dependents.first() {
                 return Ok(Some(match self.entry(dependent)?.state {
                     State::Replaying { .. } => Attempt::Busy,

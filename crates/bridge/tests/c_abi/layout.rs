@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use super::programs::{compile, run};
 use super::rig::{
-    AT_ONCE, Counter, FIGURES, LATER, NEXT_STEP, Settings, Stats, TIMES, default_settings,
+    AT_ONCE, Counter, FIGURES, LATER, NEXT_STEP, Replay, Settings, Stats, TIMES, default_settings,
 };
 
 macro_rules! fields {
@@ -24,8 +24,10 @@ fn ours() -> Vec<String> {
     lines.extend(fields!(Counter, "smartswap_bytes": current peak));
     lines.extend(fields!(Stats, "smartswap_stats":
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
-        used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops misses rescues
-        host_waits stall_us last_step_us plan));
+        used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops kept_bytes misses
+        rescues host_waits stall_us last_step_us plan));
+    lines.extend(fields!(Replay, "smartswap_replay":
+        run release data outputs output_count inputs input_count));
     for (name, value) in [
         ("SMARTSWAP_OK", 0),
         ("SMARTSWAP_OUT_OF_MEMORY", 1),
@@ -38,6 +40,9 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_READ_WRITE", 2),
         ("SMARTSWAP_UNKNOWN", 3),
         ("SMARTSWAP_OUTPUT", 4),
+        ("SMARTSWAP_UNUSED", 0),
+        ("SMARTSWAP_PLANNED", 1),
+        ("SMARTSWAP_RECORDED", 2),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
         ("SMARTSWAP_ABI_VERSION", 3),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::rig::{
     BLOCK, MIB, OK, READ, READ_WRITE, Replay, Rig, USAGE, WRITE, assert_fails, begin, check, fill,
     free, last_error, make, offer_replay, smartswap_allocate, smartswap_discard, smartswap_end,
-    smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch,
+    smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch, stats,
 };
 
 const SMALL: u64 = 1024;
@@ -75,9 +75,12 @@ fn outputs_come_back_one_by_one_before_a_small_input_changes() {
     let ([third, fourth], code) = make_two(small, 8, 2);
     assert_eq!(code, OK, "{}", last_error());
     free(small);
+    assert_eq!(stats().kept_bytes, SMALL);
     assert_eq!(smartswap_discard(third), 1);
     check(third, BLOCK, 8);
-    [first, second, third, fourth].into_iter().for_each(free);
+    [third, fourth].into_iter().for_each(free);
+    assert_eq!(stats().kept_bytes, 0);
+    [first, second].into_iter().for_each(free);
     rig.close();
 }
 

@@ -70,6 +70,7 @@ pub(crate) struct Stats {
     pub(crate) swapped_out_bytes: u64,
     pub(crate) swapped_in_bytes: u64,
     pub(crate) recomputed_ops: u64,
+    pub(crate) kept_bytes: u64,
     pub(crate) misses: u64,
     pub(crate) rescues: u64,
     pub(crate) host_waits: u64,

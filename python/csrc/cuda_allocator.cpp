@@ -74,7 +74,7 @@ class CudaAllocator final : public CUDAAllocator {
     if (size_bytes > 0) {
       memory = take(size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
       if (!observer::knows_all() && may_be_workspace(size_bytes)) {
-        check(smartswap_hold(memory));
+        check(smartswap_hold(memory, current_stream(), "a library's workspace"));
       }
     }
     return {memory, memory, &delete_memory, place};
@@ -110,7 +110,7 @@ class CudaAllocator final : public CUDAAllocator {
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
-    check(smartswap_hold(memory));
+    check(smartswap_hold(memory, handle_of(stream), "raw_alloc"));
     return memory;
   }
 

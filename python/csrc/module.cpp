@@ -192,10 +192,21 @@ py::dict stats() {
   result["recomputed_ops"] = now.recomputed_ops;
   result["misses"] = now.misses;
   result["rescues"] = now.rescues;
+  result["recalls"] = now.recalls;
   result["host_waits"] = now.host_waits;
   result["stall_us"] = now.stall_us;
   result["last_step_us"] = now.last_step_us;
   result["plan"] = now.plan;
+  return result;
+}
+
+// The engine's text as Python's own.
+std::string take_text(char* text) {
+  if (text == nullptr) {
+    raise(SMARTSWAP_USAGE, smartswap_last_error());
+  }
+  std::string result(text);
+  smartswap_free_text(text);
   return result;
 }
 
@@ -205,12 +216,7 @@ std::string explain() {
     py::gil_scoped_release released;
     text = smartswap_explain();
   }
-  if (text == nullptr) {
-    raise(SMARTSWAP_USAGE, smartswap_last_error());
-  }
-  std::string result(text);
-  smartswap_free_text(text);
-  return result;
+  return take_text(text);
 }
 
 at::Tensor empty_swapped(
@@ -275,9 +281,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     check(smartswap_save_report(folder.c_str()));
   });
   module.def("trim", [] { check(smartswap_trim()); });
-  module.def("hold", [](uint64_t address) {
-    check(smartswap_hold(reinterpret_cast<void*>(address)));
+  module.def("hold", [](uint64_t address, const std::string& by) {
+    check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
   });
+  module.def("lend", [](uint64_t address, const std::string& by) {
+    check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+  });
+  module.def("held", [] { return take_text(smartswap_held()); });
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
   });

@@ -122,7 +122,7 @@ class NpuAllocator final : public NPUAllocator {
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
-    check(smartswap_hold(memory));
+    check(smartswap_hold(memory, handle_of(stream), "raw_alloc"));
     return memory;
   }
 
@@ -233,7 +233,7 @@ class NpuAllocator final : public NPUAllocator {
       return;
     }
     // The collective works on it after its op has ended, where no op says so.
-    check(smartswap_hold(block));
+    check(smartswap_hold(block, current_stream(), "a collective"));
   }
 
   caching::DeviceStats getDeviceStats(StatsIndex device) override {

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 2u
+#define SMARTSWAP_ABI_VERSION 3u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -121,8 +121,15 @@ int smartswap_free(void *address);
 /* Work on `stream` uses the memory besides its ops, until it is freed (record_stream). */
 int smartswap_use_on(const void *address, uint64_t stream);
 
-/* Keeps the memory on the device until it is freed: somebody uses it where no op says so. */
-int smartswap_hold(const void *address);
+/* Brings the memory back before what `stream` is given next, and keeps it on the device until it
+ * is freed: somebody uses it where no op says so. `by` says who, for reports. */
+int smartswap_hold(const void *address, uint64_t stream, const char *by);
+
+/* As smartswap_hold, but until the step ends: somebody takes the memory's address, and may use it
+ * on any known stream. Inside an op that uses the memory it does nothing, as the op keeps it; the
+ * op counts as one that uses it otherwise. Where memory runs out with all else away, what was
+ * lent the longest leaves earlier: whoever uses it then faults. */
+int smartswap_lend(const void *address, uint64_t stream, const char *by);
 
 /* The start and the size of the allocation that `address` points into. Fails with
  * SMARTSWAP_USAGE if the engine did not allocate it. Either result may be NULL. */
@@ -292,6 +299,8 @@ typedef struct smartswap_stats {
   uint64_t misses;
   /* Allocations and touches of the step that sent others away on the spot. */
   uint64_t rescues;
+  /* Lent memory that left before its step ended. */
+  uint64_t recalls;
   uint64_t host_waits;
   double stall_us;
   /* The last step that reported. */
@@ -307,6 +316,11 @@ int smartswap_reset_peaks(void);
  * failure. */
 char *smartswap_explain(void);
 void smartswap_free_text(char *text);
+
+/* Who keeps memory on the device, as a JSON list of {"by", "until", "blocks", "bytes"}, most bytes
+ * first; `until` is "freed" (smartswap_hold) or "step end" (smartswap_lend). Free it with
+ * smartswap_free_text. NULL on failure. */
+char *smartswap_held(void);
 
 /* Saves the last recorded step as a trace that `smartswap plan` reads. */
 int smartswap_save_trace(const char *path);

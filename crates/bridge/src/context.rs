@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, Bytes, Engine, Error, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
-    save_trace,
+    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, OpName, Plan, Session, Stage,
+    StreamId, Trace, save_trace,
 };
 
 use crate::blocks::{Blocks, Live};
@@ -200,27 +200,39 @@ impl Context {
         live.or_else(|| self.blocks.find_swapped(address)).ok_or_else(|| unknown(address))
     }
 
-    /// Brings a block back if it is away, and keeps it there.
-    pub(crate) fn hold(&self, address: u64) -> Result<(), Failure> {
+    /// Brings a block back if it is away, and keeps it there for `by`.
+    pub(crate) fn hold(&self, address: u64, stream: u64, by: OpName) -> Result<(), Failure> {
         let Some(live) = self.blocks.find_large(address) else { return Ok(()) };
-        self.hold_all(&[live])
+        self.keep(&[live], self.stream(stream)?, |block| self.engine.hold(block, by.text()))
+    }
+
+    /// Brings a block back if it is away, and keeps it there for `by` until the step ends.
+    pub(crate) fn lend(&self, block: Live, stream: StreamId, by: OpName) -> Result<(), Failure> {
+        self.keep(&[block], stream, |block| self.engine.lend(block, by.text()))
     }
 
     /// Brings all blocks back and keeps them there.
     pub(crate) fn bring_home(&self) -> Result<(), Failure> {
-        self.hold_all(&self.blocks.large())
+        let stream = self.engine.compute_stream();
+        self.keep(&self.blocks.large(), stream, |block| self.engine.hold(block, "smartswap"))
     }
 
-    fn hold_all(&self, blocks: &[Live]) -> Result<(), Failure> {
-        const HOLD: OpName = OpName::new("smartswap::hold");
+    /// Whoever a block is kept for may write it.
+    fn keep(
+        &self,
+        blocks: &[Live],
+        stream: StreamId,
+        keep: impl Fn(BlockId) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
+        const KEEP: OpName = OpName::new("smartswap::keep");
         let mut ops = self.engine.op_stack();
-        ops.begin_aside(HOLD, self.engine.compute_stream())?;
+        ops.begin_aside(KEEP, stream)?;
         for live in blocks {
-            ops.touch(live.id, AccessMode::Read)?;
+            ops.touch(live.id, AccessMode::ReadWrite)?;
         }
         // All fit at once, so all can stay.
         for live in blocks {
-            self.engine.hold(live.id)?;
+            keep(live.id)?;
         }
         Ok(ops.end()?)
     }

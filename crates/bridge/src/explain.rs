@@ -1,6 +1,6 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Planner, Strategy, Treatment};
+use adaptive::{Decision, Held, Planner, Strategy, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -57,9 +57,23 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "steps": totals.steps,
         "last_step_us": totals.last_step_us,
         "plan_actions": course.plan().map(|plan| plan.actions.len()),
+        "held": held(context)?,
         "prediction": prediction,
         "decisions": largest(decisions),
     }))
+}
+
+/// Who keeps memory on the device, most bytes first.
+pub(crate) fn held(context: &Context) -> Result<Value, Failure> {
+    let describe = |held: Held| {
+        json!({
+            "by": held.by,
+            "until": if held.is_lent { "step end" } else { "freed" },
+            "blocks": held.blocks,
+            "bytes": held.size_bytes,
+        })
+    };
+    Ok(context.engine.held()?.into_iter().map(describe).collect())
 }
 
 fn largest(decisions: &[Decision]) -> Vec<Value> {

@@ -12,6 +12,7 @@ pub(crate) struct Totals {
     pub(crate) recomputed_ops: u64,
     pub(crate) misses: u64,
     pub(crate) rescues: u64,
+    pub(crate) recalls: u64,
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
@@ -29,6 +30,7 @@ impl Totals {
         self.recomputed_ops += counters.recomputed_ops;
         self.misses += counters.misses;
         self.rescues += counters.rescues;
+        self.recalls += counters.recalls;
         self.host_waits += counters.host_waits;
         self.stall_us += counters.stall_us;
         self.last_step_us = finished.report.device_us;

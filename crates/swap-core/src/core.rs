@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -49,6 +49,8 @@ pub(crate) struct Core {
     /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
     /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
+    /// Blocks that are lent, oldest first. Some may be free by now, or back.
+    pub(crate) lent: Vec<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,
     pub(crate) reports: VecDeque<PendingReport>,
@@ -109,6 +111,7 @@ impl Core {
             step: Step::default(),
             orders: None,
             put_off: VecDeque::new(),
+            lent: Vec::new(),
             recorder: config.record.then(Recorder::default),
             record_next: config.record,
             reports: VecDeque::new(),
@@ -170,6 +173,7 @@ impl Core {
             dependents: Default::default(),
             free_wanted: false,
             hold: Hold::No,
+            held_by: "",
             streams: SmallVec::new(),
             name: name.into(),
         };
@@ -236,7 +240,8 @@ impl Core {
         if state == State::Discarded {
             self.forget_dependent(id)?;
         }
-        if self.entry(id)?.pins > 0 || !self.watched {
+        let entry = self.entry(id)?;
+        if entry.pins > 0 || entry.hold != Hold::No || !self.watched {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
@@ -251,8 +256,8 @@ impl Core {
         Ok(())
     }
 
-    /// Open ops note their uses when they end, and those of this block will not find it; ops that
-    /// nobody tells of note none. So all that the streams were given until now counts as a use.
+    /// Open ops note their uses when they end, and those of this block will not find it; what
+    /// nobody tells of notes none. So all that the streams were given until now counts as a use.
     pub(crate) fn note_open_uses(&mut self, id: BlockId) {
         for stream in self.compute_streams() {
             let end = self.memory.streams.advance(stream);
@@ -287,31 +292,6 @@ impl Core {
             self.memory.pool.note_use(id, end);
         }
         Ok(())
-    }
-
-    /// Keeps a block on the device, until it is touched or for its whole life.
-    pub(crate) fn hold(&mut self, id: BlockId, hold: Hold) -> Result<(), Error> {
-        let entry = self.entry_mut(id)?;
-        entry.hold = hold;
-        let place = entry.place;
-        self.record_held(place, hold != Hold::No);
-        Ok(())
-    }
-
-    /// Keeps a fresh block until it is touched, and returns it with its address.
-    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<(BlockId, DevicePtr), Error> {
-        if self.memory.pool.is_swappable(id) {
-            self.hold(id, Hold::UntilTouched)?;
-        }
-        Ok((id, self.memory.pool.address(id)))
-    }
-
-    fn record_held(&mut self, place: BlockIndex, held: bool) {
-        if let Some(recorder) = &mut self.recorder
-            && place != NO_PLACE
-        {
-            recorder.set_held(place, held);
-        }
     }
 
     /// All streams but those that copy.
@@ -405,6 +385,7 @@ impl Core {
             limit_bytes: self.memory.pool.config().limit_bytes,
             resident_bytes: self.resident_bytes,
             pinned_bytes: 0,
+            held: self.held(),
             away_bytes: 0,
             segment_bytes: self.memory.pool.stats().segment_bytes.current,
             largest: Vec::new(),

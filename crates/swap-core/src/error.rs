@@ -4,6 +4,8 @@ use std::fmt;
 
 use vmem::{Bytes, DriverError, MemoryError};
 
+use crate::holds::Held;
+
 /// A failed call of the engine. Blocks keep their bytes unless the device itself failed.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -58,6 +60,8 @@ pub struct OutOfMemory {
     pub resident_bytes: u64,
     /// Those of them that open ops hold.
     pub pinned_bytes: u64,
+    /// Blocks that stay because somebody has their raw pointer.
+    pub held: Vec<Held>,
     /// Bytes of blocks on the host or discarded.
     pub away_bytes: u64,
     /// Bytes of segments for small blocks; for all blocks where nothing can be swapped.
@@ -89,6 +93,13 @@ impl fmt::Display for OutOfMemory {
                 Bytes(self.away_bytes),
                 Bytes(self.segment_bytes),
             )?,
+        }
+        for (position, held) in self.held.iter().enumerate() {
+            let Held { by, is_lent, blocks, size_bytes } = held;
+            let until = if *is_lent { "the step ends" } else { "they are freed" };
+            let start =
+                if position == 0 { "; kept on the device for their address: " } else { ", " };
+            write!(f, "{start}{} in {blocks} blocks, by {by} until {until}", Bytes(*size_bytes))?;
         }
         if !self.largest.is_empty() {
             write!(f, "; largest:")?;

@@ -34,6 +34,13 @@ impl Core {
                 return Ok(());
             }
         }
+        if self.watched && self.recall_one()? {
+            if !std::mem::replace(evicted, true) {
+                self.step.counters.rescues += 1;
+                self.moving = true;
+            }
+            return Ok(());
+        }
         Err(self.out_of_memory(requested_bytes, missing_bytes, host_full))
     }
 

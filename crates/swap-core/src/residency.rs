@@ -42,7 +42,7 @@ impl Core {
         }
         let (place, hold) = (entry.place, entry.hold);
         if hold == Hold::UntilTouched {
-            self.hold(id, Hold::No).ok()?;
+            self.hold(id, Hold::No, "").ok()?;
         }
         if within == Within::Step && place != NO_PLACE {
             self.event(TraceEvent::Touch(place, mode));
@@ -319,8 +319,10 @@ impl Core {
         replayable.blocks.iter().all(|&(block, version)| {
             let intact = |entry: &Entry| {
                 let is_input = replayable.inputs.contains(&block);
+                // What is held may have been written where nobody saw it.
+                let is_seen = matches!(entry.hold, Hold::No | Hold::UntilTouched);
                 let whole = matches!(entry.state, State::Resident | State::Away { .. });
-                entry.version == version && !entry.free_wanted && (is_input || whole)
+                entry.version == version && !entry.free_wanted && is_seen && (is_input || whole)
             };
             self.entry(block).is_ok_and(intact)
         })

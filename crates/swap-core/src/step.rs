@@ -123,6 +123,7 @@ impl Core {
         while self.step.is_inside_op() {
             self.op_closed();
         }
+        self.take_all_back()?;
         let end = match self.step.start {
             Some(_) => Some(self.memory.streams.timer(self.compute)?),
             None => None,

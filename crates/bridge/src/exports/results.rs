@@ -7,7 +7,7 @@ use std::ptr;
 use adaptive::{Peak, save, save_bytes, save_trace};
 
 use crate::context::{self, Context};
-use crate::explain::explain;
+use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
 
 /// `smartswap_bytes`.
@@ -38,6 +38,7 @@ pub struct SmartswapStats {
     recomputed_ops: u64,
     misses: u64,
     rescues: u64,
+    recalls: u64,
     host_waits: u64,
     stall_us: f64,
     last_step_us: f64,
@@ -90,6 +91,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         recomputed_ops: totals.recomputed_ops,
         misses: totals.misses,
         rescues: totals.rescues,
+        recalls: totals.recalls,
         host_waits: totals.host_waits,
         stall_us: totals.stall_us,
         last_step_us: totals.last_step_us,
@@ -120,9 +122,19 @@ pub extern "C" fn smartswap_explain() -> *mut c_char {
 }
 
 /// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_held() -> *mut c_char {
+    let text = guard(|| {
+        let text = held(&*context::current()?)?.to_string();
+        CString::new(text).map_err(|_| Failure::usage("a name has a zero in it"))
+    });
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+/// See `smartswap.h`.
 ///
 /// # Safety
-/// `text` is null or came from `smartswap_explain`, and was not freed.
+/// `text` is null or came from `smartswap_explain` or `smartswap_held`, and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smartswap_free_text(text: *mut c_char) {
     if !text.is_null() {

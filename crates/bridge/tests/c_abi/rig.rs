@@ -72,6 +72,7 @@ pub(crate) struct Stats {
     pub(crate) recomputed_ops: u64,
     pub(crate) misses: u64,
     pub(crate) rescues: u64,
+    pub(crate) recalls: u64,
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
@@ -104,7 +105,9 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free(address: *mut c_void) -> c_int;
     pub(crate) safe fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int;
-    pub(crate) safe fn smartswap_hold(address: *const c_void) -> c_int;
+    fn smartswap_hold(address: *const c_void, stream: u64, by: *const c_char) -> c_int;
+    fn smartswap_lend(address: *const c_void, stream: u64, by: *const c_char) -> c_int;
+    safe fn smartswap_held() -> *mut c_char;
     fn smartswap_find(
         address: *const c_void,
         start: *mut *mut c_void,
@@ -259,14 +262,38 @@ pub(crate) fn agree_times(numbers: &[f64]) -> Result<c_int, c_int> {
     }
 }
 
+pub(crate) fn hold(address: *const c_void) -> c_int {
+    // SAFETY: the name ends with a zero.
+    unsafe { smartswap_hold(address, 0, c"a test".as_ptr()) }
+}
+
+pub(crate) fn lend(address: *const c_void) -> c_int {
+    // SAFETY: the name ends with a zero.
+    unsafe { smartswap_lend(address, 0, c"a test".as_ptr()) }
+}
+
+/// Neither with a name.
+pub(crate) fn keep_for_nobody(address: *const c_void) -> [c_int; 2] {
+    let nobody = std::ptr::null();
+    // SAFETY: the name may be null.
+    unsafe { [smartswap_hold(address, 0, nobody), smartswap_lend(address, 0, nobody)] }
+}
+
 pub(crate) fn explain() -> Option<String> {
-    let text = smartswap_explain();
+    take_text(smartswap_explain())
+}
+
+pub(crate) fn held() -> Option<String> {
+    take_text(smartswap_held())
+}
+
+fn take_text(text: *mut c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
     // SAFETY: not null, so a text that ends with a zero.
     let result = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
-    // SAFETY: it came from the call above and is freed once.
+    // SAFETY: callers pass what the engine made, which is freed here, once.
     unsafe { smartswap_free_text(text) };
     Some(result)
 }

@@ -11,6 +11,7 @@
 
 #include "allocators.h"
 #include "engine.h"
+#include "faults.h"
 #include "npu_allocator.h"
 #include "observer.h"
 #include "refusal.h"
@@ -303,5 +304,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     observer::touch(tensor, static_cast<smartswap_access>(access));
   });
   module.def("end", [] { observer::end(); });
+  module.def("watch_faults", &watch_faults);
+  module.def("ignore_faults", &ignore_faults);
   module.def("built_for", &built_for);
 }

@@ -26,6 +26,8 @@ from .errors import (
     SettingsError,
     SmartSwapError,
 )
+from .extensions import Extensions
+from .faults import Faults
 from .loop import StepEnds
 from .pointers import RawPointers
 from .ranks import Ranks
@@ -64,12 +66,19 @@ class _Open:
     chunks: ChunkedOps
     pointers: RawPointers
     compiled: CompiledCode
+    extensions: Extensions
     files: TensorFiles
+    faults: Faults
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
-        for part in (self.files, self.compiled, self.ends, self.pointers, self.chunks):
-            part.remove()
+        self.faults.remove()
+        self.files.remove()
+        self.extensions.remove()
+        self.compiled.remove()
+        self.ends.remove()
+        self.pointers.remove()
+        self.chunks.remove()
 
 
 _open: _Open | None = None
@@ -208,12 +217,16 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
+        extensions=Extensions(adapter),
         files=TensorFiles(),
+        faults=Faults(adapter),
     )
     try:
         opened.chunks.install()
         opened.pointers.install()
         opened.compiled.install()
+        opened.extensions.install()
+        opened.faults.install(device)
         if device == "host":
             opened.files.install()
         if not settings.manual_steps:
@@ -279,11 +292,13 @@ def stats() -> dict[str, Any]:
     """Counters of the engine: bytes as {"current", "peak"}, times in microseconds.
 
     "plan" tells the plan of the running step from others, 0 without one; "agreeing_ranks" is how
-    many ranks choose alike, 1 if this one chooses alone.
+    many ranks choose alike, 1 if this one chooses alone. "held" lists who keeps memory on the
+    device through its address, and until when.
     """
-    counters = _engine().stats()
+    adapter = _engine()
     assert _open is not None
-    return {**counters, "agreeing_ranks": _open.agreement.n_ranks}
+    held = json.loads(adapter.held())
+    return {**adapter.stats(), "held": held, "agreeing_ranks": _open.agreement.n_ranks}
 
 
 def reset_peaks() -> None:

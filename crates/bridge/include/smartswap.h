@@ -131,12 +131,22 @@ int smartswap_hold(const void *address, uint64_t stream, const char *by);
  * lent the longest leaves earlier: whoever uses it then faults. */
 int smartswap_lend(const void *address, uint64_t stream, const char *by);
 
+/* If `address` lies in memory that moves: writes words about it for whoever used it where it was
+ * not, and returns 1. Takes no lock, so a signal handler may call it. */
+int smartswap_describe_fault(const void *address, char *text, uint64_t size_bytes);
+
 /* The start and the size of the allocation that `address` points into. Fails with
  * SMARTSWAP_USAGE if the engine did not allocate it. Either result may be NULL. */
 int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
 
 /* Gives caches back to the driver. */
 int smartswap_trim(void);
+
+typedef void (*smartswap_lister)(
+    void *argument, void *start, uint64_t size_bytes, int is_resident);
+/* Calls `lister` with each live allocation, swapped memory too, in the order of addresses, and
+ * whether its bytes are in device memory. Nothing moves. */
+int smartswap_list(smartswap_lister lister, void *argument);
 
 typedef void (*smartswap_visitor)(void *argument, void *start, uint64_t size_bytes);
 /* Calls `visitor` with each live allocation, swapped memory too, in the order of addresses, each

@@ -130,6 +130,15 @@ pub(crate) fn close() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The block that moves and has `address` in it, if nobody is changing the tables.
+pub(crate) fn try_find(address: u64) -> Option<Live> {
+    if !is_open() {
+        return None;
+    }
+    let context = Arc::clone(CURRENT.try_lock().ok()?.as_ref()?);
+    context.blocks.try_find_large(address)
+}
+
 fn unknown(address: u64) -> Failure {
     Failure::usage(format!("{address:#x} lies in no live allocation of the engine"))
 }

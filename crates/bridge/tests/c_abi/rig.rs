@@ -88,6 +88,9 @@ pub(crate) struct Replay {
     pub(crate) data: *mut c_void,
 }
 
+/// `smartswap_lister`.
+pub(crate) type Lister = extern "C" fn(*mut c_void, *mut c_void, u64, c_int);
+
 /// `smartswap_visitor`.
 pub(crate) type Visitor = extern "C" fn(*mut c_void, *mut c_void, u64);
 
@@ -115,6 +118,12 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) safe fn smartswap_trim() -> c_int;
     pub(crate) fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int;
+    pub(crate) fn smartswap_list(lister: Option<Lister>, argument: *mut c_void) -> c_int;
+    fn smartswap_describe_fault(
+        address: *const c_void,
+        text: *mut c_char,
+        size_bytes: u64,
+    ) -> c_int;
     pub(crate) safe fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int;
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;
@@ -277,6 +286,16 @@ pub(crate) fn keep_for_nobody(address: *const c_void) -> [c_int; 2] {
     let nobody = std::ptr::null();
     // SAFETY: the name may be null.
     unsafe { [smartswap_hold(address, 0, nobody), smartswap_lend(address, 0, nobody)] }
+}
+
+/// Words about a fault at `address`, in so much room; `None` if it lies in no memory that moves.
+pub(crate) fn describe_fault(address: *const c_void, room_bytes: usize) -> Option<String> {
+    let mut room = vec![7_u8; room_bytes];
+    // SAFETY: there is so much room.
+    let found =
+        unsafe { smartswap_describe_fault(address, room.as_mut_ptr().cast(), room_bytes as u64) };
+    let text = CStr::from_bytes_until_nul(&room).ok()?;
+    (found == 1).then(|| text.to_str().expect("UTF-8").to_owned())
 }
 
 pub(crate) fn explain() -> Option<String> {

@@ -17,6 +17,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let link = course.session.policy().planner().link().unwrap_or(machine.link);
     let stage = format!("{:?}", course.session.stage());
     let totals = &course.totals;
+    let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
     let generated = course.session.policy().planner().latest();
     let prediction = generated.map(|generated| {
         json!({
@@ -58,6 +59,11 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "last_step_us": totals.last_step_us,
         "plan_actions": course.plan().map(|plan| plan.actions.len()),
         "held": held(context)?,
+        "memory": {
+            "allocated_bytes_peak": allocated.peak,
+            "active_bytes_peak": active.peak,
+            "reserved_bytes_peak": reserved.peak,
+        },
         "prediction": prediction,
         "decisions": largest(decisions),
     }))

@@ -1,8 +1,9 @@
-"""What public scripts train on here: images, words, waves, all made up, the same each time."""
+"""What public scripts train on here: images and words, all made up, the same each time."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from pathlib import Path
 
@@ -20,9 +21,8 @@ def make(folder: Path, is_small: bool) -> None:
     _images(folder / "few", 16, 40)
     text = _words(folder / "words.txt", 1 if is_small else 20)
     _corpus(folder / "corpus", text)
-    _tokens(folder / "nanogpt" / "words", 20_000 if is_small else 2_000_000)
+    _tokens(folder / "nanogpt" / "words", 20_000 if is_small else 2_000_000, 256 if is_small else None)
     _tokenizer(folder / "tokenizer", text)
-    _wave(folder / "traindata.pt")
     _unet(folder / "unet")
     (folder / "made").touch()
 
@@ -54,12 +54,15 @@ def _corpus(folder: Path, text: str) -> None:
         (folder / f"{name}.txt").write_text(text[:60_000] + "\n")
 
 
-def _tokens(folder: Path, count: int) -> None:
+def _tokens(folder: Path, count: int, vocabulary: int | None) -> None:
+    """Tokens of nanoGPT's own vocabulary, or of a smaller one, so that logits are small too."""
     import numpy
 
     folder.mkdir(parents=True, exist_ok=True)
+    if vocabulary is not None:
+        (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": vocabulary}))
     for name, share in (("train", 1), ("val", 4)):
-        tokens = numpy.random.default_rng(share).integers(0, 50_000, count // share)
+        tokens = numpy.random.default_rng(share).integers(0, vocabulary or 50_000, count // share)
         tokens.astype(numpy.uint16).tofile(folder / f"{name}.bin")
 
 
@@ -72,15 +75,6 @@ def _tokenizer(folder: Path, text: str) -> None:
     made.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-
-
-def _wave(path: Path) -> None:
-    import numpy
-    import torch
-
-    start = numpy.random.default_rng(2).integers(-80, 80, (100, 1))
-    wave = numpy.sin((numpy.arange(1000) + start) / 20.0)
-    torch.save(wave, path)
 
 
 def _unet(folder: Path) -> None:

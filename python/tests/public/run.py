@@ -94,7 +94,6 @@ class Place:
         for part in file.parent.glob("*.py"):
             shutil.copy(part, self._base)
         (self._base / "data").symlink_to(self._data / "nanogpt")
-        shutil.copy(self._data / "traindata.pt", self._base)
         if self.script.before:
             words = [word for word in self._words if not word.startswith("--init_from")]
             done = self.run(None, [*words, *self.script.before], is_kept=True)

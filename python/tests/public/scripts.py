@@ -139,12 +139,6 @@ SCRIPTS = [
         environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
     ),
     Script(
-        "time sequence, LBFGS",
-        "examples/time_sequence_prediction/train.py",
-        ["--steps", "2"],
-        None,
-    ),
-    Script(
         "word language model, LSTM",
         "examples/word_language_model/main.py",
         [

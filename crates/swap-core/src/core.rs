@@ -381,6 +381,7 @@ impl Core {
     ) -> Error {
         let mut report = crate::error::OutOfMemory {
             requested_bytes,
+            op: "",
             missing_bytes,
             limit_bytes: self.memory.pool.config().limit_bytes,
             resident_bytes: self.resident_bytes,

@@ -35,6 +35,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Says in which op memory ran out.
+    pub(crate) fn within(mut self, op: &'static str) -> Error {
+        if let Error::OutOfMemory(report) = &mut self {
+            report.op = op;
+        }
+        self
+    }
+}
+
 impl From<MemoryError> for Error {
     fn from(error: MemoryError) -> Error {
         Error::Memory(error)
@@ -52,6 +62,8 @@ impl From<DriverError> for Error {
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub requested_bytes: u64,
+    /// The op that asked; empty outside ops.
+    pub op: &'static str,
     /// Bytes missing under the cap.
     pub missing_bytes: u64,
     /// The cap.
@@ -100,6 +112,9 @@ impl fmt::Display for OutOfMemory {
             let start =
                 if position == 0 { "; kept on the device for their address: " } else { ", " };
             write!(f, "{start}{} in {blocks} blocks, by {by} until {until}", Bytes(*size_bytes))?;
+        }
+        if !self.op.is_empty() && self.pinned_bytes > 0 && self.unswappable.is_none() {
+            write!(f, "; '{}' needs all that it uses at once", self.op)?;
         }
         if !self.largest.is_empty() {
             write!(f, "; largest:")?;

@@ -172,7 +172,9 @@ impl OpStack {
     fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
         let shared = Arc::clone(&self.shared);
         let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
-        hand_over::until_done(&*shared, self, attempt, OpStack::replay)
+        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay);
+        let name = self.frames.last().map_or("", |frame| frame.name.text());
+        touched.map_err(|error| error.within(name))
     }
 
     fn attempt(
@@ -211,7 +213,8 @@ impl OpStack {
             Within::Aside => Asker::Aside,
             Within::Replay(_) => Asker::Replay,
         };
-        let block = core.allocate(size_bytes, name, frame.stream, asker)?;
+        let allocated = core.allocate(size_bytes, name, frame.stream, asker);
+        let block = allocated.map_err(|error| error.within(frame.name.text()))?;
         if let Err(error) = self.settle(&mut core) {
             core.free(block)?;
             return Err(error);

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{
-    Bytes, Generated, Movable, OpIndex, Prefer, PrintLevel, Shortfall, Treatment, plan_best,
-};
+use adaptive::{Bytes, Generated, JointPlanner, OpIndex, PrintLevel, Shortfall, Treatment};
 use anyhow::Context as _;
 
 use crate::args::{PlanArgs, budget_bytes};
@@ -36,24 +34,10 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
     let machine = args.machine(budget_bytes);
     let started = now();
-    let plan = |movable: &[Movable]| plan_best(&step.trace, &machine, &args.planner, movable);
-    let (made, movable) = match args.prefer {
-        None => plan(&[Movable::Activations, Movable::All]),
-        Some(Prefer::Memory) => plan(&[Movable::All]),
-        Some(Prefer::Performance) => {
-            let first = plan(&[Movable::Activations]);
-            let short = first.0.infeasible.or(first.0.simulation.shortfall);
-            if short.is_some() { plan(&[Movable::All]) } else { first }
-        }
-    };
-    let prefer = match movable {
-        Movable::Activations => Prefer::Performance,
-        Movable::All => Prefer::Memory,
-    };
+    let made = JointPlanner::new(machine, args.planner).make(&step.trace);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let missing = made.infeasible.or(made.simulation.shortfall);
-    let report = Report { args, step: &step, budget_bytes, made: &made, prefer, plan_ms, missing };
-    if missing.is_none()
+    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms };
+    if made.infeasible.is_none()
         && let Some(path) = &out
     {
         adaptive::save(path, &made.plan)?;
@@ -62,7 +46,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(shortfall) = missing {
+    if let Some(shortfall) = made.infeasible {
         eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
         return Ok(ExitCode::from(1));
     }

@@ -19,6 +19,7 @@ use std::fmt;
 use swap_core::{Action, BlockIndex, OpIndex, Origin, Phase, Plan, PlanBlock, Trace};
 
 use crate::candidate::{Gap, find_gaps};
+use crate::cost::Cost;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
 use crate::usage::Usage;
@@ -102,6 +103,13 @@ pub struct BaselineRun<'a> {
     pub plan: Plan,
     /// The step under the plan, in the steady state.
     pub simulation: Simulation,
+}
+
+impl BaselineRun<'_> {
+    /// Its place in the order of plans.
+    pub fn cost(&self) -> Cost {
+        Cost::new(0, &self.simulation)
+    }
 }
 
 /// Plans a step as `baseline` does and simulates it. The result depends on the arguments alone.
@@ -287,8 +295,5 @@ fn swap(gap: &Gap, back: i64) -> [Order; 2] {
 
 /// The better of two runs; of equals the first.
 fn better<'a>(one: BaselineRun<'a>, other: BaselineRun<'a>) -> BaselineRun<'a> {
-    let rank = |run: &BaselineRun<'_>| {
-        (run.simulation.shortfall.map_or(0, |short| short.missing_bytes), run.simulation.step_us)
-    };
-    if rank(&other) < rank(&one) { other } else { one }
+    if other.cost() < one.cost() { other } else { one }
 }

@@ -65,6 +65,7 @@ mod baseline;
 mod bound;
 mod candidate;
 mod check;
+mod cost;
 mod curve;
 mod error;
 mod file;
@@ -82,6 +83,7 @@ mod usage;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
+pub use cost::Cost;
 pub use error::{FileError, PlanFault, RecordedFault};
 pub use file::{
     RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,

@@ -5,6 +5,7 @@ use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock,
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
 use crate::candidate::Gap;
+use crate::cost::Cost;
 use crate::curve::Curve;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
@@ -93,8 +94,8 @@ impl Placer<'_> {
         let mut best: Option<Placement> = None;
         for attempt in 0..effort.max(1) as usize {
             let placement = self.place(&timeline, attempt);
-            let rank = |s: &Simulation| (!s.went_to_plan(), s.step_us);
-            let better = |best: &Placement| rank(&placement.simulation) < rank(&best.simulation);
+            let cost = |placement: &Placement| Cost::new(0, &placement.simulation);
+            let better = |best: &Placement| cost(&placement) < cost(best);
             if best.as_ref().is_none_or(better) {
                 best = Some(placement);
             }

@@ -2,7 +2,7 @@
 
 use policy::{
     GenerateConfig, Generated, Generator, Machine, Movable, Plan, Preference, RecomputeOption,
-    Trace,
+    Trace, assemble,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
@@ -113,7 +113,7 @@ impl<'a> Joint<'a> {
         };
         match self.config.strategy {
             // Moving on demand may do where no plan is made.
-            Strategy::Keep => self.describe(Plan::default(), movable),
+            Strategy::Keep => self.unmoved(),
             Strategy::SmartSwap => smartswap::plan(self),
             Strategy::Swap => run(Preference::Cheapest, &[]),
             Strategy::Recompute => run(Preference::RecomputeFirst, &self.options),
@@ -143,7 +143,7 @@ impl<'a> Joint<'a> {
 
     /// No plan at all, with what is known of the step.
     pub(crate) fn unmoved(&self) -> Generated {
-        self.describe(Plan::default(), Movable::All)
+        self.describe(assemble(self.trace, Vec::new()), Movable::All)
     }
 
     /// Whether the step has more ops than so many for each unit of effort.

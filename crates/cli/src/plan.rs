@@ -44,16 +44,12 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     if args.json {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(shortfall) = made.infeasible {
+    } else if let Some(shortfall) = made.infeasible {
         eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
-        return Ok(ExitCode::from(1));
-    }
-    if args.print_level < PrintLevel::None {
+    } else if args.print_level < PrintLevel::None {
         say(&report.text())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if made.infeasible.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Why no plan reaches the budget, in one line.

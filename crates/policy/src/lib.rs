@@ -61,6 +61,7 @@
 
 #![forbid(unsafe_code)]
 
+mod assemble;
 mod baseline;
 mod bound;
 mod candidate;
@@ -80,6 +81,7 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
+pub use assemble::assemble;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};

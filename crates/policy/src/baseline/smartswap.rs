@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use swap_core::{ActionKind, Origin, Phase, Plan};
 
 use super::stages::{Part, Stages};
-use super::{BaselineRun, Order, Scene, assemble, better, judge};
+use super::{BaselineRun, Order, Scene, better, judge, plan_of};
 use crate::candidate::Gap;
 
 /// `D2H_bandwidth` and `H2D_bandwidth`.
@@ -316,7 +316,7 @@ fn order(scene: &Scene<'_>, stages: &Stages, selected: &[Candidate]) -> Plan {
         let (phase, kind) = (Phase::Begin, ActionKind::SwapIn);
         [out, Order { slot: back, phase, kind, block, due }]
     });
-    assemble(scene, orders.collect())
+    plan_of(scene, orders.collect())
 }
 
 pub(super) fn v2<'a>(scene: &Scene<'a>, model: Model, config: &SmartSwapConfig) -> BaselineRun<'a> {

@@ -1,9 +1,10 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
-use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
+use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
+use crate::assemble::assemble;
 use crate::candidate::Gap;
 use crate::cost::Cost;
 use crate::curve::Curve;
@@ -154,20 +155,7 @@ impl Placer<'_> {
         }
         self.order_replays(&mut orders);
         orders.sort_by_key(|&(key, action)| (action.op, action.phase, key, action.block));
-        let actions: Vec<Action> = orders.into_iter().map(|(_, action)| action).collect();
-        let mut blocks: Vec<BlockIndex> = actions.iter().map(|action| action.block).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let describe = |index: BlockIndex| {
-            let block = &self.trace.blocks[index.0 as usize];
-            PlanBlock { index, size_bytes: block.size_bytes, origin: block.origin }
-        };
-        Plan {
-            signature: self.trace.signature,
-            op_count: self.trace.ops.len() as u32,
-            blocks: blocks.into_iter().map(describe).collect(),
-            actions,
-        }
+        assemble(self.trace, orders.into_iter().map(|(_, action)| action).collect())
     }
 
     fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {

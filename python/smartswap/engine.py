@@ -139,7 +139,8 @@ def enable(
 
     memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out.
     host_memory: cap on pinned host memory for all ranks of this node together.
-    prefer: "performance" moves activations first, "memory" optimizer state as well.
+    prefer: "performance" moves activations first, "memory" optimizer state as well; whichever makes
+        the faster step if left out.
     strategy: "joint", "swap", "recompute" or "keep".
     device: "host", "cuda:0", "npu:0"; that of this rank if left out.
     min_block: blocks of at least this size move.

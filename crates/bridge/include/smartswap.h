@@ -74,8 +74,8 @@ typedef struct smartswap_settings {
   /* The stream on which ops run by default. Ignored by the host device, whose ops run on the
    * calling thread. */
   uint64_t compute_stream;
-  /* "performance" (where nothing is said): activations move, and optimizer state where they alone
-   * are not enough. "memory": both. NULL: what config_file says. */
+  /* "performance": activations move, and optimizer state where they alone are not enough.
+   * "memory": both. NULL: what config_file says, or else whichever makes the faster step. */
   const char *prefer;
   /* "joint" (where nothing is said), "swap", "recompute", "keep", "smartswap". NULL: what
    * config_file says. */

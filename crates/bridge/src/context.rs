@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, OpName, Plan, Session, Stage,
-    StreamId, Trace, save_trace,
+    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, JointPlanner, OpName, Plan, Session,
+    Stage, StreamId, Trace, save_trace,
 };
 
 use crate::blocks::{Blocks, Live};
 use crate::failure::{Failure, warn};
-use crate::planner::PreferringPlanner;
 use crate::settings::{Settings, Wishes};
 use crate::totals::Totals;
 
@@ -37,7 +36,7 @@ pub(crate) struct Context {
 /// What changes from step to step.
 #[derive(Debug)]
 pub(crate) struct Course {
-    pub(crate) session: Session<PreferringPlanner>,
+    pub(crate) session: Session<JointPlanner>,
     pub(crate) totals: Totals,
     /// The last step that was recorded.
     pub(crate) trace: Option<Arc<Trace>>,
@@ -92,7 +91,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     }
     let settings = Settings::new(wishes)?;
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
-    let planner = PreferringPlanner::new(settings.machine, settings.planning, settings.prefer);
+    let planner = JointPlanner::new(settings.machine, settings.planning);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
     let course = Course { session, totals: Totals::default(), trace: None, record_failed: false };
     *current = Some(Arc::new(Context {

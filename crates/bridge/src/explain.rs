@@ -1,11 +1,10 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Held, Planner, Strategy, Treatment};
+use adaptive::{Decision, Held, Planner, Prefer, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::planner::Prefer;
 
 /// Decisions in the answer at most, the largest blocks first.
 const DECISIONS_MAX: usize = 200;
@@ -21,6 +20,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let generated = course.session.policy().planner().latest();
     let prediction = generated.map(|generated| {
         json!({
+            "prefer": Prefer::of(generated.movable).name(),
             "step_us": generated.simulation.step_us,
             "unlimited_us": generated.unlimited_us,
             "added_us": generated.added_us(),
@@ -39,17 +39,8 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "limit_bytes": machine.limit_bytes,
         "host_limit_bytes": machine.host_limit_bytes,
         "min_block_bytes": context.settings.engine.pool.swap_threshold_bytes,
-        "strategy": match context.settings.planning.strategy {
-            Strategy::Keep => "keep",
-            Strategy::Swap => "swap",
-            Strategy::Recompute => "recompute",
-            Strategy::Joint => "joint",
-            Strategy::SmartSwap => "smartswap",
-        },
-        "prefer": match context.settings.prefer {
-            Prefer::Performance => "performance",
-            Prefer::Memory => "memory",
-        },
+        "strategy": context.settings.planning.strategy.name(),
+        "prefer": context.settings.planning.prefer.map(Prefer::name),
         "link": {
             "out_bytes_per_s": link.out_bytes_per_us * 1e6,
             "in_bytes_per_s": link.in_bytes_per_us * 1e6,

@@ -21,7 +21,6 @@ mod exports;
 mod failure;
 mod local;
 mod names;
-mod planner;
 mod settings;
 mod totals;
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use adaptive::{
     ArenaConfig, Budget, Bytes, Compute, Config, Driver, GenerateConfig, HostMemory, JointConfig,
-    Link, LoopConfig, Machine, PoolConfig, Settings as FileSettings, Strategy, measure_link,
+    Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
+    measure_link,
 };
 
 use crate::device::{Device, DeviceName};
 use crate::failure::Failure;
-use crate::planner::Prefer;
 
 /// Blocks of at least this size move, unless the cap is so small that they would be few.
 const MIN_BLOCK_BYTES: u64 = 8 << 20;
@@ -57,11 +57,6 @@ impl Wishes {
             )),
         }
     }
-
-    fn prefer(&self) -> Prefer {
-        let file = self.file.prefer().map(Prefer::from);
-        self.prefer.or(file).unwrap_or_default()
-    }
 }
 
 /// What the engine is opened with.
@@ -72,7 +67,6 @@ pub(crate) struct Settings {
     pub(crate) machine: Machine,
     pub(crate) planning: JointConfig,
     pub(crate) policy: LoopConfig,
-    pub(crate) prefer: Prefer,
     pub(crate) record_file: Option<PathBuf>,
 }
 
@@ -138,7 +132,6 @@ impl Settings {
             machine: Machine { host_limit_bytes, ..machine },
             planning: planning(wishes, min_block_bytes),
             policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),
-            prefer: wishes.prefer(),
             record_file,
         })
     }
@@ -178,6 +171,7 @@ fn planning(wishes: &Wishes, min_block_bytes: u64) -> JointConfig {
     let filed = wishes.file.joint_config(JointConfig::default());
     JointConfig {
         strategy: wishes.strategy.unwrap_or(filed.strategy),
+        prefer: wishes.prefer.or(filed.prefer),
         generate: GenerateConfig { min_block_bytes, ..filed.generate },
         ..filed
     }

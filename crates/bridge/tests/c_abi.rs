@@ -6,6 +6,7 @@ use smartswap as _;
 
 #[cfg(test)]
 mod c_abi {
+    mod choice;
     mod closed;
     mod config_file;
     mod layout;

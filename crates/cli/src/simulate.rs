@@ -60,9 +60,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
         let object = object(args, &step, budget_bytes, &simulation);
         let text = serde_json::to_string(&object).context("cannot write the report")?;
         say(&(text + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(shortfall) = simulation.shortfall {
+    } else if let Some(shortfall) = simulation.shortfall {
         eprintln!(
             "error: '{}' runs out of memory at {}: {} are missing of {}; raise --memory, or make \
              a plan for it with smartswap plan",
@@ -71,12 +69,10 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
             Bytes(shortfall.missing_bytes),
             Bytes(machine.limit_bytes),
         );
-        return Ok(ExitCode::from(1));
-    }
-    if args.speaks {
+    } else if args.speaks {
         say(&text(&step, budget_bytes, &simulation))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if simulation.shortfall.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// The timeline and the page, if they were asked for.

@@ -61,10 +61,12 @@
 
 #![forbid(unsafe_code)]
 
+mod assemble;
 mod baseline;
 mod bound;
 mod candidate;
 mod check;
+mod cost;
 mod curve;
 mod error;
 mod file;
@@ -79,9 +81,11 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
+pub use assemble::assemble;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
+pub use cost::Cost;
 pub use error::{FileError, PlanFault, RecordedFault};
 pub use file::{
     RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,

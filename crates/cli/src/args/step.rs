@@ -55,7 +55,6 @@ pub(crate) struct PlanArgs {
 pub(crate) struct PlanOptions {
     pub(crate) trace: PathBuf,
     pub(crate) budget: Budget,
-    pub(crate) prefer: Option<Prefer>,
     pub(crate) strategy: Strategy,
     /// File for the plan.
     pub(crate) out: Option<PathBuf>,
@@ -96,7 +95,6 @@ impl PlanArgs {
         Ok(PlanOptions {
             trace: self.trace.clone(),
             budget: settings.budget().context(NO_BUDGET)?,
-            prefer: settings.prefer(),
             strategy: settings.strategy.unwrap_or_default(),
             save: config::save_folder(&settings).filter(|_| out.is_none()),
             out,

@@ -30,8 +30,7 @@ fn a_budget_without_a_plan_moves_on_demand_or_runs_out() {
     let short = on("simulate", &recorded(), &["--memory", "20%"]);
     assert_eq!((short.code, short.stdout.as_str()), (1, ""), "{short:?}");
     assert!(short.stderr.contains("runs out of memory at"), "{short:?}");
-    let object = on("simulate", &recorded(), &["--memory", "20%", "--json"]).json();
-    assert!(number(&object, "infeasible") > 0, "{object}");
+    on("simulate", &recorded(), &["--memory", "20%", "--json"]).short_json();
 }
 
 #[test]

@@ -185,11 +185,6 @@ impl JointPlanner {
     pub fn new(machine: Machine, config: JointConfig) -> JointPlanner {
         JointPlanner { machine, config, latest: None }
     }
-
-    /// The latest plan with its simulation and decisions.
-    pub fn latest(&self) -> Option<&Generated> {
-        self.latest.as_ref()
-    }
 }
 
 impl Planner for JointPlanner {
@@ -212,6 +207,10 @@ impl Planner for JointPlanner {
         let proposal = Proposal { plan: generated.plan.clone(), predicted: predict(&generated) };
         self.latest = Some(generated);
         Ok(offer.then_some(proposal))
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.latest.as_ref()
     }
 
     fn link(&self) -> Option<Link> {

@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/version.h>
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -196,14 +197,20 @@ py::dict stats() {
   result["stall_us"] = now.stall_us;
   result["last_step_us"] = now.last_step_us;
   result["plan"] = now.plan;
+  py::dict by_stage;
+  for (size_t stage = 0; stage < std::size(stages); ++stage) {
+    by_stage[stages[stage]] = now.steps_by_stage[stage];
+  }
+  result["steps_by_stage"] = by_stage;
   return result;
 }
 
-std::string explain() {
+// What a function of the engine that makes a text says.
+std::string text_of(char* (*make)()) {
   char* text = nullptr;
   {
     py::gil_scoped_release released;
-    text = smartswap_explain();
+    text = make();
   }
   if (text == nullptr) {
     raise(SMARTSWAP_USAGE, smartswap_last_error());
@@ -267,7 +274,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("agree_times", &agree_times);
   module.def("stats", &stats);
   module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
-  module.def("explain", &explain);
+  module.def("explain", [] { return text_of(&smartswap_explain); });
+  module.def("take_news", [] { return text_of(&smartswap_take_news); });
   module.def("save_trace", [](const std::string& path) {
     check(smartswap_save_trace(path.c_str()));
   });

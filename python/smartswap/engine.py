@@ -128,7 +128,8 @@ def enable(
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
 
-    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out.
+    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out, or if it
+        is more than the device has.
     host_memory: cap on pinned host memory for all ranks of this node together.
     prefer: "performance" moves activations first, "memory" optimizer state as well.
     strategy: "joint", "swap", "recompute" or "keep".
@@ -204,7 +205,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         device=device,
         ranks=ranks,
         agreement=agreement,
-        ends=StepEnds(agreement.end_step),
+        ends=StepEnds(_end_step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
@@ -272,7 +273,20 @@ def step() -> None:
     _engine()
     assert _open is not None
     _open.ends.remove()
+    _end_step()
+
+
+def _end_step() -> None:
+    assert _open is not None
     _open.agreement.end_step()
+    _tell_news()
+
+
+def _tell_news() -> None:
+    """Logs what the search for a plan did since the last time."""
+    if _log.isEnabledFor(logging.DEBUG):
+        for line in _native.adapter().take_news().splitlines():
+            _log.debug("%s", line)
 
 
 def stats() -> dict[str, Any]:
@@ -304,14 +318,15 @@ def save_trace(path: str | os.PathLike[str]) -> None:
 def save_report(folder: str | os.PathLike[str]) -> None:
     """Writes what is known of the run into a folder, which is made if need be.
 
-    `explain.json` says what became of each block and why, `trace.json` is the recorded step,
-    `plan.json` the plan, `step.html` a page with time and memory over the step, and
+    It is about the last Stable step that went as planned, or about the last recorded one if there
+    was none. `explain.json` says what became of each block and why, `trace.json` is the recorded
+    step, `plan.json` the plan, `step.html` a page with time and memory over the step, and
     `timeline.json` the same for Perfetto.
     """
     adapter = _engine()
     os.makedirs(folder, exist_ok=True)
     adapter.save_report(os.fspath(folder))
-    page.draw(Path(folder), stats()["limit_bytes"])
+    page.draw(Path(folder))
 
 
 @contextmanager
@@ -374,19 +389,37 @@ def _write_report(opened: _Open) -> None:
 def summary() -> str:
     """One line about the run so far."""
     now = stats()
-    peak, cap = (format_size(n) for n in (now["reserved_bytes"]["peak"], now["limit_bytes"]))
+    asked, held = (format_size(now[f"{name}_bytes"]["peak"]) for name in ("requested", "reserved"))
     out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
     return (
-        f"{now['steps']} steps, {now['stage']}; device peak {peak} of {cap}; "
-        f"moved out {out}, in {back}; waited {now['stall_us'] / 1e6:.3f} s"
+        f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
+        f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
+        f"waited {now['stall_us'] / 1e6:.3f} s"
     )
+
+
+def _steps(now: dict[str, Any]) -> str:
+    """The steps by stage, in words."""
+    by_stage = [f"{count} {stage}" for stage, count in now["steps_by_stage"].items() if count]
+    if not by_stage:
+        return (
+            "0 steps, so nothing was planned: no optimizer of torch.optim stepped; call "
+            "smartswap.step() at the end of each step"
+        )
+    plural = "" if now["steps"] == 1 else "s"
+    return f"{now['steps']} step{plural}: {', '.join(by_stage)}"
 
 
 def _finish(opened: _Open) -> None:
     if opened.settings.report is not None:
         _write_report(opened)
-    if _log.isEnabledFor(logging.INFO):
-        _log.info("%s", summary())
+    _tell_news()
+    now = stats()
+    # Memory had to be found on demand all the time, and nobody was told.
+    missed = now["steps"] == 0 and now["requested_bytes"]["peak"] > now["limit_bytes"]
+    level = logging.WARNING if missed else logging.INFO
+    if _log.isEnabledFor(level):
+        _log.log(level, "%s", summary())
 
 
 def _at_exit() -> None:

@@ -23,6 +23,7 @@ mod local;
 mod names;
 mod planner;
 mod settings;
+mod shown;
 mod totals;
 
 pub use exports::*;

@@ -44,11 +44,6 @@ impl PreferringPlanner {
         };
         PreferringPlanner { planners, chosen: 0 }
     }
-
-    /// The latest plan with its simulation and decisions.
-    pub(crate) fn latest(&self) -> Option<&Generated> {
-        self.planners[self.chosen].latest()
-    }
 }
 
 impl Planner for PreferringPlanner {
@@ -63,6 +58,10 @@ impl Planner for PreferringPlanner {
             }
         }
         Ok(None)
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.planners[self.chosen].latest()
     }
 
     fn link(&self) -> Option<Link> {

@@ -12,7 +12,7 @@ use super::rig::{
     smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
     smartswap_reset, smartswap_reset_peaks, smartswap_share, smartswap_should_wake,
     smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch, smartswap_trim,
-    smartswap_use_on, smartswap_wake, times,
+    smartswap_use_on, smartswap_wake, take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -68,10 +68,10 @@ fn functions_without_a_code_say_it_in_their_own_way() {
         assert!(memory.is_null());
         assert_eq!(last_error(), NOT_OPEN);
     }
-    assert_eq!(explain(), None);
+    assert_eq!((explain(), take_news()), (None, None));
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
-    assert_eq!(smartswap_abi_version(), 2);
+    assert_eq!(smartswap_abi_version(), 3);
     assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
     free_no_text();
     smartswap_delete(foreign, 64, 0, ptr::null_mut());

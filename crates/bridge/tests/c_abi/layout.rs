@@ -25,7 +25,7 @@ fn ours() -> Vec<String> {
     lines.extend(fields!(Stats, "smartswap_stats":
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops misses rescues
-        host_waits stall_us last_step_us plan));
+        host_waits stall_us last_step_us plan steps_by_stage));
     for (name, value) in [
         ("SMARTSWAP_OK", 0),
         ("SMARTSWAP_OUT_OF_MEMORY", 1),
@@ -40,7 +40,7 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_OUTPUT", 4),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
-        ("SMARTSWAP_ABI_VERSION", 2),
+        ("SMARTSWAP_ABI_VERSION", 3),
         ("SMARTSWAP_FIGURES", FIGURES as i32),
         ("SMARTSWAP_LATER", LATER),
         ("SMARTSWAP_NEXT_STEP", NEXT_STEP),

@@ -76,6 +76,7 @@ pub(crate) struct Stats {
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
     pub(crate) plan: u64,
+    pub(crate) steps_by_stage: [u64; 3],
 }
 
 /// `smartswap_replay`.
@@ -141,6 +142,7 @@ unsafe extern "C" {
     fn smartswap_get_stats(stats: *mut Stats) -> c_int;
     pub(crate) safe fn smartswap_reset_peaks() -> c_int;
     safe fn smartswap_explain() -> *mut c_char;
+    safe fn smartswap_take_news() -> *mut c_char;
     fn smartswap_free_text(text: *mut c_char);
     fn smartswap_save_trace(path: *const c_char) -> c_int;
     fn smartswap_save_report(folder: *const c_char) -> c_int;
@@ -260,13 +262,21 @@ pub(crate) fn agree_times(numbers: &[f64]) -> Result<c_int, c_int> {
 }
 
 pub(crate) fn explain() -> Option<String> {
-    let text = smartswap_explain();
+    text_of(smartswap_explain())
+}
+
+pub(crate) fn take_news() -> Option<String> {
+    text_of(smartswap_take_news())
+}
+
+/// A text that the engine made, which is freed here.
+fn text_of(text: *mut c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
     // SAFETY: not null, so a text that ends with a zero.
     let result = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
-    // SAFETY: it came from the call above and is freed once.
+    // SAFETY: it came from the engine and is freed once.
     unsafe { smartswap_free_text(text) };
     Some(result)
 }

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -415,11 +416,17 @@ def _finish(opened: _Open) -> None:
         _write_report(opened)
     _tell_news()
     now = stats()
-    # Memory had to be found on demand all the time, and nobody was told.
-    missed = now["steps"] == 0 and now["requested_bytes"]["peak"] > now["limit_bytes"]
-    level = logging.WARNING if missed else logging.INFO
+    # Memory had to be found on demand all the time, and nobody else says so.
+    short = now["requested_bytes"]["peak"] > now["limit_bytes"]
+    is_unplanned = now["steps"] == 0 and short and not _has_failed()
+    level = logging.WARNING if is_unplanned else logging.INFO
     if _log.isEnabledFor(level):
         _log.log(level, "%s", summary())
+
+
+def _has_failed() -> bool:
+    """Whether an error has ended the script."""
+    return hasattr(sys, "last_value")
 
 
 def _at_exit() -> None:

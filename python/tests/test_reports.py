@@ -127,6 +127,37 @@ LOOP = """
 """
 
 
+# Asks for 20 MiB at once, once, in one of three places.
+FAILS = """
+import sys, torch
+weight = torch.ones(1024, 1024, requires_grad=True)
+class Step(torch.optim.SGD):
+    def step(self):
+        if self.too_much:
+            torch.ones(5, 1024, 1024)  # optimizer
+        super().step()
+optimizer = Step([weight], 0.1)
+caught = 0
+for where in (sys.argv[1], "nowhere"):
+    optimizer.too_much = where == "optimizer"
+    def look(gradient):
+        if where == "backward":
+            gradient.expand(5, 1024, 1024).contiguous()  # backward
+    try:
+        x = weight * 2
+        x.register_hook(look)
+        if where == "forward":
+            x.expand(5, 1024, 1024).contiguous()  # forward
+        x.sum().backward()
+        optimizer.step()
+    except torch.OutOfMemoryError:
+        if len(sys.argv) < 3:
+            raise
+        caught += 1
+print(caught)
+"""
+
+
 @pytest.mark.parametrize(("cap", "warned"), [("64MiB", False), ("16MiB", True)])
 def test_a_loop_without_an_optimizer_is_told_how_to_end_its_steps(tmp_path, cap, warned):
     told = run(tmp_path, LOOP.format(cap=cap))
@@ -136,6 +167,24 @@ def test_a_loop_without_an_optimizer_is_told_how_to_end_its_steps(tmp_path, cap,
     done = python(tmp_path / "script.py", cwd=tmp_path)
     assert len(done.stderr.splitlines()) == int(warned)
     assert ("smartswap.step()" in done.stderr) == warned
+
+
+def test_a_script_that_fails_says_so_once(tmp_path):
+    """Out of memory in a forward pass, in a backward pass, in an optimizer: one error each."""
+    script = tmp_path / "fails.py"
+    for where in ("forward", "backward", "optimizer"):
+        script.write_text(FAILS)
+        done = python("-m", "smartswap", "--memory", "16MiB", script, where, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.count("out of device memory") == 1, done.stderr
+        assert done.stderr.splitlines()[-1].startswith("torch.OutOfMemoryError: SmartSwap: ")
+        assert f'fails.py", line {1 + FAILS[: FAILS.index("# " + where)].count(chr(10))}, in ' in (
+            done.stderr
+        )
+        # Who goes on after it meets it no more.
+        done = python("-m", "smartswap", "--memory", "16MiB", script, where, "goes on")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout == "1\n"
 
 
 def test_debug_shows_the_search(tmp_path):

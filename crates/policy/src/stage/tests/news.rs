@@ -19,11 +19,13 @@ fn a_search_is_told_from_its_first_step_to_what_is_adopted() {
             "new, in WarmUp",
             "tries plan 1: 0 actions, 0.000 ms predicted",
             "WarmUp -> SearchPolicy",
-            "plan 1: 0.120 ms measured, 0.060 ms of it waiting, 0.000 ms predicted: the best so far",
+            "plan 1: 0.120 ms measured, 0.060 ms of it waiting, 0.000 ms predicted: the best so \
+             far",
             "tries plan 2: 0 actions, 0.000 ms predicted",
-            "plan 2: 0.090 ms measured, 0.045 ms of it waiting, 0.000 ms predicted: the best so far",
-            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: there is no other \
-             plan to try",
+            "plan 2: 0.090 ms measured, 0.045 ms of it waiting, 0.000 ms predicted: the best so \
+             far",
+            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: there is no \
+             other plan to try",
             "SearchPolicy -> Stable",
         ]
     );
@@ -44,7 +46,8 @@ fn a_search_is_told_from_its_first_step_to_what_is_adopted() {
     assert_eq!(
         told(&mut under_test),
         [
-            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: all is as it was",
+            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: all is as it \
+             was",
             "SearchPolicy -> Stable",
         ]
     );
@@ -78,8 +81,8 @@ fn each_kind_of_step_is_told_by_its_name_and_what_fits_is_left_alone() {
     assert_eq!(lines[0], "step 1, kind 00000000 of 7 ops: new, in WarmUp");
     assert_eq!(
         lines[1],
-        "step 2, kind 00000000 of 7 ops: adopts no plan, 0.100 ms measured, 0.000 ms of it waiting: \
-         everything fits"
+        "step 2, kind 00000000 of 7 ops: adopts no plan, 0.100 ms measured, 0.000 ms of it \
+         waiting: everything fits"
     );
     assert!(lines.contains(&"step 3, kind b0000000 of 7 ops: new, in WarmUp".to_owned()));
 }

@@ -173,6 +173,8 @@ impl SimulateArgs {
         put(&mut settings.simulate.plan, &self.plan);
         put(&mut settings.simulate.timeline, &self.timeline);
         put(&mut settings.simulate.report, &self.report);
+        put(&mut settings.simulate.measured_ms, &self.measured_ms);
+        put(&mut settings.simulate.measured_peak, &self.measured_peak);
         let simulate = settings.simulate.clone();
         Ok(SimulateOptions {
             trace: self.trace.clone(),
@@ -180,8 +182,8 @@ impl SimulateArgs {
             memory: settings.budget(),
             timeline: simulate.timeline,
             report: simulate.report,
-            measured_us: self.measured_ms.map(|ms| 1e3 * ms),
-            measured_bytes: self.measured_peak,
+            measured_us: simulate.measured_ms.map(|ms| 1e3 * ms),
+            measured_bytes: simulate.measured_peak,
             json: config::json(&settings),
             speaks: config::speaks(&settings),
             settings,

@@ -319,8 +319,8 @@ def save_trace(path: str | os.PathLike[str]) -> None:
 def save_report(folder: str | os.PathLike[str]) -> None:
     """Writes what is known of the run into a folder, which is made if need be.
 
-    It is about the last Stable step that went as planned, or about the last recorded one if there
-    was none. `explain.json` says what became of each block and why, `trace.json` is the recorded
+    It is about one step: the last Stable one that followed a plan; if there was none the last
+    Stable one, or the last that was recorded. `explain.json` says what became of each block and why, `trace.json` is the recorded
     step, `plan.json` the plan, `step.html` a page with time and memory over the step, and
     `timeline.json` the same for Perfetto.
     """

@@ -319,8 +319,8 @@ void smartswap_free_text(char *text);
 int smartswap_save_trace(const char *path);
 
 /* Writes what is known of the run into a folder: explain.json, and trace.json and plan.json if
- * there are. All three are about the last Stable step that went as planned, or about the last
- * recorded one if there was none. */
+ * there are. All three are about one step: the last Stable one that followed a plan; if there was
+ * none the last Stable one, or the last that was recorded. */
 int smartswap_save_report(const char *folder);
 
 #ifdef __cplusplus

@@ -8,10 +8,11 @@ use adaptive::{FinishedStep, Generated, Plan, Signature, Stage, Trace};
 /// Stable steps of which the median time is told.
 const TIMES_KEPT: usize = 64;
 
-/// The last Stable step that went as planned, or the last recorded one while there was none.
+/// The last Stable step that followed a plan; while there is none the last Stable one, or the last
+/// that was recorded.
 ///
 /// A training may end with any step: a shorter batch, one more evaluation. Such a step has a trace
-/// that no plan is for, or a plan that it did not follow.
+/// that no plan is for, or a plan that it did not follow, or is so small that it needs none.
 #[derive(Debug)]
 pub(crate) struct ShownStep {
     is_stable: bool,
@@ -52,11 +53,13 @@ impl ShownStep {
         let follows =
             |plan: &&Arc<Plan>| plan.signature == report.signature && report.drifted_at.is_none();
         let plan = step.plan.as_ref().filter(follows);
-        let counts = match is_stable {
+        let tells = match is_stable {
             true => plan.is_some() == step.plan.is_some(),
-            false => report.trace.is_some() && before.as_ref().is_none_or(|it| !it.is_stable),
+            false => report.trace.is_some(),
         };
-        let Some(trace) = trace.filter(|_| counts) else { return before };
+        let outdoes = |before: &ShownStep| (is_stable, plan.is_some()) >= before.rank();
+        let shows = tells && before.as_ref().is_none_or(outdoes);
+        let Some(trace) = trace.filter(|_| shows) else { return before };
         let mut times_us = VecDeque::new();
         if is_stable {
             let same = before.filter(|before| before.is_like(report.signature, plan));
@@ -74,6 +77,11 @@ impl ShownStep {
             held_bytes: report.held_bytes_peak,
             times_us,
         })
+    }
+
+    /// What tells more is more.
+    fn rank(&self) -> (bool, bool) {
+        (self.is_stable, self.plan.is_some())
     }
 
     fn is_like(&self, kind: Signature, plan: Option<&Arc<Plan>>) -> bool {

@@ -104,7 +104,7 @@ impl Track {
     /// A kind of step that was not seen yet, with a plan to try first.
     pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
         let op_count = choice.plan.as_ref().map_or(0, |plan| plan.op_count);
-        let mut track = Track::new(op_count, seen_at);
+        let mut track = Track { turns: Vec::new(), ..Track::new(op_count, seen_at) };
         track.start_try(choice, Prediction::default(), 1);
         track
     }

@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/version.h>
 
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -198,26 +199,27 @@ py::dict stats() {
   result["stall_us"] = now.stall_us;
   result["last_step_us"] = now.last_step_us;
   result["plan"] = now.plan;
+  py::dict by_stage;
+  for (size_t stage = 0; stage < std::size(stages); ++stage) {
+    by_stage[stages[stage]] = now.steps_by_stage[stage];
+  }
+  result["steps_by_stage"] = by_stage;
   return result;
 }
 
-// The engine's text as Python's own.
-std::string take_text(char* text) {
+// What a function of the engine that makes a text says.
+std::string text_of(char* (*make)()) {
+  char* text = nullptr;
+  {
+    py::gil_scoped_release released;
+    text = make();
+  }
   if (text == nullptr) {
     raise(SMARTSWAP_USAGE, smartswap_last_error());
   }
   std::string result(text);
   smartswap_free_text(text);
   return result;
-}
-
-std::string explain() {
-  char* text = nullptr;
-  {
-    py::gil_scoped_release released;
-    text = smartswap_explain();
-  }
-  return take_text(text);
 }
 
 at::Tensor empty_swapped(
@@ -274,7 +276,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("agree_times", &agree_times);
   module.def("stats", &stats);
   module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
-  module.def("explain", &explain);
+  module.def("explain", [] { return text_of(&smartswap_explain); });
+  module.def("take_news", [] { return text_of(&smartswap_take_news); });
   module.def("save_trace", [](const std::string& path) {
     check(smartswap_save_trace(path.c_str()));
   });
@@ -288,7 +291,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("lend", [](uint64_t address, const std::string& by) {
     check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
   });
-  module.def("held", [] { return take_text(smartswap_held()); });
+  module.def("held", [] { return text_of(&smartswap_held); });
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
   });

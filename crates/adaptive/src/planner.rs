@@ -49,11 +49,6 @@ impl JointPlanner {
     pub fn make(&self, trace: &Trace) -> Generated {
         best(&Joint::new(trace, &self.machine, &self.config), Rivals::Any)
     }
-
-    /// The latest plan of the loop with its simulation and decisions.
-    pub fn latest(&self) -> Option<&Generated> {
-        self.latest.as_ref()
-    }
 }
 
 impl Planner for JointPlanner {
@@ -75,6 +70,10 @@ impl Planner for JointPlanner {
         let proposal = Proposal { plan: made.plan.clone(), predicted: predict(&made) };
         self.latest = Some(made);
         Ok(offer.then_some(proposal))
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.latest.as_ref()
     }
 
     fn link(&self) -> Option<Link> {

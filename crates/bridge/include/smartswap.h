@@ -65,7 +65,8 @@ typedef struct smartswap_settings {
   uint32_t struct_size;
   /* "host", "cuda", "cuda:1", "acl", "acl:1". */
   const char *device;
-  /* The cap of physical device memory; 0: all that the device has free. */
+  /* The cap of physical device memory; 0: all that the device has free. One that is more than the
+   * device has is told on stderr and taken for 0. */
   uint64_t memory_bytes;
   /* The cap of pinned host memory; 0: what the device's NUMA node and the group have free. */
   uint64_t host_memory_bytes;
@@ -317,6 +318,8 @@ typedef struct smartswap_stats {
   double last_step_us;
   /* Tells the plan of the running step from other plans; 0 without one. */
   uint64_t plan;
+  /* Steps ended in WarmUp, in SearchPolicy and in Stable. */
+  uint64_t steps_by_stage[3];
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);
@@ -325,6 +328,10 @@ int smartswap_reset_peaks(void);
 /* What the engine decided and why, as a JSON text. Free it with smartswap_free_text. NULL on
  * failure. */
 char *smartswap_explain(void);
+/* What the search for a plan did since the last call, a line each: stages, plans that are tried,
+ * what they were predicted to take and took, what is adopted and why. Empty if it did nothing; free
+ * it with smartswap_free_text. NULL on failure. */
+char *smartswap_take_news(void);
 void smartswap_free_text(char *text);
 
 /* Who keeps memory on the device, as a JSON list of {"by", "until", "blocks", "bytes"}, most bytes
@@ -336,7 +343,8 @@ char *smartswap_held(void);
 int smartswap_save_trace(const char *path);
 
 /* Writes what is known of the run into a folder: explain.json, and trace.json and plan.json if
- * there are. */
+ * there are. All three are about one step: the last Stable one that followed a plan; if there was
+ * none the last Stable one, or the last that was recorded. */
 int smartswap_save_report(const char *folder);
 
 #ifdef __cplusplus

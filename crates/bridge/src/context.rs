@@ -12,6 +12,7 @@ use adaptive::{
 use crate::blocks::{Blocks, Live};
 use crate::failure::{Failure, warn};
 use crate::settings::{Settings, Wishes};
+use crate::shown::ShownStep;
 use crate::totals::Totals;
 
 /// The engine of the process.
@@ -40,6 +41,8 @@ pub(crate) struct Course {
     pub(crate) totals: Totals,
     /// The last step that was recorded.
     pub(crate) trace: Option<Arc<Trace>>,
+    /// The step that reports show.
+    pub(crate) shown: Option<ShownStep>,
     /// A recorded step could not be saved, which was said.
     record_failed: bool,
 }
@@ -93,7 +96,13 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
     let planner = JointPlanner::new(settings.machine, settings.planning);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
-    let course = Course { session, totals: Totals::default(), trace: None, record_failed: false };
+    let course = Course {
+        session,
+        totals: Totals::default(),
+        trace: None,
+        shown: None,
+        record_failed: false,
+    };
     *current = Some(Arc::new(Context {
         engine,
         blocks: Blocks::default(),
@@ -249,7 +258,8 @@ impl Context {
     pub(crate) fn step(&self) -> Result<(), Failure> {
         let mut course = self.course();
         course.totals.keep_peaks(&self.engine.memory_stats()?);
-        course.totals.steps += 1;
+        let stage = course.session.stage();
+        course.totals.steps_by_stage[stage as usize] += 1;
         self.step_has_begun.store(false, Ordering::Relaxed);
         let finished = if self.is_asleep() {
             course.session.end_step_asleep()?
@@ -275,8 +285,10 @@ impl Context {
     fn note(&self, course: &mut Course, finished: &[FinishedStep]) {
         for step in finished {
             course.totals.add(step);
+            let trace = course.session.trace(step.report.signature).cloned();
+            course.shown = ShownStep::after(course.shown.take(), step, trace.as_ref());
             if step.report.trace.is_some() {
-                course.trace = course.session.trace(step.report.signature).cloned();
+                course.trace = trace;
                 if let (Some(path), Some(trace)) = (&self.settings.record_file, &course.trace)
                     && let Err(error) = save_trace(path, trace)
                     && !std::mem::replace(&mut course.record_failed, true)

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::shown::ShownStep;
 
 /// Decisions in the answer at most, the largest blocks first.
 const DECISIONS_MAX: usize = 200;
@@ -17,7 +18,12 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let stage = format!("{:?}", course.session.stage());
     let totals = &course.totals;
     let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
-    let generated = course.session.policy().planner().latest();
+    let shown = course.shown.as_ref();
+    // Where the planner had nothing to offer, it still says why.
+    let last = course.session.policy().planner().latest();
+    let unplanned = last.filter(|made| shown.is_some_and(|shown| shown.is_about(made)));
+    let generated = shown.and_then(|shown| shown.made.as_deref()).or(unplanned);
+    let [warm_up, search, stable] = totals.steps_by_stage;
     let prediction = generated.map(|generated| {
         json!({
             "prefer": Prefer::of(generated.movable).name(),
@@ -46,9 +52,18 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "in_bytes_per_s": link.in_bytes_per_us * 1e6,
             "both_bytes_per_s": link.both_bytes_per_us * 1e6,
         },
-        "steps": totals.steps,
+        "steps": totals.steps(),
+        "steps_by_stage": { "WarmUp": warm_up, "SearchPolicy": search, "Stable": stable },
         "last_step_us": totals.last_step_us,
-        "plan_actions": course.plan().map(|plan| plan.actions.len()),
+        "plan_actions": shown.and_then(|shown| Some(shown.plan.as_ref()?.actions.len())),
+        "measured": shown.and_then(ShownStep::measured).map(|measured| {
+            json!({
+                "step_us": measured.step_us,
+                "steps": measured.steps,
+                "resident_bytes_peak": measured.resident_bytes,
+                "held_bytes_peak": measured.held_bytes,
+            })
+        }),
         "held": held(context)?,
         "memory": {
             "allocated_bytes_peak": allocated.peak,

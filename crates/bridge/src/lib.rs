@@ -22,6 +22,7 @@ mod failure;
 mod local;
 mod names;
 mod settings;
+mod shown;
 mod totals;
 
 pub use exports::*;

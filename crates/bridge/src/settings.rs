@@ -9,7 +9,7 @@ use adaptive::{
 };
 
 use crate::device::{Device, DeviceName};
-use crate::failure::Failure;
+use crate::failure::{Failure, warn};
 
 /// Blocks of at least this size move, unless the cap is so small that they would be few.
 const MIN_BLOCK_BYTES: u64 = 8 << 20;
@@ -94,7 +94,10 @@ pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
 impl Settings {
     /// Opens the device and fills in what was left open.
     pub(crate) fn new(wishes: &Wishes) -> Result<Settings, Failure> {
-        let wished_bytes = wishes.limit_bytes()?;
+        let mut wished_bytes = wishes.limit_bytes()?;
+        if wishes.device == DeviceName::Host {
+            wished_bytes = within(wished_bytes, "the machine's memory", host_bytes());
+        }
         let capacity_bytes = match wished_bytes {
             Some(bytes) => bytes,
             None if wishes.device == DeviceName::Host => half_room()?,
@@ -106,6 +109,10 @@ impl Settings {
             HOST_GRANULARITY_BYTES,
         )?;
         let driver = device.driver();
+        if wishes.device != DeviceName::Host {
+            let total_bytes = driver.memory_info()?.total_bytes;
+            wished_bytes = within(wished_bytes, "the device's memory", Some(total_bytes));
+        }
         let granularity_bytes = driver.properties().granularity_bytes;
         let limit_bytes = device_limit(&*driver, wished_bytes)?;
         let least_bytes = limit_bytes / BLOCKS_PER_CAP / granularity_bytes * granularity_bytes;
@@ -135,6 +142,24 @@ impl Settings {
             record_file,
         })
     }
+}
+
+/// A cap that caps something. One beyond all that is there is told and left out.
+fn within(wished_bytes: Option<u64>, of: &str, total_bytes: Option<u64>) -> Option<u64> {
+    let (wished, total) = (wished_bytes?, total_bytes.unwrap_or(u64::MAX));
+    if wished <= total {
+        return Some(wished);
+    }
+    let (wished, total) = (Bytes(wished), Bytes(total));
+    warn(&format!("a cap of {wished} is beyond {of} of {total}: it is chosen as if left out"));
+    None
+}
+
+/// What the system lets processes take.
+fn host_bytes() -> Option<u64> {
+    let memory = HostMemory::read();
+    let group_bytes = memory.group.map(|group| group.limit_bytes);
+    [memory.total_bytes, group_bytes].into_iter().flatten().min()
 }
 
 /// Half of the host memory that is free.

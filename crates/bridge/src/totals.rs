@@ -5,8 +5,8 @@ use adaptive::{FinishedStep, MemoryStats, Peak};
 /// Sums of what steps reported, and peaks that outlive steps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Totals {
-    /// Steps ended.
-    pub(crate) steps: u64,
+    /// Steps ended in WarmUp, in SearchPolicy and in Stable.
+    pub(crate) steps_by_stage: [u64; 3],
     pub(crate) swapped_out_bytes: u64,
     pub(crate) swapped_in_bytes: u64,
     pub(crate) recomputed_ops: u64,
@@ -23,6 +23,11 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Steps ended.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps_by_stage.iter().sum()
+    }
+
     pub(crate) fn add(&mut self, finished: &FinishedStep) {
         let counters = &finished.report.counters;
         self.swapped_out_bytes += counters.swapped_out_bytes;

@@ -16,6 +16,7 @@ mod c_abi {
     mod pressure;
     mod programs;
     mod recording;
+    mod reports;
     mod rig;
     mod sharing;
     mod sleeping;

@@ -101,7 +101,7 @@ pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
-pub use stage::{Directive, Loop, LoopConfig, Stage};
+pub use stage::{Directive, Loop, LoopConfig, News, Stage, Turn, Why};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
 
+use crate::generate::Generated;
 use crate::ranks::Figures;
 use crate::search::{Planner, fingerprint};
-use crate::stage::{Directive, Loop, LoopConfig, Stage};
+use crate::stage::{Directive, Loop, LoopConfig, News, Stage};
 
 pub(crate) mod frees;
 mod ranks;
@@ -20,16 +21,27 @@ const TRACES_KEPT: usize = 16;
 pub struct Session<P> {
     engine: Engine,
     policy: Loop<P>,
-    /// The steps whose reports are owed, oldest first: their stage, and the number of the
-    /// directive that they ran under.
-    owed: VecDeque<(Stage, u64)>,
+    /// The steps whose reports are owed, oldest first.
+    owed: VecDeque<Owed>,
     /// Number of the current directive.
     directives: u64,
     /// The last recorded step of each kind, and when it was recorded.
     traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
     current: Directive,
+    /// What its planner knows of the current plan.
+    made: Option<Arc<Generated>>,
     /// Set while this rank judges steps together with others.
     shared: Option<Shared>,
+}
+
+/// What a step ran under whose report is owed.
+#[derive(Debug)]
+struct Owed {
+    /// The number of the directive.
+    directive: u64,
+    stage: Stage,
+    plan: Option<Arc<Plan>>,
+    made: Option<Arc<Generated>>,
 }
 
 /// What a rank that judges steps together with others has still to judge.
@@ -53,11 +65,15 @@ enum Waiting {
     Finished(u64, Box<StepReport>),
 }
 
-/// A finished step and the stage that it ran in.
+/// A finished step and what it ran under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FinishedStep {
     /// The stage.
     pub stage: Stage,
+    /// The plan, if there was one. It may be for another kind of step.
+    pub plan: Option<Arc<Plan>>,
+    /// What its planner knows of the plan.
+    pub made: Option<Arc<Generated>>,
     /// What happened.
     pub report: StepReport,
 }
@@ -78,6 +94,7 @@ impl<P: Planner> Session<P> {
             directives: 0,
             traces: BTreeMap::new(),
             current,
+            made: None,
             shared: None,
         })
     }
@@ -117,6 +134,11 @@ impl<P: Planner> Session<P> {
         self.policy.take_failures()
     }
 
+    /// What the loop did since the last call: see [`Loop::take_news`].
+    pub fn take_news(&mut self) -> Vec<News> {
+        self.policy.take_news()
+    }
+
     /// Starts with a plan from elsewhere instead of a search. Call it before the first step.
     ///
     /// # Errors
@@ -132,7 +154,12 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        self.owed.push_back((self.current.stage, self.directives));
+        self.owed.push_back(Owed {
+            directive: self.directives,
+            stage: self.current.stage,
+            plan: self.current.plan.clone(),
+            made: self.made.clone(),
+        });
         if let Some(shared) = &mut self.shared {
             shared.asleep = false;
         }
@@ -152,7 +179,8 @@ impl<P: Planner> Session<P> {
     fn observe(&mut self, reports: Vec<StepReport>) -> Result<Vec<FinishedStep>, Error> {
         let mut finished = Vec::with_capacity(reports.len());
         for report in reports {
-            let (stage, directive) = self.owed.pop_front().expect("noted when the step ended");
+            let owed = self.owed.pop_front().expect("noted when the step ended");
+            let Owed { directive, stage, plan, made } = owed;
             if let Some(trace) = &report.trace {
                 self.keep_trace(report.step, trace);
             }
@@ -163,7 +191,7 @@ impl<P: Planner> Session<P> {
                 }
                 None => self.judge(directive, &report, None)?,
             }
-            finished.push(FinishedStep { stage, report });
+            finished.push(FinishedStep { stage, plan, made, report });
         }
         Ok(finished)
     }
@@ -205,6 +233,7 @@ impl<P: Planner> Session<P> {
         });
         self.engine.set_orders(directive.record, orders)?;
         self.current = directive;
+        self.made = self.policy.made().cloned();
         self.directives += 1;
         Ok(())
     }

@@ -51,7 +51,7 @@ impl OpStack {
     /// Begins an op on the engine's compute stream.
     ///
     /// # Errors
-    /// If the driver fails, or a replay that the plan orders here does.
+    /// If the driver fails.
     pub fn begin(&mut self, name: OpName) -> Result<(), Error> {
         self.begin_on(name, self.shared.compute)
     }
@@ -343,10 +343,11 @@ impl OpStack {
         self.frames.len()
     }
 
-    /// A replay that the plan orders. One that finds no room is left to the touch that needs it.
+    /// A replay that the plan orders. One that finds no room, or whose recipe fails, is left to the
+    /// touch that needs it: this op does not, and it is not its error.
     fn replay_ahead(&mut self, block: BlockId) -> Result<(), Error> {
         match self.replay(block) {
-            Err(Error::OutOfMemory(_)) => Ok(()),
+            Err(Error::OutOfMemory(_) | Error::Replay { .. }) => Ok(()),
             result => result,
         }
     }

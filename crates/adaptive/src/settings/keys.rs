@@ -215,6 +215,10 @@ table! {
         timeline: PathText => PathBuf = "none";
         /// File for the page.
         report: PathText => PathBuf = "none";
+        /// What the step took where it ran, in milliseconds.
+        measured_ms: Number<0, false> => f64 = "none";
+        /// The most memory of tensors that it had on the device there.
+        measured_peak: Size => u64 = "none";
     }
 }
 

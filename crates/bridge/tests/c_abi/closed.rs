@@ -11,7 +11,8 @@ use super::rig::{
     smartswap_free_swapped, smartswap_is_open, smartswap_is_swapped, smartswap_malloc,
     smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream, smartswap_reset,
     smartswap_reset_peaks, smartswap_share, smartswap_should_wake, smartswap_sleep, smartswap_step,
-    smartswap_step_begun, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake, times,
+    smartswap_step_begun, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
+    take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -68,7 +69,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
         assert!(memory.is_null());
         assert_eq!(last_error(), NOT_OPEN);
     }
-    assert_eq!((explain(), held()), (None, None));
+    assert_eq!((explain(), held(), take_news()), (None, None, None));
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
     assert_eq!(smartswap_abi_version(), 3);

@@ -25,7 +25,7 @@ fn ours() -> Vec<String> {
     lines.extend(fields!(Stats, "smartswap_stats":
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops misses rescues
-        recalls host_waits stall_us last_step_us plan));
+        recalls host_waits stall_us last_step_us plan steps_by_stage));
     for (name, value) in [
         ("SMARTSWAP_OK", 0),
         ("SMARTSWAP_OUT_OF_MEMORY", 1),

@@ -77,6 +77,7 @@ pub(crate) struct Stats {
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
     pub(crate) plan: u64,
+    pub(crate) steps_by_stage: [u64; 3],
 }
 
 /// `smartswap_replay`.
@@ -153,6 +154,7 @@ unsafe extern "C" {
     fn smartswap_get_stats(stats: *mut Stats) -> c_int;
     pub(crate) safe fn smartswap_reset_peaks() -> c_int;
     safe fn smartswap_explain() -> *mut c_char;
+    safe fn smartswap_take_news() -> *mut c_char;
     fn smartswap_free_text(text: *mut c_char);
     fn smartswap_save_trace(path: *const c_char) -> c_int;
     fn smartswap_save_report(folder: *const c_char) -> c_int;
@@ -299,20 +301,25 @@ pub(crate) fn describe_fault(address: *const c_void, room_bytes: usize) -> Optio
 }
 
 pub(crate) fn explain() -> Option<String> {
-    take_text(smartswap_explain())
+    text_of(smartswap_explain())
 }
 
 pub(crate) fn held() -> Option<String> {
-    take_text(smartswap_held())
+    text_of(smartswap_held())
 }
 
-fn take_text(text: *mut c_char) -> Option<String> {
+pub(crate) fn take_news() -> Option<String> {
+    text_of(smartswap_take_news())
+}
+
+/// A text that the engine made, which is freed here.
+fn text_of(text: *mut c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
     // SAFETY: not null, so a text that ends with a zero.
     let result = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
-    // SAFETY: callers pass what the engine made, which is freed here, once.
+    // SAFETY: it came from the engine and is freed once.
     unsafe { smartswap_free_text(text) };
     Some(result)
 }

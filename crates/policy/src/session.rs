@@ -32,6 +32,8 @@ pub struct Session<P> {
     made: Option<Arc<Generated>>,
     /// Set while this rank judges steps together with others.
     shared: Option<Shared>,
+    /// What a report that came in the middle of a step has led to: it waits for the step's end.
+    put_off: Option<Directive>,
 }
 
 /// What a step ran under whose report is owed.
@@ -96,6 +98,7 @@ impl<P: Planner> Session<P> {
             current,
             made: None,
             shared: None,
+            put_off: None,
         })
     }
 
@@ -164,6 +167,9 @@ impl<P: Planner> Session<P> {
             shared.asleep = false;
         }
         let reports = self.engine.end_step()?;
+        if let Some(directive) = self.put_off.take() {
+            self.follow(directive)?;
+        }
         self.observe(reports)
     }
 
@@ -205,7 +211,7 @@ impl<P: Planner> Session<P> {
     ) -> Result<(), Error> {
         // A report can come late. One of a step that began before the orders changed would be
         // taken for a step under the new ones.
-        if directive != self.directives {
+        if directive != self.directives || self.put_off.is_some() {
             return Ok(());
         }
         let next = match worst {
@@ -224,7 +230,12 @@ impl<P: Planner> Session<P> {
         }
     }
 
+    /// Steps run under `directive` from the next one on that begins.
     fn follow(&mut self, directive: Directive) -> Result<(), Error> {
+        if self.engine.is_inside_step()? {
+            self.put_off = Some(directive);
+            return Ok(());
+        }
         let orders = directive.plan.as_ref().map(|plan| {
             Arc::new(match self.traces.get(&plan.signature) {
                 Some((_, trace)) => Orders::with_trace(plan, trace),

@@ -361,6 +361,14 @@ impl Engine {
         self.shared.lock()?.set_orders(record, orders)
     }
 
+    /// Whether the running step has begun: ops, allocations or frees are in it already.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn is_inside_step(&self) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.step.event_count > 0)
+    }
+
     /// Ends the step and returns the reports that have become complete, oldest first.
     ///
     /// A recorded step waits for the device and reports at once. Any other reports when its work

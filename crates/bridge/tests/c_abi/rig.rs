@@ -286,8 +286,12 @@ pub(crate) fn lend(address: *const c_void) -> c_int {
 /// Neither with a name.
 pub(crate) fn keep_for_nobody(address: *const c_void) -> [c_int; 2] {
     let nobody = std::ptr::null();
-    // SAFETY: the name may be null.
-    unsafe { [smartswap_hold(address, 0, nobody), smartswap_lend(address, 0, nobody)] }
+    [
+        // SAFETY: the name may be null.
+        unsafe { smartswap_hold(address, 0, nobody) },
+        // SAFETY: as above.
+        unsafe { smartswap_lend(address, 0, nobody) },
+    ]
 }
 
 /// Words about a fault at `address`, in so much room; `None` if it lies in no memory that moves.

@@ -55,7 +55,7 @@ impl Prefer {
         }
     }
 
-    /// What a plan comes to in which so much may leave.
+    /// The wish that a plan answers in which so much may leave.
     pub fn of(movable: Movable) -> Prefer {
         match movable {
             Movable::Activations => Prefer::Performance,

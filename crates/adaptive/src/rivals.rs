@@ -23,25 +23,26 @@ pub(crate) fn against(joint: &Joint<'_>, ours: Generated, rivals: Rivals) -> Gen
     if !swaps || capped {
         return ours;
     }
-    let (free, most) = (joint.config.prefer.is_none(), ours.movable);
+    let (wish, most) = (joint.config.prefer, ours.movable);
     let mut best = ours;
     for baseline in Baseline::ALL {
         let run = run_baseline(joint.trace, joint.machine, baseline);
         let fits = run.simulation.shortfall.is_none();
-        // What moves on demand may be anything.
         let planned = run.simulation.went_to_plan();
+        if !fits || !planned && rivals == Rivals::WithoutDemand || run.cost() >= best.cost() {
+            continue;
+        }
+        // What moves on demand may be anything.
         let all = !planned || moves_state(joint.trace, &run.plan);
-        let too_much = !free && all && most == Movable::Activations;
+        let movable = match (wish, all) {
+            (Some(_), _) => most,
+            (None, true) => Movable::All,
+            (None, false) => Movable::Activations,
+        };
+        let too_much = all && movable == Movable::Activations;
         // Some change the step's calls, and what they do is no plan for this one.
         let same_step = *run.trace == *joint.trace;
-        let may_stand = fits && same_step && !too_much && keeps_settings(joint, &run.plan);
-        let may_stand = may_stand && (planned || rivals == Rivals::Any);
-        if may_stand && run.cost() < best.cost() {
-            let movable = match (free, all) {
-                (true, false) => Movable::Activations,
-                (true, true) => Movable::All,
-                (false, _) => most,
-            };
+        if same_step && !too_much && keeps_settings(joint, &run.plan) {
             best = joint.describe(run.plan, movable);
         }
     }

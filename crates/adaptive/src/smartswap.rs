@@ -12,7 +12,8 @@ use crate::joint::Joint;
 pub struct SmartSwapStrategy {
     /// Whether it is the second generator, which knows no limit, or else the first.
     pub policy_v2: bool,
-    /// Its settings. The reserve is that of [`JointConfig::generate`](crate::JointConfig::generate).
+    /// Its settings. The reserve is that of
+    /// [`JointConfig::generate`](crate::JointConfig::generate).
     pub config: SmartSwapConfig,
 }
 

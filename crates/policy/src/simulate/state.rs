@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, OpIndex, Origin, Trace,
+    AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, Fit, OpIndex, Origin, Trace,
 };
 
 use super::link::{CopyId, Engines};
@@ -45,6 +45,8 @@ pub(super) struct Block {
     /// Tells blocks of all steps apart; 0 before it is born.
     pub(super) identity: u64,
     pub(super) place: Place,
+    /// The size of its chunk, from its birth on.
+    pub(super) chunk_bytes: u64,
     pub(super) pins: u32,
     /// Whether the host has its present bytes.
     pub(super) slot: bool,
@@ -68,6 +70,7 @@ pub(super) const NEVER: Moment = Moment { floor_us: 0.0, op: NONE };
 const UNBORN: Block = Block {
     identity: 0,
     place: Place::Nowhere,
+    chunk_bytes: 0,
     pins: 0,
     slot: false,
     recipe: 0,
@@ -186,8 +189,9 @@ impl<'a> State<'a> {
             let room = self.cache.held_bytes() + block.size_bytes <= self.machine.limit_bytes;
             self.rank += 1;
             self.blocks[index].identity = self.rank;
+            self.blocks[index].chunk_bytes = block.size_bytes;
             if room && !away[index] {
-                self.cache.charge(block.size_bytes);
+                self.cache.charge(Fit::exact(block.size_bytes));
                 self.resident_bytes += block.size_bytes;
                 self.blocks[index].place = Place::Resident;
             } else {
@@ -221,6 +225,7 @@ impl<'a> State<'a> {
             self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
         }
+        self.cache.end_step();
         let usage = self.usage;
         let mut next = vec![UNBORN; self.blocks.len()];
         for index in 0..self.blocks.len() {

@@ -1,0 +1,43 @@
+//! What the last steps needed.
+
+use std::collections::VecDeque;
+
+/// Steps that are remembered. What none of them needed is not expected again.
+const STEPS: usize = 8;
+
+/// The need of the running step and of the last ones.
+#[derive(Clone, Default, Debug)]
+pub(super) struct History {
+    /// The most bytes in use at once, in the running step.
+    peak_bytes: u64,
+    /// Of finished steps, oldest first: the same, and the cache's sequence number at the end.
+    past: VecDeque<(u64, u64)>,
+}
+
+impl History {
+    /// Notes how many bytes are in use.
+    pub(super) fn note_live(&mut self, live_bytes: u64) {
+        self.peak_bytes = self.peak_bytes.max(live_bytes);
+    }
+
+    /// Whether a step has ended.
+    pub(super) fn knows_a_step(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// The most bytes in use at once in all steps that are remembered.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.past.iter().map(|&(peak_bytes, _)| peak_bytes).fold(self.peak_bytes, u64::max)
+    }
+
+    /// Ends the running step. Returns the sequence number at the end of the oldest step that is
+    /// remembered, when that many have passed: what was cached before was not wanted since.
+    pub(super) fn end_step(&mut self, sequence: u64, live_bytes: u64) -> Option<u64> {
+        self.past.push_back((self.peak_bytes, sequence));
+        self.peak_bytes = live_bytes;
+        if self.past.len() <= STEPS {
+            return None;
+        }
+        self.past.pop_front().map(|(_, sequence)| sequence)
+    }
+}

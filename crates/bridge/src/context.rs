@@ -92,6 +92,9 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     }
     let settings = Settings::new(wishes)?;
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
+    if settings.holds_by_need {
+        engine.hold_by_need()?;
+    }
     let planner = PreferringPlanner::new(settings.machine, settings.planning, settings.prefer);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
     let course = Course { session, totals: Totals::default(), trace: None, record_failed: false };

@@ -4,11 +4,12 @@
 //! The pool runs these rules on real chunks and the planner's simulator runs them on none, so
 //! both count the same bytes. No rule looks at time: the outcome depends on the calls alone.
 //!
-//! While the cap is far, what is held stays close to what the last steps needed. A new chunk then
-//! first gives back cached ones beyond a sixteenth above that need, and a cached chunk up to twice
-//! the size serves where none of the size is left: steps that are alike soon make few chunks, or
-//! none. Near the cap all of it is for the cache, and each size has its own chunks: blocks that
-//! move come back to addresses of their size, and plans count on every byte.
+//! A cap that somebody asked for is there to be used: chunks stay until it needs their room, or
+//! until no step wanted them for a while, and each size has its own. Held *by need*, what is held
+//! stays close to what the last steps needed while the cap is far. A new chunk then first gives
+//! back cached ones beyond a twelfth above that need, and a cached chunk up to twice the size
+//! serves where none of the size is left, so that steps that are alike soon make few chunks, or
+//! none.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,17 +17,14 @@ use self::history::History;
 
 mod history;
 
-/// What is held beyond the need of the last steps, as a part of it.
-const SPARE_DIVISOR: u64 = 16;
+/// What is held by need beyond that of the last steps, as a part of it.
+const SPARE_DIVISOR: u64 = 12;
 
 /// At least this part of the cap is held beyond: what small models would save is not worth calls.
 const LEAST_SPARE_DIVISOR: u64 = 256;
 
 /// The cap is near when less than this part of it would be left.
 const NEAR_DIVISOR: u64 = 5;
-
-/// All slack together is at most this part of what may be held.
-const SLACK_DIVISOR: u64 = 5;
 
 /// A chunk, and what its user asks for: less where a larger chunk serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +53,7 @@ impl Fit {
 #[derive(Debug, Clone)]
 pub struct ChunkCache<T> {
     limit_bytes: u64,
+    by_need: bool,
     held_bytes: u64,
     held_bytes_peak: u64,
     cached_bytes: u64,
@@ -80,6 +79,7 @@ impl<T> ChunkCache<T> {
     pub fn new(limit_bytes: u64) -> ChunkCache<T> {
         ChunkCache {
             limit_bytes,
+            by_need: false,
             held_bytes: 0,
             held_bytes_peak: 0,
             cached_bytes: 0,
@@ -88,6 +88,11 @@ impl<T> ChunkCache<T> {
             by_size: BTreeMap::new(),
             history: History::default(),
         }
+    }
+
+    /// Holds little more than the last steps needed from here on, while the cap is far.
+    pub fn hold_by_need(&mut self) {
+        self.by_need = true;
     }
 
     /// The cap.
@@ -171,7 +176,7 @@ impl<T> ChunkCache<T> {
         if excess > self.cached_bytes {
             return Room::Short(excess - self.cached_bytes);
         }
-        let most_bytes = self.far_from_cap(size_bytes).unwrap_or(self.limit_bytes);
+        let most_bytes = self.most_by_need(size_bytes).unwrap_or(self.limit_bytes);
         let mut given_back = Vec::new();
         while self.held_bytes + size_bytes > most_bytes
             && let Some(oldest) = self.give_back_oldest()
@@ -238,23 +243,23 @@ impl<T> ChunkCache<T> {
         self.held_bytes - self.cached_bytes - self.slack_bytes
     }
 
-    /// The most to hold with `size_bytes` more in use, if that leaves the cap far away.
-    fn far_from_cap(&self, size_bytes: u64) -> Option<u64> {
+    /// The most to hold by need with `size_bytes` more in use, if that leaves the cap far away.
+    fn most_by_need(&self, size_bytes: u64) -> Option<u64> {
         let need_bytes = self.history.peak_bytes().max(self.live_bytes() + size_bytes);
         let least_bytes = self.limit_bytes / LEAST_SPARE_DIVISOR;
         let spare_bytes = (need_bytes / SPARE_DIVISOR).max(least_bytes);
         let most_bytes = need_bytes.saturating_add(spare_bytes);
-        (most_bytes <= self.limit_bytes - self.limit_bytes / NEAR_DIVISOR).then_some(most_bytes)
+        let far_bytes = self.limit_bytes - self.limit_bytes / NEAR_DIVISOR;
+        (self.by_need && most_bytes <= far_bytes).then_some(most_bytes)
     }
 
-    /// Whether a larger chunk may serve. Not in the first step: what it allocates often stays, and
-    /// the sizes that it frees often do not come again.
+    /// Whether a larger chunk may serve: only while all that is in use stays below what finished
+    /// steps needed. So it never does in the first step, where what is allocated often stays, and
+    /// what is freed often does not come again.
     fn allows(&self, fit: Fit) -> bool {
-        let slack_bytes = self.slack_bytes + fit.slack_bytes();
-        self.history.knows_a_step()
-            && self
-                .far_from_cap(fit.wanted_bytes)
-                .is_some_and(|most_bytes| slack_bytes <= most_bytes / SLACK_DIVISOR)
+        let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
+        used_bytes <= self.history.past_peak_bytes()
+            && self.most_by_need(fit.wanted_bytes).is_some()
     }
 
     /// Counts a chunk that left the cache for use.

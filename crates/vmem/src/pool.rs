@@ -137,6 +137,12 @@ impl Pool {
         &self.config
     }
 
+    /// Holds little more than the last steps needed from here on, while the cap is far: for a cap
+    /// that nobody asked for.
+    pub fn hold_by_need(&mut self) {
+        self.cache.hold_by_need();
+    }
+
     /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
         self.has_virtual_memory && size_bytes >= self.config.swap_threshold_bytes

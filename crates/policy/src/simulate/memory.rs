@@ -16,17 +16,6 @@ enum Pressure {
     Rescue,
 }
 
-/// What memory is for.
-#[derive(Clone, Copy)]
-enum Want {
-    /// A new block of so many bytes.
-    Block(u64),
-    /// A block on its way back.
-    Back(Fit),
-    /// So many bytes more of segments.
-    Segments(u64),
-}
-
 impl State<'_> {
     pub(super) fn touch(&mut self, block: u32, mode: AccessMode) -> Result<(), u64> {
         let index = block as usize;
@@ -60,10 +49,8 @@ impl State<'_> {
 
     pub(super) fn allocate(&mut self, block: u32) -> Result<(), u64> {
         let index = block as usize;
-        let want = Want::Block(self.trace.blocks[index].size_bytes);
-        let (fit, ready) = self.acquire(want, Pressure::Rescue)?;
+        let ready = self.acquire(self.trace.blocks[index].size_bytes, Pressure::Rescue)?;
         self.need(ready.copy);
-        self.blocks[index].chunk_bytes = fit.chunk_bytes;
         self.settle(index);
         self.rank += 1;
         self.blocks[index].identity = self.rank;
@@ -118,7 +105,7 @@ impl State<'_> {
     pub(super) fn grow_segments(&mut self, size_bytes: u64) -> Result<(), u64> {
         let growth_bytes = size_bytes.saturating_sub(self.segment_bytes);
         if growth_bytes > 0 {
-            let (_, ready) = self.acquire(Want::Segments(growth_bytes), Pressure::Rescue)?;
+            let ready = self.make_room(growth_bytes, Pressure::Rescue, false)?;
             self.need(ready.copy);
             self.segment_bytes = size_bytes;
             self.resident_bytes += growth_bytes;
@@ -200,8 +187,8 @@ impl State<'_> {
         if !discarded && self.take_back(index) {
             return Ok(true);
         }
-        let ready = match self.acquire(Want::Back(self.fit(index)), pressure) {
-            Ok((_, ready)) => ready,
+        let ready = match self.acquire(size_bytes, pressure) {
+            Ok(ready) => ready,
             Err(_) if pressure == Pressure::PutOff => return Ok(false),
             Err(missing_bytes) => return Err(missing_bytes),
         };
@@ -222,8 +209,9 @@ impl State<'_> {
 
     /// Takes a block's own chunk back if nobody has it yet: the bytes are still there.
     fn take_back(&mut self, index: usize) -> bool {
+        let size_bytes = self.trace.blocks[index].size_bytes;
         let owner = self.blocks[index].identity;
-        if self.cache.take_if(self.fit(index), |ready| ready.owner == owner).is_none() {
+        if self.cache.take_if(Fit::exact(size_bytes), |ready| ready.owner == owner).is_none() {
             return false;
         }
         self.forget_wish(index);
@@ -252,25 +240,36 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The allocation ladder: a cached chunk, else new memory, after giving back cached chunks and
-    /// evicting as `pressure` allows. An error holds the missing bytes.
-    fn acquire(&mut self, want: Want, pressure: Pressure) -> Result<(Fit, Ready), u64> {
+    /// The allocation ladder. An error holds the missing bytes.
+    fn acquire(&mut self, size_bytes: u64, pressure: Pressure) -> Result<Ready, u64> {
+        if let Some(ready) = self.take(size_bytes) {
+            return Ok(ready);
+        }
+        let ready = self.make_room(size_bytes, pressure, true)?;
+        Ok(ready)
+    }
+
+    /// A cached chunk: one that was freed, as it is ready in compute's own order, else the one
+    /// that was cached first, as its copy is the likeliest to be over.
+    fn take(&mut self, size_bytes: u64) -> Option<Ready> {
+        self.cache.serve(Fit::exact(size_bytes), |ready| ready.freed)
+    }
+
+    /// New memory, after giving back cached chunks and evicting as `pressure` allows. With
+    /// `exact`, an evicted chunk of the very size serves at once.
+    fn make_room(
+        &mut self,
+        size_bytes: u64,
+        pressure: Pressure,
+        exact: bool,
+    ) -> Result<Ready, u64> {
         let mut victims = None;
         loop {
-            let fit = match want {
-                Want::Block(size_bytes) => self.cache.best_fit(size_bytes),
-                Want::Back(fit) => fit,
-                Want::Segments(size_bytes) => Fit::exact(size_bytes),
-            };
-            let is_chunk = !matches!(want, Want::Segments(_));
-            if is_chunk && let Some(ready) = self.cache.serve(fit, |ready| ready.freed) {
-                return Ok((fit, ready));
-            }
-            let missing_bytes = match self.cache.make_room(fit.chunk_bytes) {
+            let missing_bytes = match self.cache.make_room(size_bytes) {
                 Room::After(given_back) => {
-                    self.cache.charge(fit);
-                    self.counts.new_chunks += u64::from(is_chunk);
-                    return Ok((fit, latest(given_back.into_iter().map(|(_, ready)| ready))));
+                    self.cache.charge(Fit::exact(size_bytes));
+                    self.counts.new_chunks += u64::from(exact);
+                    return Ok(latest(given_back.into_iter().map(|(_, ready)| ready)));
                 }
                 Room::Short(missing_bytes) => missing_bytes,
             };
@@ -286,6 +285,9 @@ impl State<'_> {
                 }
             }
             self.counts.rescues += u64::from(first);
+            if exact && let Some(ready) = self.take(size_bytes) {
+                return Ok(ready);
+            }
         }
     }
 
@@ -359,14 +361,9 @@ impl State<'_> {
 
     /// Gives a resident block's chunk to the cache.
     fn vacate(&mut self, index: usize, ready: Ready) {
-        self.cache.put(self.fit(index), ready);
-        self.resident_bytes -= self.trace.blocks[index].size_bytes;
-    }
-
-    /// The chunk that a live block has, or had and comes back to.
-    fn fit(&self, index: usize) -> Fit {
-        let wanted_bytes = self.trace.blocks[index].size_bytes;
-        Fit { wanted_bytes, chunk_bytes: self.blocks[index].chunk_bytes }
+        let size_bytes = self.trace.blocks[index].size_bytes;
+        self.cache.put(Fit::exact(size_bytes), ready);
+        self.resident_bytes -= size_bytes;
     }
 
     /// Counts a block that has just got a chunk.

@@ -45,8 +45,6 @@ pub(super) struct Block {
     /// Tells blocks of all steps apart; 0 before it is born.
     pub(super) identity: u64,
     pub(super) place: Place,
-    /// The size of its chunk, from its birth on.
-    pub(super) chunk_bytes: u64,
     pub(super) pins: u32,
     /// Whether the host has its present bytes.
     pub(super) slot: bool,
@@ -70,7 +68,6 @@ pub(super) const NEVER: Moment = Moment { floor_us: 0.0, op: NONE };
 const UNBORN: Block = Block {
     identity: 0,
     place: Place::Nowhere,
-    chunk_bytes: 0,
     pins: 0,
     slot: false,
     recipe: 0,
@@ -189,7 +186,6 @@ impl<'a> State<'a> {
             let room = self.cache.held_bytes() + block.size_bytes <= self.machine.limit_bytes;
             self.rank += 1;
             self.blocks[index].identity = self.rank;
-            self.blocks[index].chunk_bytes = block.size_bytes;
             if room && !away[index] {
                 self.cache.charge(Fit::exact(block.size_bytes));
                 self.resident_bytes += block.size_bytes;

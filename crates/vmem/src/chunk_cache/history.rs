@@ -20,14 +20,14 @@ impl History {
         self.peak_bytes = self.peak_bytes.max(live_bytes);
     }
 
-    /// Whether a step has ended.
-    pub(super) fn knows_a_step(&self) -> bool {
-        !self.past.is_empty()
+    /// The most bytes in use at once in the finished steps that are remembered.
+    pub(super) fn past_peak_bytes(&self) -> u64 {
+        self.past.iter().map(|&(peak_bytes, _)| peak_bytes).max().unwrap_or(0)
     }
 
-    /// The most bytes in use at once in all steps that are remembered.
+    /// As above, with the running step.
     pub(super) fn peak_bytes(&self) -> u64 {
-        self.past.iter().map(|&(peak_bytes, _)| peak_bytes).fold(self.peak_bytes, u64::max)
+        self.peak_bytes.max(self.past_peak_bytes())
     }
 
     /// Ends the running step. Returns the sequence number at the end of the oldest step that is

@@ -46,20 +46,21 @@ impl Bench {
 
 #[test]
 fn cached_chunks_go_back_when_the_device_has_less_than_the_cap() {
-    let mut bench = Bench::new(4, 5);
-    let blocks = [1, 1, 2].map(|units| bench.allocate(units).expect("the device has it"));
-    blocks.into_iter().for_each(|block| bench.memory.pool.free(block));
-    assert_eq!(bench.memory.pool.stats().cached_bytes, 4 * UNIT);
-    // For the cap it would be enough to give back the small ones.
-    let large = bench.allocate(3).expect("the device has it");
+    let mut bench = Bench::new(4, 16);
+    for units in [1, 1, 2] {
+        let block = bench.allocate(units).expect("the device has it");
+        bench.memory.pool.free(block);
+    }
+    assert_eq!(bench.memory.pool.stats().cached_bytes, 3 * UNIT);
+    let whole = bench.allocate(4).expect("all of the device");
     assert_eq!(bench.memory.pool.stats().cached_bytes, 0);
-    assert_eq!(bench.host.ledger().chunk_bytes, 3 * UNIT);
-    let error = bench.allocate(2).expect_err("the device is full");
+    assert_eq!(bench.host.ledger().chunk_bytes, 4 * UNIT);
+    let error = bench.allocate(1).expect_err("the device is full");
     assert!(
-        matches!(error, MemoryError::DeviceFull { missing_bytes, .. } if missing_bytes == 2 * UNIT),
+        matches!(error, MemoryError::DeviceFull { missing_bytes: UNIT, .. }),
         "as if the cap were: {error:?}"
     );
-    bench.memory.pool.free(large);
+    bench.memory.pool.free(whole);
     bench.close();
 }
 

@@ -255,10 +255,15 @@ impl<T> ChunkCache<T> {
 
     /// Whether a larger chunk may serve: only while all that is in use stays below what finished
     /// steps needed. So it never does in the first step, where what is allocated often stays, and
-    /// what is freed often does not come again.
+    /// what is freed often does not come again. Where steps differ, slack is bounded as well: this
+    /// one may need more than those before, on top of it.
     fn allows(&self, fit: Fit) -> bool {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
-        used_bytes <= self.history.past_peak_bytes()
+        let slack_bytes = self.slack_bytes + fit.slack_bytes();
+        let past_bytes = self.history.past_peak_bytes();
+        let is_bounded = slack_bytes <= past_bytes / SPARE_DIVISOR;
+        used_bytes <= past_bytes
+            && (is_bounded || self.history.is_steady())
             && self.most_by_need(fit.wanted_bytes).is_some()
     }
 

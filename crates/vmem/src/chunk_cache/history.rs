@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Steps that are remembered. What none of them needed is not expected again.
 const STEPS: usize = 8;
 
+/// The needs of steps that are alike differ by at most this part.
+const ALIKE_DIVISOR: u64 = 64;
+
 /// The need of the running step and of the last ones.
 #[derive(Clone, Default, Debug)]
 pub(super) struct History {
@@ -25,7 +28,14 @@ impl History {
         self.past.iter().map(|&(peak_bytes, _)| peak_bytes).max().unwrap_or(0)
     }
 
-    /// As above, with the running step.
+    /// Whether many steps have ended that needed nearly the same.
+    pub(super) fn is_steady(&self) -> bool {
+        let least_bytes = self.past.iter().map(|&(peak_bytes, _)| peak_bytes).min().unwrap_or(0);
+        let most_bytes = self.past_peak_bytes();
+        self.past.len() == STEPS && most_bytes - least_bytes <= most_bytes / ALIKE_DIVISOR
+    }
+
+    /// The most bytes in use at once in all steps that are remembered, the running one too.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.peak_bytes.max(self.past_peak_bytes())
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A new chunk waits on the host while more than this part of what is held is on its way out.
-const LEAVING_DIVISOR: u64 = 32;
+const LEAVING_DIVISOR: u64 = 64;
 
 /// Mapping failed, and so perhaps did taking the half-made mapping back.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
-//! How much is held while the cap is far: little more than the largest of the last steps needs,
-//! whatever the sizes, with few calls, and without waiting for the device. The driver's ledger
-//! judges, and the order checker.
+//! How much is held: by need, little more than the largest of the last steps needs, whatever the
+//! sizes, with few calls and without waiting for the device; under a cap, no chunk for ever that
+//! nobody wants. The driver's ledger judges, and the order checker.
 
 use std::sync::Arc;
 
@@ -25,6 +25,19 @@ struct Training {
 }
 
 impl Training {
+    /// Without a cap that anybody asked for, on a device with room for several.
+    fn by_need(seed: u64) -> Training {
+        let mut training = Training::new(seed, 64 << 20);
+        training.memory.pool.hold_by_need();
+        // Made in twice the precision first, as scripts do.
+        let precise: Vec<_> = (0..LAYERS).map(|_| training.allocate(2 * WEIGHT)).collect();
+        for block in precise {
+            training.allocate(WEIGHT);
+            training.free(block);
+        }
+        training
+    }
+
     fn new(seed: u64, limit_bytes: u64) -> Training {
         let settings =
             HostConfig { granularity_bytes: PAGE, ..HostConfig::lockstep(limit_bytes, seed) };
@@ -35,15 +48,7 @@ impl Training {
         let mut memory =
             DeviceMemory::new(check.clone(), pool, ArenaConfig::new(0)).expect("opens");
         let stream = memory.streams.create().expect("a stream");
-        let mut training =
-            Training { host, record, check, memory, stream, live_bytes: 0, live_bytes_peak: 0 };
-        // Made in twice the precision first, as scripts do.
-        let precise: Vec<_> = (0..LAYERS).map(|_| training.allocate(2 * WEIGHT)).collect();
-        for block in precise {
-            training.allocate(WEIGHT);
-            training.free(block);
-        }
-        training
+        Training { host, record, check, memory, stream, live_bytes: 0, live_bytes_peak: 0 }
     }
 
     /// A block that its op writes.
@@ -104,15 +109,15 @@ impl Training {
         let Training { host, check, memory, .. } = self;
         drop(memory);
         assert_eq!(check.violations(), vec![]);
-        assert!(check.accesses_checked() > 100);
+        assert!(check.accesses_checked() > 80);
         assert!(host.ledger().is_empty(), "{:?}", host.ledger());
     }
 }
 
 #[test]
 fn changing_lengths_hold_a_tenth_more_than_the_largest_step_needs() {
-    for seed in 0..3 {
-        let mut training = Training::new(seed, 64 << 20);
+    for seed in 0..4 {
+        let mut training = Training::by_need(seed);
         let mut random = seed;
         let mut made = 0;
         for step in 0..200 {
@@ -132,8 +137,8 @@ fn changing_lengths_hold_a_tenth_more_than_the_largest_step_needs() {
 
 #[test]
 fn steps_that_are_alike_soon_make_no_memory_calls() {
-    let mut training = Training::new(0, 64 << 20);
-    for _ in 0..4 {
+    let mut training = Training::by_need(0);
+    for _ in 0..12 {
         training.step(17);
     }
     let before = training.calls();
@@ -148,25 +153,26 @@ fn steps_that_are_alike_soon_make_no_memory_calls() {
 }
 
 #[test]
-fn sizes_that_do_not_come_again_go_back_with_a_cap_that_is_near_as_well() {
-    // The step needs most of it.
-    let mut training = Training::new(0, 1100 * PAGE);
-    training.step(20);
+fn under_a_cap_chunks_that_nobody_wants_for_nine_steps_go_back_and_others_stay() {
+    let mut training = Training::new(0, 64 << 20);
+    training.step(15);
+    let held_bytes = training.host.ledger().chunk_bytes;
     let odd = training.allocate(301 * PAGE);
     training.free(odd);
-    let before = training.host.ledger();
-    for _ in 0..9 {
+    for _ in 0..8 {
         training.step(15);
+        assert_eq!(training.host.ledger().chunk_bytes, held_bytes + 301 * PAGE);
     }
-    let after = training.host.ledger();
-    println!("{} then {} bytes", before.chunk_bytes, after.chunk_bytes);
-    assert!(after.chunk_bytes + 301 * PAGE <= before.chunk_bytes);
+    let before = training.record.count("create_chunk");
+    training.step(15);
+    assert_eq!(training.host.ledger().chunk_bytes, held_bytes);
+    assert_eq!(training.record.count("create_chunk"), before);
     training.close();
 }
 
 #[test]
 fn an_empty_cache_gives_everything_back() {
-    let mut training = Training::new(0, 64 << 20);
+    let mut training = Training::by_need(0);
     training.step(20);
     let DeviceMemory { pool, streams, .. } = &mut training.memory;
     pool.trim(streams).expect("gives back");
@@ -178,9 +184,9 @@ fn an_empty_cache_gives_everything_back() {
 fn a_chunk_in_use_counts_until_the_device_is_done_with_it_and_nobody_waits() {
     // A device in a random order has often done already what was submitted.
     let late = (0..60).filter(|&seed| {
-        let mut training = Training::new(seed, 64 << 20);
+        let mut training = Training::by_need(seed);
         let large = training.allocate(900 * PAGE);
-        let small: Vec<_> = (0..120).map(|_| training.allocate(PAGE)).collect();
+        let small: Vec<_> = (0..140).map(|_| training.allocate(PAGE)).collect();
         let DeviceMemory { pool, streams, .. } = &mut training.memory;
         pool.trim(streams).expect("gives back");
         let before_bytes = training.host.ledger().chunk_bytes;
@@ -189,8 +195,9 @@ fn a_chunk_in_use_counts_until_the_device_is_done_with_it_and_nobody_waits() {
             training.memory.pool.note_use(block.0, point);
             training.free(block);
         }
-        let other = training.allocate(100 * PAGE);
-        assert_eq!(training.memory.streams.host_waits(), 0);
+        let waits = training.memory.streams.host_waits();
+        let other = training.allocate(120 * PAGE);
+        assert_eq!(training.memory.streams.host_waits(), waits);
         let with_leaving_bytes = training.host.ledger().chunk_bytes;
         assert_eq!(training.memory.pool.held_bytes(), with_leaving_bytes);
         training.memory.streams.synchronize().expect("waits");

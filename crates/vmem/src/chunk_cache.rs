@@ -7,7 +7,7 @@
 //! A cap that somebody asked for is there to be used: chunks stay until it needs their room, or
 //! until no step wanted them for a while, and each size has its own. Held *by need*, what is held
 //! stays close to what the last steps needed while the cap is far. A new chunk then first gives
-//! back cached ones beyond a twelfth above that need, and a cached chunk up to twice the size
+//! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
 //! serves where none of the size is left, so that steps that are alike soon make few chunks, or
 //! none.
 
@@ -18,10 +18,16 @@ use self::history::History;
 mod history;
 
 /// What is held by need beyond that of the last steps, as a part of it.
-const SPARE_DIVISOR: u64 = 12;
+const SPARE_DIVISOR: u64 = 14;
 
 /// At least this part of the cap is held beyond: what small models would save is not worth calls.
 const LEAST_SPARE_DIVISOR: u64 = 256;
+
+/// The part of what steps needed that chunks in use may be too large, all together.
+const SLACK_DIVISOR: u64 = 4;
+
+/// The same while few steps are known.
+const EARLY_SLACK_DIVISOR: u64 = 14;
 
 /// The cap is near when less than this part of it would be left.
 const NEAR_DIVISOR: u64 = 5;
@@ -134,7 +140,8 @@ impl<T> ChunkCache<T> {
         };
         let twice_bytes = size_bytes.saturating_mul(2);
         let smallest = self.by_size.range(size_bytes..=twice_bytes).find_map(cached);
-        smallest.filter(|&fit| self.allows(fit)).unwrap_or(Fit::exact(size_bytes))
+        let does_no_harm = |fit: &Fit| fit.slack_bytes() == 0 || self.allows(*fit);
+        smallest.filter(does_no_harm).unwrap_or(Fit::exact(size_bytes))
     }
 
     /// Takes a chunk of the size: one that `is_freed` accepts, as it is ready in compute's own
@@ -255,15 +262,15 @@ impl<T> ChunkCache<T> {
 
     /// Whether a larger chunk may serve: only while all that is in use stays below what finished
     /// steps needed. So it never does in the first step, where what is allocated often stays, and
-    /// what is freed often does not come again. Where steps differ, slack is bounded as well: this
-    /// one may need more than those before, on top of it.
+    /// what is freed often does not come again. And slack is bounded: if the step turns out to
+    /// need more than those before, it comes on top.
     fn allows(&self, fit: Fit) -> bool {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
-        let is_bounded = slack_bytes <= past_bytes / SPARE_DIVISOR;
+        let divisor = if self.history.is_long() { SLACK_DIVISOR } else { EARLY_SLACK_DIVISOR };
         used_bytes <= past_bytes
-            && (is_bounded || self.history.is_steady())
+            && slack_bytes <= past_bytes / divisor
             && self.most_by_need(fit.wanted_bytes).is_some()
     }
 

@@ -138,7 +138,7 @@ fn changing_lengths_hold_a_tenth_more_than_the_largest_step_needs() {
 #[test]
 fn steps_that_are_alike_soon_make_no_memory_calls() {
     let mut training = Training::by_need(0);
-    for _ in 0..12 {
+    for _ in 0..20 {
         training.step(17);
     }
     let before = training.calls();

@@ -94,6 +94,9 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     }
     let settings = Settings::new(wishes)?;
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
+    if settings.holds_by_need {
+        engine.hold_by_need()?;
+    }
     let planner = JointPlanner::new(settings.machine, settings.planning);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
     let course = Course {

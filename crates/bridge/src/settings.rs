@@ -64,6 +64,8 @@ impl Wishes {
 pub(crate) struct Settings {
     pub(crate) device: Device,
     pub(crate) engine: Config,
+    /// Nobody asked for a cap, so it is only what the device had.
+    pub(crate) holds_by_need: bool,
     pub(crate) machine: Machine,
     pub(crate) planning: JointConfig,
     pub(crate) policy: LoopConfig,
@@ -136,6 +138,7 @@ impl Settings {
         Ok(Settings {
             device,
             engine: engine_config(limit_bytes, host_limit_bytes, min_block_bytes, compute),
+            holds_by_need: wished_bytes.is_none(),
             machine: Machine { host_limit_bytes, ..machine },
             planning: planning(wishes, min_block_bytes),
             policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),

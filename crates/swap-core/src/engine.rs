@@ -412,6 +412,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Holds little more than the last steps needed from here on, while the cap is far. For a cap
+    /// that nobody asked for: the rest of the device is for others, too.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn hold_by_need(&self) -> Result<(), Error> {
+        self.shared.lock()?.memory.pool.hold_by_need();
+        Ok(())
+    }
+
     /// Whether reports name each copy of their step.
     ///
     /// # Errors

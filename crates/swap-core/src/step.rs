@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, EventHandle, Stall, Uses};
+use vmem::{BlockId, DeviceMemory, EventHandle, Stall, Uses};
 
 use crate::core::Core;
 use crate::entry::Hold;
@@ -153,6 +153,9 @@ impl Core {
         let recorder = self.recorder.take();
         let stalls = step.stalls;
         self.reports.push_back(PendingReport { report, start, end, stalls, recorder, behind });
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        // What could not be given back stays counted, and is tried again.
+        let _ = pool.end_step(streams);
         self.begin_step(step.number + 1);
         Ok(())
     }

@@ -276,3 +276,27 @@ fn traces_reports_and_reasons_are_written() {
     blocks.drain(..).for_each(free);
     rig.close();
 }
+
+/// Blocks of ever larger sizes, one after the other, beside one that stays. Returns in parts of
+/// the cap, of which each size is a few, what is held then.
+fn hold_ever_larger(rig: &Rig) -> u64 {
+    let unit_bytes = rig.limit_bytes / 512 / MIB * MIB;
+    let kept = smartswap_allocate(64 * unit_bytes, 0);
+    for size in 8..16 {
+        free(smartswap_allocate(size * unit_bytes, 0));
+    }
+    let held_bytes = stats().reserved.current;
+    free(kept);
+    held_bytes / unit_bytes
+}
+
+#[test]
+fn a_cap_that_was_asked_for_may_be_filled_and_the_device_may_not() {
+    let rig = Rig::open(1024 * MIB);
+    assert_eq!(hold_ever_larger(&rig), 64 + (8..16).sum::<u64>());
+    rig.close();
+    let rig = Rig::open(0);
+    let held = hold_ever_larger(&rig);
+    assert!(held <= (64 + 15) * 11 / 10, "{held}");
+    rig.close();
+}

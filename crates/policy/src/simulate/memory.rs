@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use swap_core::{AccessMode, BlockIndex, Direction, Origin, Room};
+use swap_core::{AccessMode, BlockIndex, Direction, Fit, Origin, Room};
 
 use super::state::{Moment, NEVER, Place, Ready, State};
 use crate::usage::NONE;
@@ -211,7 +211,7 @@ impl State<'_> {
     fn take_back(&mut self, index: usize) -> bool {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let owner = self.blocks[index].identity;
-        if self.cache.take_if(size_bytes, |ready| ready.owner == owner).is_none() {
+        if self.cache.take_if(Fit::exact(size_bytes), |ready| ready.owner == owner).is_none() {
             return false;
         }
         self.forget_wish(index);
@@ -252,8 +252,7 @@ impl State<'_> {
     /// A cached chunk: one that was freed, as it is ready in compute's own order, else the one
     /// that was cached first, as its copy is the likeliest to be over.
     fn take(&mut self, size_bytes: u64) -> Option<Ready> {
-        let freed = self.cache.take_if(size_bytes, |ready| ready.freed);
-        freed.or_else(|| self.cache.take(size_bytes))
+        self.cache.serve(Fit::exact(size_bytes), |ready| ready.freed)
     }
 
     /// New memory, after giving back cached chunks and evicting as `pressure` allows. With
@@ -268,7 +267,7 @@ impl State<'_> {
         loop {
             let missing_bytes = match self.cache.make_room(size_bytes) {
                 Room::After(given_back) => {
-                    self.cache.charge(size_bytes);
+                    self.cache.charge(Fit::exact(size_bytes));
                     self.counts.new_chunks += u64::from(exact);
                     return Ok(latest(given_back.into_iter().map(|(_, ready)| ready)));
                 }
@@ -363,7 +362,7 @@ impl State<'_> {
     /// Gives a resident block's chunk to the cache.
     fn vacate(&mut self, index: usize, ready: Ready) {
         let size_bytes = self.trace.blocks[index].size_bytes;
-        self.cache.put(size_bytes, ready);
+        self.cache.put(Fit::exact(size_bytes), ready);
         self.resident_bytes -= size_bytes;
     }
 

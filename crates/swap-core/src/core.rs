@@ -133,12 +133,7 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
-        let rescues = self.step.counters.rescues;
-        let allocated = self.allocate_memory(size_bytes, stream);
-        if asker == Asker::Aside {
-            self.step.counters.rescues = rescues;
-        }
-        let id = allocated?;
+        let id = self.allocate_memory(size_bytes, stream, asker)?;
         self.clock += 1;
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
@@ -415,15 +410,21 @@ impl Core {
         Error::OutOfMemory(Box::new(report))
     }
 
-    /// Allocates from the pool; on a full device evicts others until it fits.
-    fn allocate_memory(&mut self, size_bytes: u64, stream: StreamId) -> Result<BlockId, Error> {
-        let mut evicted = false;
+    /// Allocates from the pool; on a full device evicts others until it fits, which is no rescue
+    /// of the step's if it is for somebody beside it.
+    fn allocate_memory(
+        &mut self,
+        size_bytes: u64,
+        stream: StreamId,
+        asker: Asker,
+    ) -> Result<BlockId, Error> {
+        let mut counted = asker == Asker::Aside;
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             match pool.allocate(streams, size_bytes, stream) {
                 Ok(id) => return Ok(id),
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
-                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                    self.rescue(size_bytes, missing_bytes, &mut counted)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -437,7 +438,7 @@ impl Core {
         id: BlockId,
         rescue: bool,
     ) -> Result<Option<vmem::Uses>, Error> {
-        let mut evicted = false;
+        let mut counted = false;
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             match pool.attach(streams, id) {
@@ -448,7 +449,7 @@ impl Core {
                 }
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) if rescue => {
                     let size_bytes = self.memory.pool.size_bytes(id);
-                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                    self.rescue(size_bytes, missing_bytes, &mut counted)?;
                 }
                 Err(MemoryError::DeviceFull { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -50,7 +50,7 @@ impl Core {
                 entry.hold = Hold::Lent;
                 entry.held_by = by;
                 let place = entry.place;
-                // What was lent before the step began is no part of it: the next one may be without.
+                // What was lent before the step began is no part of it.
                 if self.step.event_count > 0 {
                     self.record_held(place, true);
                 }

@@ -107,7 +107,8 @@ class Place:
             shutil.copytree(self._base, folder, symlinks=True)
         capped = []
         if cap_mib is not None:
-            capped = ["-m", "smartswap", "--memory", f"{cap_mib}MiB", "--report", "smartswap-report"]
+            capped = ["-m", "smartswap", "--memory", f"{cap_mib}MiB"]
+            capped += ["--report", "smartswap-report"]
             capped += ["--device", "host", "--min-block", "64KiB"] if self._is_small else []
         given = [word.format(data=self._data, out=folder / "out") for word in words or self._words]
         (folder / "out").mkdir(exist_ok=True)
@@ -183,7 +184,8 @@ def _judge_cap(place: Place, plain: Run, base_mib: float, percent: int) -> bool:
     words = [f"rc {done.code}", "same weights" if is_same else "OTHER WEIGHTS"]
     if not is_same and done.code == 0:
         again = place.run(None)
-        words.append("plain differs from itself" if again.digest != plain.digest else "plain is sure")
+        is_sure = again.digest == plain.digest
+        words.append("plain is sure" if is_sure else "plain differs from itself")
     words += [] if is_within else ["ABOVE THE CAP"]
     steps = done.digest.partition(" ")[2]
     print(

@@ -107,7 +107,8 @@ SCRIPTS = [
         "run_clm.py",
         [
             *["--model_type", "gpt2", "--tokenizer_name", "{data}/tokenizer"],
-            *["--config_overrides", "n_layer=4,n_embd=128,n_head=4,vocab_size=2000,n_positions=128"],
+            "--config_overrides",
+            "n_layer=4,n_embd=128,n_head=4,vocab_size=2000,n_positions=128",
             *["--train_file", "{data}/words.txt", "--do_train", "--max_steps", "8"],
             *["--block_size", "128", "--per_device_train_batch_size", "8", "--use_cpu"],
             *["--output_dir", "{out}", "--report_to", "none", "--seed", "1"],

@@ -2,6 +2,7 @@
 
 Python imports this by itself where its folder is on PYTHONPATH. It knows nothing of SmartSwap.
 PUBLIC_DIGEST names the file that gets the digest, of the process that runs the script alone.
+With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are no errors.
 """
 
 import atexit
@@ -11,6 +12,7 @@ import random
 import sys
 
 _OUT = os.environ.pop("PUBLIC_DIGEST", None)
+_WARNS_ONLY = os.environ.get("PUBLIC_WARNS_ONLY") == "1"
 
 
 def _prepare(out):
@@ -43,7 +45,8 @@ def _prepare(out):
     atexit.register(digest)
     random.seed(7)
     torch.manual_seed(7)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Attention warns only of what it would else do right.
+    torch.use_deterministic_algorithms(True, warn_only=_WARNS_ONLY)
     cudnn = type(torch.backends.cudnn)
     for name, value in (("benchmark", False), ("deterministic", True)):
         setattr(torch.backends.cudnn, name, value)

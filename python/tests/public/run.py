@@ -86,6 +86,8 @@ class Place:
         assert words is not None
         self._words = list(words)
         self._is_small = is_small
+        # Some operator of it cannot be deterministic.
+        self.warns_only = False
         self._base = Path(tempfile.mkdtemp(prefix="public-"))
         self._prepare()
 
@@ -138,6 +140,7 @@ class Place:
         own = {
             "PYTHONPATH": path,
             "PUBLIC_DIGEST": str(folder / "digest"),
+            "PUBLIC_WARNS_ONLY": str(int(self.warns_only)),
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "HF_HOME": str(folder / "hf"),
             "TOKENIZERS_PARALLELISM": "false",
@@ -164,6 +167,9 @@ def judge(script: Script, sources: Path, data: Path, caps: Sequence[int], is_sma
     place = Place(script, sources, data, is_small)
     try:
         plain = place.run(None)
+        if "does not have a deterministic implementation" in plain.tail:
+            place.warns_only = True
+            plain = place.run(None)
         # The software device has no plain memory to look at: what it holds with room for all.
         base_mib = place.run(8192).held_mib if is_small else plain.held_mib
         print(f"{script.name:30} plain {base_mib:8.0f} MiB {plain.seconds:6.1f} s", flush=True)
@@ -193,7 +199,7 @@ def _judge_cap(place: Place, plain: Run, base_mib: float, percent: int) -> bool:
         f"{steps} steps, {', '.join(words)}",
         flush=True,
     )
-    if done.code != 0 or not is_same:
+    if done.code != 0:
         print(done.tail, flush=True)
     return done.code == 0 and is_same and is_within
 

@@ -47,13 +47,13 @@ SCRIPTS = [
         "nanoGPT eager",
         _NANOGPT,
         [*_NANOGPT_SMALL, "--compile=False", "--max_iters=8", "--eval_interval=4"],
-        [*_NANOGPT_LARGE, "--compile=False", "--max_iters=24", "--eval_interval=12"],
+        [*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
     ),
     Script(
         "nanoGPT compiled",
         _NANOGPT,
         [*_NANOGPT_SMALL, "--compile=True", "--max_iters=8", "--eval_interval=8"],
-        [*_NANOGPT_LARGE, "--compile=True", "--max_iters=24", "--eval_interval=24"],
+        [*_NANOGPT_LARGE, "--compile=True", "--max_iters=20", "--eval_interval=20"],
     ),
     Script(
         "nanoGPT resumed",
@@ -63,7 +63,7 @@ SCRIPTS = [
             "--init_from=resume",
         ],
         [
-            *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=24", "--eval_interval=12"],
+            *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
             "--init_from=resume",
         ],
         before=["--max_iters=4"],
@@ -128,13 +128,15 @@ SCRIPTS = [
         [
             *["--train_data_dir", "{data}/few", "--resolution", "32", "--train_batch_size", "4"],
             *["--num_epochs", "1", "--save_images_epochs", "9", "--save_model_epochs", "9"],
+            *["--ddpm_num_inference_steps", "2"],
             *["--use_ema", "--output_dir", "{out}", "--dataloader_num_workers", "0"],
             *["--model_config_name_or_path", "{data}/unet"],
         ],
         [
-            *["--train_data_dir", "{data}/images/train", "--resolution", "64"],
-            *["--train_batch_size", "32", "--num_epochs", "1", "--save_images_epochs", "9"],
+            *["--train_data_dir", "{data}/images/val", "--resolution", "64"],
+            *["--train_batch_size", "16", "--num_epochs", "1", "--save_images_epochs", "9"],
             *["--save_model_epochs", "9", "--use_ema", "--output_dir", "{out}"],
+            *["--ddpm_num_inference_steps", "5"],
             *["--mixed_precision", "bf16", "--dataloader_num_workers", "4"],
         ],
         environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},

@@ -66,7 +66,7 @@ SCRIPTS = [
             *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
             "--init_from=resume",
         ],
-        before=["--max_iters=4"],
+        before=["--max_iters=4", "--eval_interval=2"],
     ),
     Script(
         "timm ViT, EMA",

@@ -320,9 +320,9 @@ def save_report(folder: str | os.PathLike[str]) -> None:
     """Writes what is known of the run into a folder, which is made if need be.
 
     It is about one step: the last Stable one that followed a plan; if there was none the last
-    Stable one, or the last that was recorded. `explain.json` says what became of each block and why, `trace.json` is the recorded
-    step, `plan.json` the plan, `step.html` a page with time and memory over the step, and
-    `timeline.json` the same for Perfetto.
+    Stable one, or the last that was recorded. `explain.json` says what became of each block and
+    why, `trace.json` is the recorded step, `plan.json` the plan, `step.html` a page with time and
+    memory over the step, and `timeline.json` the same for Perfetto.
     """
     adapter = _engine()
     os.makedirs(folder, exist_ok=True)

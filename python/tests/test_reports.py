@@ -84,7 +84,7 @@ def test_the_page_begins_with_what_was_measured(tmp_path):
     explained = json.loads((report / "explain.json").read_text())
     headline = re.search("<h1>(.*)</h1>", (report / "step.html").read_text()).group(1)
     measured_ms = explained["measured"]["step_us"] / 1e3
-    said, unit = re.search(r"at ([0-9.]+) (ms|s) a step; .* were predicted", headline).groups()
+    said, unit = re.search(r"at ([0-9.]+) (ms|s) a step; .* in the simulation", headline).groups()
     assert float(said) * {"ms": 1, "s": 1000}[unit] == pytest.approx(measured_ms, rel=0.01)
     peak_mib = explained["measured"]["resident_bytes_peak"] / 2**20
     assert float(headline.split(" MiB instead of")[0]) == pytest.approx(peak_mib, abs=0.1)

@@ -135,7 +135,7 @@ fn headline(args: &SimulateOptions, step: &Step, simulation: &Simulation) -> Str
         format!("{} instead of {}", units::bytes(peak_bytes), units::bytes(step.peak_bytes));
     match args.measured_us {
         Some(us) => format!(
-            "{memory}, at {} a step; {} were predicted",
+            "{memory}, at {} a step; {} in the simulation",
             units::time(us),
             units::time(simulation.step_us)
         ),

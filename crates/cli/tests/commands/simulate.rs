@@ -95,7 +95,7 @@ fn a_page_says_what_was_measured_before_what_is_simulated() {
     let (measured, page) = headline(&["--measured-ms", "4321.5", "--measured-peak", "123MiB"]);
     assert!(measured.starts_with("123 MiB instead of "), "{measured}");
     assert!(measured.contains(", at 4.32 s a step; "), "{measured}");
-    assert!(measured.ends_with(" were predicted"), "{measured}");
+    assert!(measured.ends_with(" in the simulation"), "{measured}");
     assert!(page.contains("but for what is said to be measured"));
     assert!(page.contains("<dt>measured</dt><dd>4.32 s a step, "), "{page}");
     assert!(page.contains("x the time of its ops; 123 MiB at most</dd>"));

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use adaptive::synthetic::{LargeShape, large_trace};
-use adaptive::{
-    GenerateConfig, JointConfig, Link, Machine, Movable, Plan, Strategy, Trace, plan_best,
-    plan_jointly, simulate,
-};
+use adaptive::{GenerateConfig, JointConfig, JointPlanner, Link, Machine, Plan, Trace, simulate};
 use benches::transformer_of;
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
 
@@ -31,14 +28,10 @@ fn half_the_peak(trace: &Trace) -> Machine {
 fn plan_10k_ops(bench: &mut Criterion) {
     let trace = transformer_of(10_000);
     let machine = half_the_peak(&trace);
-    let config = JointConfig {
-        strategy: Strategy::Joint,
-        generate: GenerateConfig::default(),
-        ..JointConfig::default()
-    };
+    let planner = JointPlanner::new(machine, JointConfig::default());
     bench.bench_function("plan_10k_ops", |bencher| {
         bencher.iter(|| {
-            let generated = plan_jointly(&trace, &machine, &config);
+            let generated = planner.make(&trace);
             assert!(generated.infeasible.is_none() && !generated.plan.actions.is_empty());
             generated
         });
@@ -48,17 +41,17 @@ fn plan_10k_ops(bench: &mut Criterion) {
 /// Layers, micro-batches and experts of uneven sizes at 60 % of their peak, with the least effort.
 fn plan_large(bench: &mut Criterion) {
     let generate = GenerateConfig { effort: 1, ..GenerateConfig::default() };
-    let config = JointConfig { strategy: Strategy::Joint, generate, ..JointConfig::default() };
+    let config = JointConfig { generate, ..JointConfig::default() };
     let mut group = bench.benchmark_group("plan_large");
     group.sampling_mode(SamplingMode::Flat);
     for (name, op_count) in [("10k_ops", 10_000), ("100k_ops", 100_000), ("1m_ops", 1_000_000)] {
         let trace = large_trace(&LargeShape::with_ops(op_count));
         let unlimited = simulate(&trace, &Plan::default(), &machine(1 << 50));
         let machine = machine(unlimited.resident_bytes_peak / 10 * 6);
+        let planner = JointPlanner::new(machine, config);
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                let movable = [Movable::Activations, Movable::All];
-                let (generated, _) = plan_best(&trace, &machine, &config, &movable);
+                let generated = planner.make(&trace);
                 assert!(generated.infeasible.is_none() && !generated.plan.actions.is_empty());
                 generated
             });

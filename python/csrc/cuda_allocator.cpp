@@ -11,6 +11,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/version.h>
 
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,7 +76,7 @@ class CudaAllocator final : public CUDAAllocator {
     if (size_bytes > 0) {
       memory = take(size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
       if (!observer::knows_all() && may_be_workspace(size_bytes)) {
-        check(smartswap_hold(memory));
+        check(smartswap_hold(memory, current_stream(), "a library's workspace"));
       }
     }
     return {memory, memory, &delete_memory, place};
@@ -110,7 +112,7 @@ class CudaAllocator final : public CUDAAllocator {
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
-    check(smartswap_hold(memory));
+    check(smartswap_hold(memory, handle_of(stream), "raw_alloc"));
     return memory;
   }
 
@@ -209,8 +211,10 @@ class CudaAllocator final : public CUDAAllocator {
     }
   }
 
-  caching::SnapshotInfo snapshot(c10::MempoolId_t, bool) override {
-    refuse(kNoSnapshots);
+  caching::SnapshotInfo snapshot(c10::MempoolId_t pool, bool with_traces) override {
+    auto info = before->snapshot(pool, with_traces);
+    list_segments(info.segments);
+    return info;
   }
 
   void beginAllocateToPool(
@@ -224,6 +228,15 @@ class CudaAllocator final : public CUDAAllocator {
 
   void releasePool(c10::DeviceIndex, c10::MempoolId_t) override {}
 
+  void createOrIncrefPool(
+      c10::DeviceIndex, c10::MempoolId_t, std::shared_ptr<CUDAAllocator>) override {
+    refuse(kGraphs);
+  }
+
+  int getPoolUseCount(c10::DeviceIndex, c10::MempoolId_t) override {
+    refuse(kGraphs);
+  }
+
   caching::ShareableHandle shareIpcHandle(void*) override {
     refuse(kNoSharing);
   }
@@ -233,16 +246,22 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   bool isHistoryEnabled() override {
-    return false;
+    return before->isHistoryEnabled();
   }
 
   void recordHistory(
-      bool enabled, c10::CachingDeviceAllocator::CreateContextFn, size_t,
-      c10::CachingDeviceAllocator::RecordContext, bool,
-      const std::vector<std::string>&) override {
+      bool enabled, c10::CachingDeviceAllocator::CreateContextFn context, size_t max_entries,
+      c10::CachingDeviceAllocator::RecordContext when, bool clear,
+      const std::vector<std::string>& skipped) override {
     if (enabled) {
-      refuse(kNoHistory);
+      warn_of_history();
     }
+    before->recordHistory(enabled, context, max_entries, when, clear, skipped);
+  }
+
+  void recordAnnotation(
+      const std::vector<std::pair<std::string, std::string>>& annotation) override {
+    before->recordAnnotation(annotation);
   }
 
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {

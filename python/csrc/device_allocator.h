@@ -35,12 +35,14 @@ inline bool is_ours(const void* memory) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "SmartSwap: ", what);
 }
 
-constexpr char kNoSnapshots[] =
-    "memory snapshots are not supported: smartswap.explain() says what is where";
-constexpr char kNoHistory[] =
-    "memory history is not supported: smartswap.explain() says what is where";
 constexpr char kNoSharing[] =
     "device memory cannot be shared between processes: send the tensor's .cpu()";
+
+inline void warn_of_history() {
+  TORCH_WARN_ONCE(
+      "SmartSwap: memory history has none of its allocations; snapshots show what lives, and "
+      "smartswap.explain() says what is where");
+}
 
 inline void warn_of_fraction(double fraction) {
   TORCH_WARN_ONCE(
@@ -84,6 +86,26 @@ void copy_as_op(void* target, const void* source, Copy copy) {
   }
   copy();
   check(smartswap_end());
+}
+
+// Adds all that lives in the engine to a framework's snapshot, each allocation as a segment of its
+// own. What is not on the device now is not active.
+template <class SegmentInfo>
+void list_segments(std::vector<SegmentInfo>& segments) {
+  const auto add = [](void* list, void* start, uint64_t size_bytes, int is_resident) {
+    SegmentInfo segment;
+    segment.device = attached().index;
+    segment.address = reinterpret_cast<size_t>(start);
+    segment.total_size = segment.requested_size = segment.allocated_size = size_bytes;
+    segment.active_size = is_resident != 0 ? size_bytes : 0;
+    segment.is_large = smartswap_moves(start) != 0;
+    auto& block = segment.blocks.emplace_back();
+    block.size = block.requested_size = size_bytes;
+    block.allocated = true;
+    block.active = is_resident != 0;
+    static_cast<std::vector<SegmentInfo>*>(list)->push_back(std::move(segment));
+  };
+  check(smartswap_list(add, &segments));
 }
 
 inline smartswap_stats engine_stats() {

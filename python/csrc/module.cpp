@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/version.h>
 
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,11 +13,12 @@
 
 #include "allocators.h"
 #include "engine.h"
+#include "faults.h"
 #include "npu_allocator.h"
 #include "observer.h"
+#include "refusal.h"
 #include "replay.h"
 #include "tensors.h"
-#include "refusal.h"
 
 namespace py = pybind11;
 
@@ -197,18 +199,25 @@ py::dict stats() {
   result["kept_bytes"] = now.kept_bytes;
   result["misses"] = now.misses;
   result["rescues"] = now.rescues;
+  result["recalls"] = now.recalls;
   result["host_waits"] = now.host_waits;
   result["stall_us"] = now.stall_us;
   result["last_step_us"] = now.last_step_us;
   result["plan"] = now.plan;
+  py::dict by_stage;
+  for (size_t stage = 0; stage < std::size(stages); ++stage) {
+    by_stage[stages[stage]] = now.steps_by_stage[stage];
+  }
+  result["steps_by_stage"] = by_stage;
   return result;
 }
 
-std::string explain() {
+// What a function of the engine that makes a text says.
+std::string text_of(char* (*make)()) {
   char* text = nullptr;
   {
     py::gil_scoped_release released;
-    text = smartswap_explain();
+    text = make();
   }
   if (text == nullptr) {
     raise(SMARTSWAP_USAGE, smartswap_last_error());
@@ -285,7 +294,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("agree_times", &agree_times);
   module.def("stats", &stats);
   module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
-  module.def("explain", &explain);
+  module.def("explain", [] { return text_of(&smartswap_explain); });
+  module.def("take_news", [] { return text_of(&smartswap_take_news); });
   module.def("save_trace", [](const std::string& path) {
     check(smartswap_save_trace(path.c_str()));
   });
@@ -293,9 +303,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     check(smartswap_save_report(folder.c_str()));
   });
   module.def("trim", [] { check(smartswap_trim()); });
-  module.def("hold", [](uint64_t address) {
-    check(smartswap_hold(reinterpret_cast<void*>(address)));
+  module.def("hold", [](uint64_t address, const std::string& by) {
+    check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
   });
+  module.def("lend", [](uint64_t address, const std::string& by) {
+    check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+  });
+  module.def("held", [] { return text_of(&smartswap_held); });
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
   });
@@ -316,5 +330,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     observer::touch(tensor, static_cast<smartswap_access>(access));
   });
   module.def("end", [] { observer::end(); });
+  module.def("watch_faults", &watch_faults);
+  module.def("ignore_faults", &ignore_faults);
   module.def("built_for", &built_for);
 }

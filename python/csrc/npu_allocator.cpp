@@ -122,7 +122,7 @@ class NpuAllocator final : public NPUAllocator {
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
-    check(smartswap_hold(memory));
+    check(smartswap_hold(memory, handle_of(stream), "raw_alloc"));
     return memory;
   }
 
@@ -233,7 +233,7 @@ class NpuAllocator final : public NPUAllocator {
       return;
     }
     // The collective works on it after its op has ended, where no op says so.
-    check(smartswap_hold(block));
+    check(smartswap_hold(block, current_stream(), "a collective"));
   }
 
   caching::DeviceStats getDeviceStats(StatsIndex device) override {
@@ -262,11 +262,14 @@ class NpuAllocator final : public NPUAllocator {
   }
 
 #if SMARTSWAP_NPU_2_14
-  caching::SnapshotInfo snapshot(c10_npu::MempoolId_t) override {
+  caching::SnapshotInfo snapshot(c10_npu::MempoolId_t pool) override {
+    auto info = before->snapshot(pool);
 #else
   caching::SnapshotInfo snapshot() override {
+    auto info = before->snapshot();
 #endif
-    refuse(kNoSnapshots);
+    list_segments(info.segments);
+    return info;
   }
 
   void beginAllocateToPool(
@@ -305,14 +308,16 @@ class NpuAllocator final : public NPUAllocator {
   }
 
   bool isHistoryEnabled() override {
-    return false;
+    return before->isHistoryEnabled();
   }
 
   void recordHistory(
-      bool enabled, caching::CreateContextFn, size_t, caching::RecordContext) override {
+      bool enabled, caching::CreateContextFn context, size_t max_entries,
+      caching::RecordContext when) override {
     if (enabled) {
-      refuse(kNoHistory);
+      warn_of_history();
     }
+    before->recordHistory(enabled, context, max_entries, when);
   }
 
   void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {

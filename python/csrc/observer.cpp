@@ -103,7 +103,7 @@ int touch(const Value& value, smartswap_access access, bool hold) {
       code = smartswap_touch(start_of(storage), access);
     }
     if (code == SMARTSWAP_OK && hold) {
-      code = smartswap_hold(start_of(storage));
+      code = smartswap_hold(start_of(storage), current_stream(), "a collective");
     }
   });
   return code;

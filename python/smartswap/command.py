@@ -21,7 +21,7 @@ _OPTIONS = (
     ("--memory", "memory", "SIZE", "cap on device memory, such as 24GiB [all that is free]"),
     ("--host-memory", "host_memory", "SIZE", "cap on pinned host memory of all ranks of a node"),
     ("--min-block", "min_block", "SIZE", "blocks of at least this size move [8MiB or less]"),
-    ("--prefer", "prefer", "|".join(PREFERENCES), "what moves first: activations, or all"),
+    ("--prefer", "prefer", "|".join(PREFERENCES), "what moves: activations or all [the faster]"),
     ("--strategy", "strategy", "|".join(STRATEGIES), "how memory is saved [joint]"),
     ("--device", "device", "NAME", "host, cuda:0 or npu:0 [the device of this rank]"),
     ("--report", "report", "FOLDER", "write what was done and why, at the end"),

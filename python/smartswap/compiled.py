@@ -13,6 +13,7 @@ import torch
 from . import _native
 from .imports import ImportWatch
 from .pointers import RawPointers
+from .tensors import tensors_in
 
 __all__ = ["CompiledCode"]
 
@@ -94,7 +95,7 @@ class CompiledCode:
 
     def _kernel(self, launch: Callable[..., Any]) -> Callable[..., Any]:
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+            tensors = list(tensors_in((args, kwargs)))
             if kwargs.get("warmup") or not tensors:
                 return launch(kernel, *args, **kwargs)
             with _native.op(self._adapter, f"triton::{_name(kernel)}"):
@@ -105,7 +106,6 @@ class CompiledCode:
                     return launch(kernel, *args, **kwargs)
 
         return run
-
 
 
 def _name(kernel: Any) -> str:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from . import _native
 from .engine import is_enabled
+from .tensors import tensors_in
 
 __all__ = ["adapt_mem_func_wrapper"]
 
@@ -48,9 +48,8 @@ def _op(name: str, inputs: Any) -> Iterator[Callable[[Any], None]]:
     adapter = _native.adapter()
 
     def touch(values: Any) -> None:
-        for value in tree_leaves(values):
-            if isinstance(value, torch.Tensor):
-                adapter.touch(value, _UNKNOWN)
+        for tensor in tensors_in(values):
+            adapter.touch(tensor, _UNKNOWN)
 
     with _native.op(adapter, name):
         touch(inputs)

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from .errors import (
     SettingsError,
     SmartSwapError,
 )
+from .extensions import Extensions
+from .faults import Faults
 from .loop import StepEnds
 from .pointers import RawPointers
 from .ranks import Ranks
@@ -64,12 +67,19 @@ class _Open:
     chunks: ChunkedOps
     pointers: RawPointers
     compiled: CompiledCode
+    extensions: Extensions
     files: TensorFiles
+    faults: Faults
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
-        for part in (self.files, self.compiled, self.ends, self.pointers, self.chunks):
-            part.remove()
+        self.faults.remove()
+        self.files.remove()
+        self.extensions.remove()
+        self.compiled.remove()
+        self.ends.remove()
+        self.pointers.remove()
+        self.chunks.remove()
 
 
 _open: _Open | None = None
@@ -128,9 +138,11 @@ def enable(
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
 
-    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out.
+    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out, or if it
+        is more than the device has.
     host_memory: cap on pinned host memory for all ranks of this node together.
-    prefer: "performance" moves activations first, "memory" optimizer state as well.
+    prefer: "performance" moves activations first, "memory" optimizer state as well; whichever makes
+        the faster step if left out.
     strategy: "joint", "swap", "recompute" or "keep".
     device: "host", "cuda:0", "npu:0"; that of this rank if left out.
     min_block: blocks of at least this size move.
@@ -204,16 +216,20 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         device=device,
         ranks=ranks,
         agreement=agreement,
-        ends=StepEnds(agreement.end_step),
+        ends=StepEnds(_end_step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers),
+        extensions=Extensions(adapter),
         files=TensorFiles(),
+        faults=Faults(adapter),
     )
     try:
         opened.chunks.install()
         opened.pointers.install()
         opened.compiled.install()
+        opened.extensions.install()
+        opened.faults.install(device)
         if device == "host":
             opened.files.install()
         if not settings.manual_steps:
@@ -272,21 +288,36 @@ def step() -> None:
     _engine()
     assert _open is not None
     _open.ends.remove()
+    _end_step()
+
+
+def _end_step() -> None:
+    assert _open is not None
     _open.agreement.end_step()
+    _tell_news()
+
+
+def _tell_news() -> None:
+    """Logs what the search for a plan did since the last time."""
+    if _log.isEnabledFor(logging.DEBUG):
+        for line in _native.adapter().take_news().splitlines():
+            _log.debug("%s", line)
 
 
 def stats() -> dict[str, Any]:
     """Counters of the engine: bytes as {"current", "peak"}, times in microseconds.
 
     "plan" tells the plan of the running step from others, 0 without one; "agreeing_ranks" is how
-    many ranks choose alike, 1 if this one chooses alone. "recipes" says what can be made again:
-    calls of operators that are kept for it, with their bytes of host memory; kinds of calls that
-    gave the same bits twice, operators that did not, and why other calls are not kept.
+    many ranks choose alike, 1 if this one chooses alone. "held" lists who keeps memory on the
+    device through its address, and until when. "recipes" says what can be made again: calls of
+    operators that are kept for it, with their bytes of host memory; kinds of calls that gave the
+    same bits twice, operators that did not, and why other calls are not kept.
     """
-    engine = _engine()
+    adapter = _engine()
     assert _open is not None
+    held = json.loads(adapter.held())
     n_ranks = _open.agreement.n_ranks
-    return {**engine.stats(), "recipes": engine.recipes(), "agreeing_ranks": n_ranks}
+    return {**adapter.stats(), "held": held, "recipes": adapter.recipes(), "agreeing_ranks": n_ranks}
 
 
 def reset_peaks() -> None:
@@ -307,14 +338,15 @@ def save_trace(path: str | os.PathLike[str]) -> None:
 def save_report(folder: str | os.PathLike[str]) -> None:
     """Writes what is known of the run into a folder, which is made if need be.
 
-    `explain.json` says what became of each block and why, `trace.json` is the recorded step,
-    `plan.json` the plan, `step.html` a page with time and memory over the step, and
-    `timeline.json` the same for Perfetto.
+    It is about one step: the last Stable one that followed a plan; if there was none the last
+    Stable one, or the last that was recorded. `explain.json` says what became of each block and
+    why, `trace.json` is the recorded step, `plan.json` the plan, `step.html` a page with time and
+    memory over the step, and `timeline.json` the same for Perfetto.
     """
     adapter = _engine()
     os.makedirs(folder, exist_ok=True)
     adapter.save_report(os.fspath(folder))
-    page.draw(Path(folder), stats()["limit_bytes"])
+    page.draw(Path(folder))
 
 
 @contextmanager
@@ -377,19 +409,43 @@ def _write_report(opened: _Open) -> None:
 def summary() -> str:
     """One line about the run so far."""
     now = stats()
-    peak, cap = (format_size(n) for n in (now["reserved_bytes"]["peak"], now["limit_bytes"]))
+    asked, held = (format_size(now[f"{name}_bytes"]["peak"]) for name in ("requested", "reserved"))
     out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
     return (
-        f"{now['steps']} steps, {now['stage']}; device peak {peak} of {cap}; "
-        f"moved out {out}, in {back}; waited {now['stall_us'] / 1e6:.3f} s"
+        f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
+        f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
+        f"waited {now['stall_us'] / 1e6:.3f} s"
     )
+
+
+def _steps(now: dict[str, Any]) -> str:
+    """The steps by stage, in words."""
+    by_stage = [f"{count} {stage}" for stage, count in now["steps_by_stage"].items() if count]
+    if not by_stage:
+        return (
+            "0 steps, so nothing was planned: no optimizer of torch.optim stepped; call "
+            "smartswap.step() at the end of each step"
+        )
+    plural = "" if now["steps"] == 1 else "s"
+    return f"{now['steps']} step{plural}: {', '.join(by_stage)}"
 
 
 def _finish(opened: _Open) -> None:
     if opened.settings.report is not None:
         _write_report(opened)
-    if _log.isEnabledFor(logging.INFO):
-        _log.info("%s", summary())
+    _tell_news()
+    now = stats()
+    # Memory had to be found on demand all the time, and nobody else says so.
+    short = now["requested_bytes"]["peak"] > now["limit_bytes"]
+    is_unplanned = now["steps"] == 0 and short and not _has_failed()
+    level = logging.WARNING if is_unplanned else logging.INFO
+    if _log.isEnabledFor(level):
+        _log.log(level, "%s", summary())
+
+
+def _has_failed() -> bool:
+    """Whether an error has ended the script."""
+    return hasattr(sys, "last_value")
 
 
 def _at_exit() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from ._native import FOLDER
+from . import program
 
 __all__ = ["draw"]
 
@@ -16,23 +18,24 @@ _log = logging.getLogger("smartswap")
 _TIMEOUT_S = 300
 
 
-def draw(folder: Path, limit_bytes: int) -> None:
+def draw(folder: Path) -> None:
     """Draws `step.html` and `timeline.json` (Perfetto) from a folder's `trace.json`.
 
-    Under its `plan.json`, if there is one.
-
-    limit_bytes: the cap that the step ran under.
+    Under its `plan.json`, if there is one, on the machine that its `explain.json` tells of.
     What cannot be drawn is a line in the log: the report is whole without it.
     """
-    program = FOLDER / "bin" / "smartswap"
     trace, plan = folder / "trace.json", folder / "plan.json"
+    page, timeline = folder / "step.html", folder / "timeline.json"
+    for earlier in (page, timeline):
+        earlier.unlink(missing_ok=True)
     if not trace.is_file():
         return
-    if not program.is_file():
+    smartswap = program.path()
+    if smartswap is None:
         _log.info("no step.html in the report: the package was built without its command line")
         return
-    words = [program, "simulate", trace, "--memory", limit_bytes]
-    words += ["--report", folder / "step.html", "--timeline", folder / "timeline.json"]
+    words = [smartswap, "simulate", trace, "--report", page, "--timeline", timeline]
+    words += _machine(json.loads((folder / "explain.json").read_text()))
     if plan.is_file():
         words += ["--plan", plan]
     try:
@@ -49,3 +52,15 @@ def draw(folder: Path, limit_bytes: int) -> None:
     # 1 says that memory runs out in the simulated step; the page is there and shows it.
     if done.returncode not in (0, 1):
         _log.warning("no step.html in the report: %s", done.stderr.strip())
+
+
+def _machine(explained: dict[str, Any]) -> list[Any]:
+    """The flags that say what the step ran on, and what was measured there."""
+    words = ["--memory", explained["limit_bytes"], "--host-memory", explained["host_limit_bytes"]]
+    for way in ("out", "in", "both"):
+        words += [f"--link-{way}", int(explained["link"][f"{way}_bytes_per_s"])]
+    measured = explained["measured"]
+    if measured is not None:
+        words += ["--measured-ms", f"{measured['step_us'] / 1e3:.3f}"]
+        words += ["--measured-peak", measured["resident_bytes_peak"]]
+    return words

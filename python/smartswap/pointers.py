@@ -1,13 +1,19 @@
 """Raw pointers: memory whose address leaves PyTorch, or that PyTorch reads beside its operators.
 
-Whoever has an address may use it where no operator says so: a Triton kernel, ctypes, NumPy. From
-then on the memory stays on the device until it is freed. Functions that read memory themselves
-and are done when they return count as one op instead.
+Whoever has an address may use it where no operator says so. One rule for each way to get one:
+
+- `data_ptr()` inside an operator: the operator keeps the memory until it ends.
+- `data_ptr()` elsewhere: the memory stays until the step ends. Where room runs out with all else
+  away, what was asked for the longest ago leaves earlier.
+- What makes another object over the memory (NumPy, DLPack, `__cuda_array_interface__`), or gives
+  it to other processes: the memory stays until it is freed.
+- Functions that read or write memory themselves and are done when they return are one op.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,18 +27,6 @@ from . import _native
 
 __all__ = ["RawPointers"]
 
-# These compare addresses to find shared storage, and never follow them.
-_COMPARERS = (
-    "accelerate",
-    "peft",
-    "safetensors",
-    "torch.distributed",
-    "torch.nn",
-    "torch.optim",
-    "torch.serialization",
-    "torch.storage",
-    "transformers",
-)
 _READ, _WRITE, _READ_WRITE = 0, 1, 2
 _MISSING = object()
 _unwatched = threading.local()
@@ -55,10 +49,11 @@ def storage_address(value: Any) -> int:
         return 0
 
 
-def _compares_only(depth: int) -> bool:
-    """Whether the caller is a library that only compares addresses."""
-    name = sys._getframe(depth).f_globals.get("__name__", "")
-    return any(name == root or name.startswith(root + ".") for root in _COMPARERS)
+def _asker(function: Callable[..., Any], depth: int) -> str:
+    """The function that gives an address away, and the line that calls it, for reports."""
+    frame = sys._getframe(depth)
+    path = frame.f_code.co_filename.split(os.sep)
+    return f"{function.__name__} in {os.sep.join(path[-2:])}:{frame.f_lineno}"
 
 
 class RawPointers:
@@ -74,9 +69,10 @@ class RawPointers:
             return
         tensor, storage = torch.Tensor, torch.UntypedStorage
         for owner in (tensor, storage, torch.TypedStorage):
-            self._replace(owner, "data_ptr", lambda function: self._holding(function, True))
+            self._replace(owner, "data_ptr", self._lending)
         for name in ("numpy", "__array__", "__dlpack__", "share_memory_"):
             self._replace(tensor, name, self._holding)
+        self._replace(tensor, "__cuda_array_interface__", self._holding_property)
         self._replace(torch.utils.dlpack, "to_dlpack", self._holding)
         self._replace(torch, "to_dlpack", self._holding)
         for owner in (storage, torch.TypedStorage):
@@ -95,21 +91,13 @@ class RawPointers:
         self._replace(torch._C.PyTorchFileReader, "get_storage_from_record", self._reading)
 
     def remove(self) -> None:
-        """Watches no more. Memory that is held stays so until it is freed."""
+        """Watches no more. Memory that is kept stays so as long as was promised."""
         while self._replaced:
             owner, name, function = self._replaced.pop()
             if function is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, function)
-
-    def hold(self, value: Any) -> None:
-        """Keeps the memory of a tensor or storage on the device until it is freed."""
-        if getattr(_unwatched, "depth", 0):
-            return
-        address = storage_address(value)
-        if address and self._adapter.moves(address):
-            self._adapter.hold(address)
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -127,13 +115,23 @@ class RawPointers:
         self._replaced.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, make(function))
 
-    def _holding(self, function: Callable[..., Any], may_compare: bool = False) -> Any:
+    def _holding(self, function: Callable[..., Any]) -> Any:
+        return self._keeping(function, self._adapter.hold)
+
+    def _lending(self, function: Callable[..., Any]) -> Any:
+        return self._keeping(function, self._adapter.lend)
+
+    def _holding_property(self, attribute: property) -> property:
+        assert attribute.fget is not None
+        return property(self._holding(attribute.fget), doc=attribute.__doc__)
+
+    def _keeping(self, function: Callable[..., Any], keep: Callable[[int, str], None]) -> Any:
         @functools.wraps(function)
         def run(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return function(value, *args, **kwargs)
-            if not (may_compare and _compares_only(2)):
-                self.hold(value)
+            if not torch.compiler.is_compiling() and not getattr(_unwatched, "depth", 0):
+                address = storage_address(value)
+                if address and self._adapter.moves(address):
+                    keep(address, _asker(function, 2))
             return function(value, *args, **kwargs)
 
         return run

@@ -44,8 +44,11 @@ class Adapter:
     def moves(self, address):
         return True
 
-    def hold(self, address):
+    def hold(self, address, by):
         self.calls.append(("hold", address))
+
+    def lend(self, address, by):
+        self.calls.append(("lend", address))
 
 
 @pytest.fixture
@@ -85,11 +88,11 @@ def test_a_kernel_is_an_op_and_holds_nothing(made):
     assert addresses == [tensor.data_ptr() for tensor in tensors]
     expected = [("begin", "triton::scale"), ("touch", 8, 3), ("touch", 9, 3), ("end",)]
     assert adapter.calls[:4] == expected
-    # What the kernel did not use as an op is held.
-    assert [call[0] for call in adapter.calls[4:]] == ["hold", "hold"]
+    # Where no kernel of ours asks, memory is lent.
+    assert [call[0] for call in adapter.calls[4:]] == ["lend", "lend"]
     adapter.calls.clear()
     kernel.run(tensors[0], grid=(1,), warmup=True)
-    assert [call[0] for call in adapter.calls] == ["hold"]
+    assert [call[0] for call in adapter.calls] == ["lend"]
     code.remove()
     assert module.JITFunction.run is plain
 

@@ -19,7 +19,7 @@ pub fn gap_fraction(made: &Generated) -> f64 {
 /// # Examples
 /// ```
 /// # use adaptive::synthetic::{TransformerShape, transformer_trace};
-/// # use adaptive::{JointConfig, Link, Machine, gap_fraction, gap_reason, plan_jointly};
+/// # use adaptive::{JointConfig, JointPlanner, Link, Machine, gap_fraction, gap_reason};
 /// # let shape =
 /// #     TransformerShape { layers: 4, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
 /// # let trace = transformer_trace(&shape);
@@ -27,13 +27,13 @@ pub fn gap_fraction(made: &Generated) -> f64 {
 /// # let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
 /// # let machine =
 /// #     Machine { limit_bytes: 1 << 30, host_limit_bytes: 64 << 30, link, copy_submit_us: 8.0 };
-/// let made = plan_jointly(&trace, &machine, &JointConfig::default());
+/// let made = JointPlanner::new(machine, JointConfig::default()).make(&trace);
 /// assert_eq!(gap_reason(&trace, &made).is_some(), gap_fraction(&made) > 0.03);
 /// ```
 pub fn gap_reason(trace: &Trace, made: &Generated) -> Option<String> {
     let gap = gap_fraction(made);
     let simulation = &made.simulation;
-    if gap <= GAP_SHARE || simulation.shortfall.is_some() {
+    if gap <= GAP_SHARE || made.infeasible.is_some() {
         return None;
     }
     let mut text = format!("gap {:.1} %: ", 100.0 * gap);

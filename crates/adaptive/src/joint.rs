@@ -1,8 +1,8 @@
 //! Keep, swap or recompute: one choice for each block, against one budget.
 
 use policy::{
-    Feedback, GenerateConfig, Generated, Generator, Link, Machine, Movable, Plan, Planner,
-    Prediction, Preference, Proposal, RecomputeOption, Trace, TraceFault, check_trace, generate,
+    GenerateConfig, Generated, Generator, Machine, Movable, Plan, Preference, RecomputeOption,
+    Trace, assemble,
 };
 
 use crate::recompute::{RecomputeConfig, recompute_options};
@@ -37,12 +37,42 @@ impl Strategy {
     }
 }
 
+/// What may leave the device. Without a wish, whichever makes the faster step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Prefer {
+    /// Activations only; weights and optimizer state too where those cannot reach the budget.
+    Performance,
+    /// Weights and optimizer state too.
+    Memory,
+}
+
+impl Prefer {
+    /// Its name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Prefer::Performance => "performance",
+            Prefer::Memory => "memory",
+        }
+    }
+
+    /// The wish that a plan answers in which so much may leave.
+    pub fn of(movable: Movable) -> Prefer {
+        match movable {
+            Movable::Activations => Prefer::Performance,
+            Movable::All => Prefer::Memory,
+        }
+    }
+}
+
 /// Settings of the joint planner.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct JointConfig {
     /// What may be done.
     pub strategy: Strategy,
-    /// Settings of the plan generator. Its preference follows from the strategy.
+    /// What may leave; without it, whichever makes the faster step.
+    pub prefer: Option<Prefer>,
+    /// Settings of the plan generator. Its preference follows from the strategy, and what may
+    /// leave from `prefer`.
     pub generate: GenerateConfig,
     /// Settings of the recompute cost model.
     pub recompute: RecomputeConfig,
@@ -50,28 +80,14 @@ pub struct JointConfig {
     pub smartswap: SmartSwapStrategy,
 }
 
-/// Makes the best plan that the strategy allows.
-///
-/// Under [`Joint`](Strategy::Joint) the choices for each block are also held against those of the
-/// two pure strategies, and the plan with the fastest simulated step wins. With an effort of 1,
-/// which is for the largest steps, swapping alone is tried up to 20,000 ops, and making blocks
-/// again alone is not.
-///
-/// # Panics
-/// If the trace is not well formed ([`check_trace`](policy::check_trace)), or if a rate of the link
-/// is not above 0.
-pub fn plan_jointly(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
-    Joint::new(trace, machine, config).plan(config.generate.movable)
-}
-
-/// What several plans for one step have in common.
+/// The plans of our own for one step.
 pub(crate) struct Joint<'a> {
-    trace: &'a Trace,
-    machine: &'a Machine,
-    pub(crate) generator: Generator<'a>,
-    config: &'a JointConfig,
+    pub(crate) trace: &'a Trace,
+    pub(crate) machine: &'a Machine,
+    pub(crate) config: &'a JointConfig,
+    generator: Generator<'a>,
     options: Vec<RecomputeOption>,
-    pub(crate) bound_us: f64,
+    bound_us: f64,
 }
 
 impl<'a> Joint<'a> {
@@ -86,33 +102,27 @@ impl<'a> Joint<'a> {
             Strategy::Recompute | Strategy::Joint => recompute_options(trace, &config.recompute),
         };
         let bound_us = generator.bound_us(&options);
-        Joint { trace, machine, generator, config, options, bound_us }
+        Joint { trace, machine, config, generator, options, bound_us }
     }
 
-    /// Whether the step has so many ops for the effort that one plan has to do.
-    pub(crate) fn is_large(&self) -> bool {
-        self.trace.ops.len() > OPS_MAX.saturating_mul(self.config.generate.effort.max(1) as usize)
-    }
-
-    /// The best plan if only some blocks may leave.
+    /// The best plan if so many blocks may leave.
     pub(crate) fn plan(&self, movable: Movable) -> Generated {
         let run = |preference: Preference, options: &[RecomputeOption]| {
             let config = GenerateConfig { preference, movable, ..self.config.generate };
             self.generator.plan(&config, options, self.bound_us)
         };
         match self.config.strategy {
-            Strategy::Keep => {
-                // Moving on demand may do where no plan is made.
-                self.generator.describe(Plan::default(), &self.config.generate, self.bound_us)
-            }
-            Strategy::SmartSwap => smartswap::plan(self.trace, self.machine, self.config),
+            // Moving on demand may do where no plan is made.
+            Strategy::Keep => self.unmoved(),
+            Strategy::SmartSwap => smartswap::plan(self),
             Strategy::Swap => run(Preference::Cheapest, &[]),
             Strategy::Recompute => run(Preference::RecomputeFirst, &self.options),
             Strategy::Joint => {
                 let joint = run(Preference::Cheapest, &self.options);
                 let quick = self.config.generate.effort <= 1;
                 let unmoved = joint.plan.actions.is_empty();
-                if unmoved || hardly_adds(&joint) || quick && self.is_large() {
+                let alone = self.options.is_empty() || quick && self.exceeds(SWAP_OPS_MAX);
+                if unmoved || alone || hardly_adds(&joint) {
                     return joint;
                 }
                 let swap = run(Preference::Cheapest, &[]);
@@ -124,39 +134,27 @@ impl<'a> Joint<'a> {
             }
         }
     }
-}
 
-/// The best plan in which activations alone leave, if the settings say so; all blocks may leave
-/// where that does not reach the limit. Says also what may leave in the plan.
-///
-/// # Panics
-/// As [`plan_jointly`].
-pub fn plan_preferring(
-    trace: &Trace,
-    machine: &Machine,
-    config: &JointConfig,
-) -> (Generated, Movable) {
-    let movable = config.generate.movable;
-    let made = plan_jointly(trace, machine, config);
-    let short = made.infeasible.is_some() || made.simulation.shortfall.is_some();
-    if !short || movable == Movable::All || config.strategy == Strategy::SmartSwap {
-        return (made, movable);
+    /// What is known about a plan that was made elsewhere.
+    pub(crate) fn describe(&self, plan: Plan, movable: Movable) -> Generated {
+        let config = GenerateConfig { movable, ..self.config.generate };
+        self.generator.describe(plan, &config, self.bound_us)
     }
-    let movable = Movable::All;
-    let generate = GenerateConfig { movable, ..config.generate };
-    (plan_jointly(trace, machine, &JointConfig { generate, ..*config }), movable)
+
+    /// No plan at all, with what is known of the step.
+    pub(crate) fn unmoved(&self) -> Generated {
+        self.describe(assemble(self.trace, Vec::new()), Movable::All)
+    }
+
+    /// Whether the step has more ops than so many for each unit of effort.
+    pub(crate) fn exceeds(&self, ops_max: usize) -> bool {
+        let effort = self.config.generate.effort.max(1) as usize;
+        self.trace.ops.len() > ops_max.saturating_mul(effort)
+    }
 }
 
-/// No plan at all, with what is known of the step.
-pub(crate) fn unmoved(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
-    let untouched = GenerateConfig { min_block_bytes: u64::MAX, ..config.generate };
-    let kept = generate(trace, machine, &untouched, &[]);
-    // Moving on demand may do where no plan is made.
-    Generated { infeasible: kept.simulation.shortfall, ..kept }
-}
-
-/// Ops for each unit of effort up to which several plans are made for one step.
-const OPS_MAX: usize = 20_000;
+/// Ops up to which swapping alone is tried too with the least effort.
+const SWAP_OPS_MAX: usize = 20_000;
 /// Below this share of the step, other plans could gain nothing that can be measured.
 const ADDED_SHARE_IGNORED: f64 = 0.001;
 
@@ -165,74 +163,6 @@ fn hardly_adds(plan: &Generated) -> bool {
 }
 
 /// The better of two plans; of equals the first.
-fn better(one: Generated, other: Generated) -> Generated {
-    let rank = |plan: &Generated| {
-        (plan.infeasible.is_some(), !plan.simulation.went_to_plan(), plan.simulation.step_us)
-    };
-    if rank(&other) < rank(&one) { other } else { one }
-}
-
-/// The joint planner as the loop calls it: each try takes what the last ones showed into account.
-#[derive(Clone, Debug)]
-pub struct JointPlanner {
-    machine: Machine,
-    config: JointConfig,
-    latest: Option<Generated>,
-}
-
-impl JointPlanner {
-    /// A planner for a machine.
-    pub fn new(machine: Machine, config: JointConfig) -> JointPlanner {
-        JointPlanner { machine, config, latest: None }
-    }
-
-    /// The latest plan with its simulation and decisions.
-    pub fn latest(&self) -> Option<&Generated> {
-        self.latest.as_ref()
-    }
-}
-
-impl Planner for JointPlanner {
-    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
-        check_trace(trace)?;
-        let link = self.machine.link;
-        let scale = feedback.link_scale;
-        let link = Link {
-            out_bytes_per_us: link.out_bytes_per_us * scale,
-            in_bytes_per_us: link.in_bytes_per_us * scale,
-            both_bytes_per_us: link.both_bytes_per_us * scale,
-        };
-        let machine = Machine { link, ..self.machine };
-        let mut config = self.config;
-        let reserve_bytes = &mut config.generate.reserve_bytes;
-        *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
-        // What may not leave by plan would leave on demand, which takes longer.
-        let (generated, _) = plan_preferring(trace, &machine, &config);
-        let offer = !generated.plan.actions.is_empty();
-        let proposal = Proposal { plan: generated.plan.clone(), predicted: predict(&generated) };
-        self.latest = Some(generated);
-        Ok(offer.then_some(proposal))
-    }
-
-    fn link(&self) -> Option<Link> {
-        Some(self.machine.link)
-    }
-
-    fn set_link(&mut self, link: Link) {
-        self.machine.link = link;
-    }
-}
-
-fn predict(generated: &Generated) -> Prediction {
-    let simulation = &generated.simulation;
-    let mut link_us = [0.0; 2];
-    for copy in &simulation.copies {
-        link_us[copy.direction as usize] += copy.span.end_us - copy.span.start_us;
-    }
-    Prediction {
-        step_us: simulation.step_us,
-        stall_us: simulation.stall_us,
-        link_us: link_us[0].max(link_us[1]),
-        peak_bytes: simulation.held_bytes_peak,
-    }
+pub(crate) fn better(one: Generated, other: Generated) -> Generated {
+    if other.cost() < one.cost() { other } else { one }
 }

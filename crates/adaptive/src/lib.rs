@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use adaptive::synthetic::{TransformerShape, transformer_trace};
-//! use adaptive::{JointConfig, Link, Machine, Strategy, plan_jointly};
+//! use adaptive::{JointConfig, JointPlanner, Link, Machine, Strategy};
 //!
 //! let shape =
 //!     TransformerShape { layers: 12, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
@@ -29,7 +29,8 @@
 //!     copy_submit_us: 8.0,
 //! };
 //! let plan = |strategy| {
-//!     plan_jointly(&trace, &machine, &JointConfig { strategy, ..JointConfig::default() })
+//!     let config = JointConfig { strategy, ..JointConfig::default() };
+//!     JointPlanner::new(machine, config).make(&trace)
 //! };
 //! let (swap, joint) = (plan(Strategy::Swap), plan(Strategy::Joint));
 //! assert!(joint.infeasible.is_none() && joint.simulation.went_to_plan());
@@ -47,18 +48,19 @@
 
 mod gap;
 mod joint;
+mod planner;
 mod recompute;
 mod rivals;
 mod settings;
 mod smartswap;
 
 pub use gap::{gap_fraction, gap_reason};
-pub use joint::{JointConfig, JointPlanner, Strategy, plan_jointly, plan_preferring};
+pub use joint::{JointConfig, Prefer, Strategy};
+pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};
-pub use rivals::plan_best;
 pub use settings::{
-    Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, Prefer, PrintLevel,
-    Settings, SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
+    Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, PrintLevel, Settings,
+    SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
 pub use smartswap::SmartSwapStrategy;
 
@@ -68,14 +70,14 @@ pub use policy::{
     BlockIndex, Bytes, CallCost, CheckConfig, CheckDriver, Compute, Config, Copy, CopySpan,
     CudaDriver, Decision, DeviceProperties, DevicePtr, DeviceSpan, Direction, Directive, Driver,
     DriverError, Engine, Error, ErrorKind, EventHandle, EventKind, Feedback, Figures, FileError,
-    FinishedStep, GenerateConfig, Generated, GroupMemory, HostConfig, HostDriver, HostFunction,
-    HostLink, HostMemory, HostPtr, HostStats, Ledger, Link, LinkRates, Loop, LoopConfig, Machine,
-    MapCosts, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, Movable, Move, OpIndex,
-    OpName, OpStack, OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError,
-    PatternKernels, Peak, Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal,
-    Reason, Recipe, RecipeUse, RecordedConfig, Residency, Round, Session, Shortfall, Signature,
-    Simulation, SmartSwapConfig, SpanKind, Stage, StepCounters, StepReport, StreamHandle, StreamId,
-    SwappedBlock, Trace, TraceBlock, TraceEvent, TraceFault, TraceOp, Treatment, load, load_trace,
-    measure_link, measure_map, numa_nodes, pattern_word, run_baseline, run_baseline_with, save,
-    save_bytes, save_trace, simulate, synthetic,
+    FinishedStep, GenerateConfig, Generated, GroupMemory, Held, HostConfig, HostDriver,
+    HostFunction, HostLink, HostMemory, HostPtr, HostStats, Ledger, Link, LinkRates, Loop,
+    LoopConfig, Machine, MapCosts, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode,
+    Movable, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
+    OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, Planner,
+    PoolConfig, Prediction, Proposal, Reason, Recipe, RecipeUse, RecordedConfig, Residency, Round,
+    Session, Shortfall, Signature, Simulation, SmartSwapConfig, SpanKind, Stage, StepCounters,
+    StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceFault,
+    TraceOp, Treatment, load, load_trace, measure_link, measure_map, numa_nodes, pattern_word,
+    run_baseline, run_baseline_with, save, save_bytes, save_trace, simulate, synthetic,
 };

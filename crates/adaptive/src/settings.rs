@@ -11,9 +11,9 @@
 use std::fmt;
 use std::path::Path;
 
-use policy::{GenerateConfig, Link, LoopConfig, Machine, MarginConfig, Movable, SmartSwapConfig};
+use policy::{GenerateConfig, Link, LoopConfig, Machine, MarginConfig, SmartSwapConfig};
 
-use crate::joint::JointConfig;
+use crate::joint::{JointConfig, Prefer};
 use crate::smartswap::SmartSwapStrategy;
 
 mod error;
@@ -25,7 +25,7 @@ pub use error::{Place, SettingsError};
 pub use keys::{
     CompareSettings, PlanSettings, Settings, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
-pub use kind::{Budget, OptimizerState, Prefer, PrintLevel};
+pub use kind::{Budget, OptimizerState, PrintLevel};
 use read::Given;
 
 /// A key that a file may hold.
@@ -157,7 +157,7 @@ impl Settings {
         self.memory.or_else(|| asked.then(theirs))
     }
 
-    /// Which blocks may leave first, if that is set: `prefer`, or else `policy_pref`.
+    /// Which blocks may leave, if that is set: `prefer`, or else `policy_pref`.
     pub fn prefer(&self) -> Option<Prefer> {
         self.prefer.or(self.smartswap.policy_pref)
     }
@@ -211,15 +211,11 @@ impl Settings {
             Some(0) => u64::MAX,
             Some(bytes) => bytes,
         };
-        let movable = match self.prefer() {
-            None => base.generate.movable,
-            Some(prefer) => prefer.movable(),
-        };
         JointConfig {
             strategy: self.strategy.unwrap_or(base.strategy),
+            prefer: self.prefer().or(base.prefer),
             generate: GenerateConfig {
                 min_block_bytes: self.min_block_bytes().unwrap_or(base.generate.min_block_bytes),
-                movable,
                 swap_bytes_max: bucket_bytes,
                 reserve_bytes: self.reserve.unwrap_or(base.generate.reserve_bytes),
                 effort: self.effort.map_or(base.generate.effort, |effort| effort as u32),
@@ -286,13 +282,3 @@ impl Settings {
 const WARMUP_STEPS: u64 = 2;
 /// No file of settings is larger.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-impl Prefer {
-    /// What may leave.
-    pub fn movable(self) -> Movable {
-        match self {
-            Prefer::Performance => Movable::Activations,
-            Prefer::Memory => Movable::All,
-        }
-    }
-}

@@ -1,18 +1,19 @@
 //! The generators of SmartSwap for Ascend as a strategy beside our own.
 
 use policy::{
-    ActionKind, Baseline, BlockIndex, Decision, Generated, Machine, Plan, Reason, SmartSwapConfig,
+    ActionKind, Baseline, BlockIndex, Decision, Generated, Movable, Plan, Reason, SmartSwapConfig,
     Trace, Treatment, run_baseline_with,
 };
 
-use crate::joint::{self, JointConfig};
+use crate::joint::Joint;
 
 /// Which generator of SmartSwap, and its settings.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SmartSwapStrategy {
     /// Whether it is the second generator, which knows no limit, or else the first.
     pub policy_v2: bool,
-    /// Its settings. The reserve is that of [`JointConfig::generate`].
+    /// Its settings. The reserve is that of
+    /// [`JointConfig::generate`](crate::JointConfig::generate).
     pub config: SmartSwapConfig,
 }
 
@@ -23,14 +24,15 @@ impl Default for SmartSwapStrategy {
 }
 
 /// Their plan in the shape of ours, with our bound.
-pub(crate) fn plan(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
-    let SmartSwapStrategy { policy_v2, config: theirs } = config.smartswap;
+pub(crate) fn plan(joint: &Joint<'_>) -> Generated {
+    let SmartSwapStrategy { policy_v2, config: theirs } = joint.config.smartswap;
     let generator = if policy_v2 { Baseline::SmartSwapV2 } else { Baseline::SmartSwapV1 };
-    let reserve_bytes = config.generate.reserve_bytes;
+    let reserve_bytes = joint.config.generate.reserve_bytes;
     let theirs = SmartSwapConfig { reserve_bytes, ..theirs };
-    let run = run_baseline_with(trace, machine, generator, &theirs);
-    let kept = joint::unmoved(trace, machine, config);
-    let mut decisions = moved(trace, &run.plan);
+    let run = run_baseline_with(joint.trace, joint.machine, generator, &theirs);
+    let activations = policy_v2 && !theirs.optimizer_state;
+    let kept = joint.unmoved();
+    let mut decisions = moved(joint.trace, &run.plan);
     let leaves = |block: BlockIndex| {
         run.plan.blocks.binary_search_by_key(&block, |block| block.index).is_ok()
     };
@@ -43,6 +45,7 @@ pub(crate) fn plan(trace: &Trace, machine: &Machine, config: &JointConfig) -> Ge
     decisions.sort_by_key(|decision| (decision.block, decision.leaves_after));
     Generated {
         plan: run.plan,
+        movable: if activations { Movable::Activations } else { Movable::All },
         infeasible: run.simulation.shortfall,
         simulation: run.simulation,
         unlimited_us: kept.unlimited_us,

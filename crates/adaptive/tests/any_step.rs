@@ -3,9 +3,7 @@
 
 use std::cell::Cell;
 
-use adaptive::{
-    JointConfig, JointPlanner, Link, Machine, Movable, RecomputeConfig, Strategy, plan_best,
-};
+use adaptive::{JointConfig, JointPlanner, Link, Machine, Prefer, RecomputeConfig, Strategy};
 use policy::synthetic::{Numbers, RandomShape, random_trace};
 use policy::{
     Baseline, Feedback, GenerateConfig, Generated, Plan, Planner, Trace, TraceEvent, check_trace,
@@ -73,7 +71,6 @@ fn machine(numbers: &mut Numbers, peak_bytes: u64) -> Machine {
 fn config(numbers: &mut Numbers, strategy: Strategy, peak_bytes: u64) -> JointConfig {
     let generate = GenerateConfig {
         min_block_bytes: pick(numbers, &[0, 1, 6 << 20]),
-        movable: pick(numbers, &[Movable::All, Movable::Activations]),
         swap_bytes_max: pick(numbers, &[u64::MAX, u64::MAX, peak_bytes / 2, 0]),
         reserve_bytes: pick(numbers, &[0, 0, peak_bytes / 8, u64::MAX]),
         effort: pick(numbers, &[0, 1, 2, 9]),
@@ -81,7 +78,8 @@ fn config(numbers: &mut Numbers, strategy: Strategy, peak_bytes: u64) -> JointCo
     };
     let launch_us = pick(numbers, &[0.0, 5.0]);
     let recompute = RecomputeConfig { launch_us, ..RecomputeConfig::default() };
-    JointConfig { strategy, generate, recompute, ..JointConfig::default() }
+    let prefer = pick(numbers, &[None, Some(Prefer::Memory), Some(Prefer::Performance)]);
+    JointConfig { strategy, prefer, generate, recompute, ..JointConfig::default() }
 }
 
 /// Whether a plan keeps what every plan does, whoever made it.
@@ -139,10 +137,7 @@ fn every_strategy_plans_every_step() {
             replayed.set(replayed.get() + u32::from(again));
         }
         match seed % 3 {
-            0 => {
-                let both = [Movable::Activations, Movable::All];
-                check(&trace, &plan_best(&trace, &machine, &config, &both).0, &machine)?;
-            }
+            0 => check(&trace, &JointPlanner::new(machine, config).make(&trace), &machine)?,
             1 => {
                 for baseline in Baseline::ALL {
                     run_baseline(&trace, &machine, baseline);

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 
 use adaptive::{
-    Baseline, JointConfig, JointPlanner, Link, Machine, Movable, RecomputeConfig, Strategy,
-    gap_fraction, gap_reason, plan_best, plan_jointly, recompute_options, run_baseline,
+    Baseline, JointConfig, JointPlanner, Link, Machine, Prefer, RecomputeConfig, Strategy,
+    gap_fraction, gap_reason, recompute_options, run_baseline,
 };
 use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
@@ -33,6 +33,17 @@ fn config(strategy: Strategy) -> JointConfig {
     JointConfig { strategy, generate, ..JointConfig::default() }
 }
 
+fn plan(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
+    JointPlanner::new(*machine, *config).make(trace)
+}
+
+/// As the loop plans: whatever of others is taken leaves nothing to demand.
+fn plan_in_loop(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
+    let mut planner = JointPlanner::new(*machine, *config);
+    ask(&mut planner, trace, &Feedback::default());
+    planner.latest().expect("it was asked").clone()
+}
+
 fn under(trace: &Trace, percent: u64, link_bytes_per_us: f64) -> Machine {
     let machine = machine(link_bytes_per_us);
     let peak_bytes = simulate(trace, &Plan::default(), &machine).resident_bytes_peak;
@@ -53,18 +64,18 @@ fn kinds(made: &Generated, kind: ActionKind) -> usize {
 fn each_strategy_does_what_its_name_says() {
     let trace = transformer();
     let machine = under(&trace, 55, 20_000.0);
-    let keep = plan_jointly(&trace, &machine, &config(Strategy::Keep));
+    let keep = plan(&trace, &machine, &config(Strategy::Keep));
     assert!(keep.plan.actions.is_empty() && keep.infeasible.is_none());
     assert!(keep.decisions.iter().all(|decision| decision.treatment == Treatment::Keep));
     assert!(keep.simulation.rescues > 0, "on demand only");
-    let swap = plan_jointly(&trace, &machine, &config(Strategy::Swap));
+    let swap = plan(&trace, &machine, &config(Strategy::Swap));
     assert!(kinds(&swap, ActionKind::SwapOut) > 0 && kinds(&swap, ActionKind::Discard) == 0);
     assert!(swap.simulation.went_to_plan());
-    let recompute = plan_jointly(&trace, &machine, &config(Strategy::Recompute));
+    let recompute = plan(&trace, &machine, &config(Strategy::Recompute));
     assert!(kinds(&recompute, ActionKind::Discard) > 0);
     assert!(recompute.simulation.swapped_out_bytes < swap.simulation.swapped_out_bytes);
     assert!(recompute.simulation.went_to_plan());
-    let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+    let joint = plan(&trace, &machine, &config(Strategy::Joint));
     assert!(joint.simulation.recomputed_ops > 0 && joint.simulation.swapped_out_bytes > 0);
     assert!(joint.simulation.went_to_plan());
     assert!(joint.added_us() < swap.added_us().min(recompute.added_us()));
@@ -75,7 +86,7 @@ fn each_strategy_does_what_its_name_says() {
 fn a_fast_link_leaves_nothing_to_recompute() {
     let trace = transformer();
     let machine = under(&trace, 80, 1e6);
-    let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+    let joint = plan(&trace, &machine, &config(Strategy::Joint));
     assert!(kinds(&joint, ActionKind::SwapOut) > 0 && kinds(&joint, ActionKind::Discard) == 0);
     assert!(joint.added_us() < 0.001 * joint.unlimited_us);
 }
@@ -131,7 +142,7 @@ fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
         TestRunner::new(config_of_cases).run(&(any::<u64>(), 40_u64..95), |(seed, percent)| {
             let trace = random_trace(seed, &RandomShape::small());
             let machine = under(&trace, percent, 6_000.0);
-            let joint = plan_jointly(&trace, &machine, &config(Strategy::Joint));
+            let joint = plan_in_loop(&trace, &machine, &config(Strategy::Joint));
             if joint.infeasible.is_some() {
                 return Ok(());
             }
@@ -139,7 +150,7 @@ fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
             prop_assert!(joint.simulation.held_bytes_peak <= machine.limit_bytes);
             let ignored_us = 0.001 * joint.unlimited_us;
             for strategy in [Strategy::Swap, Strategy::Recompute] {
-                let pure = plan_jointly(&trace, &machine, &config(strategy));
+                let pure = plan_in_loop(&trace, &machine, &config(strategy));
                 let slower = joint.simulation.step_us > pure.simulation.step_us + ignored_us;
                 prop_assert!(pure.infeasible.is_some() || !slower);
                 let gains = joint.simulation.step_us < pure.simulation.step_us;
@@ -165,11 +176,10 @@ fn the_best_plan_is_at_or_below_all_others_and_says_where_it_misses_the_bound() 
             for effort in [1, 8] {
                 let mut config = config(strategy);
                 config.generate.effort = effort;
-                let both = [Movable::Activations, Movable::All];
-                let (best, _) = plan_best(&trace, &machine, &config, &both);
-                for movable in both {
-                    config.generate.movable = movable;
-                    let one = plan_jointly(&trace, &machine, &config);
+                let best = plan(&trace, &machine, &config);
+                for prefer in [Prefer::Performance, Prefer::Memory] {
+                    config.prefer = Some(prefer);
+                    let one = plan(&trace, &machine, &config);
                     assert!(one.infeasible.is_some() || best.added_us() <= one.added_us() + 1e-6);
                 }
                 for baseline in Baseline::ALL {
@@ -197,7 +207,8 @@ fn settings_hold_for_the_plans_of_others_too() {
     let machine = under(&trace, 60, 2_000.0);
     let mut config = config(Strategy::Swap);
     config.generate.min_block_bytes = 32 << 20;
-    let (best, _) = plan_best(&trace, &machine, &config, &[Movable::Activations]);
+    config.prefer = Some(Prefer::Performance);
+    let best = plan(&trace, &machine, &config);
     assert!(!best.plan.actions.is_empty());
     for action in &best.plan.actions {
         let block = &trace.blocks[action.block.0 as usize];

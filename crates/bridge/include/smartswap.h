@@ -65,7 +65,8 @@ typedef struct smartswap_settings {
   uint32_t struct_size;
   /* "host", "cuda", "cuda:1", "acl", "acl:1". */
   const char *device;
-  /* The cap of physical device memory; 0: all that the device has free. */
+  /* The cap of physical device memory; 0: all that the device has free. One that is more than the
+   * device has is told on stderr and taken for 0. */
   uint64_t memory_bytes;
   /* The cap of pinned host memory; 0: what the device's NUMA node and the group have free. */
   uint64_t host_memory_bytes;
@@ -75,8 +76,8 @@ typedef struct smartswap_settings {
   /* The stream on which ops run by default. Ignored by the host device, whose ops run on the
    * calling thread. */
   uint64_t compute_stream;
-  /* "performance" (where nothing is said): activations move, and optimizer state where they alone
-   * are not enough. "memory": both. NULL: what config_file says. */
+  /* "performance": activations move, and optimizer state where they alone are not enough.
+   * "memory": both. NULL: what config_file says, or else whichever makes the faster step. */
   const char *prefer;
   /* "joint" (where nothing is said), "swap", "recompute", "keep", "smartswap". NULL: what
    * config_file says. */
@@ -122,8 +123,19 @@ int smartswap_free(void *address);
 /* Work on `stream` uses the memory besides its ops, until it is freed (record_stream). */
 int smartswap_use_on(const void *address, uint64_t stream);
 
-/* Keeps the memory on the device until it is freed: somebody uses it where no op says so. */
-int smartswap_hold(const void *address);
+/* Brings the memory back before what `stream` is given next, and keeps it on the device until it
+ * is freed: somebody uses it where no op says so. `by` says who, for reports. */
+int smartswap_hold(const void *address, uint64_t stream, const char *by);
+
+/* As smartswap_hold, but until the step ends: somebody takes the memory's address, and may use it
+ * on any known stream. Inside an op that uses the memory it does nothing, as the op keeps it; the
+ * op counts as one that uses it otherwise. Where memory runs out with all else away, what was
+ * lent the longest leaves earlier: whoever uses it then faults. */
+int smartswap_lend(const void *address, uint64_t stream, const char *by);
+
+/* If `address` lies in memory that moves: writes words about it for whoever used it where it was
+ * not, and returns 1. Takes no lock, so a signal handler may call it. */
+int smartswap_describe_fault(const void *address, char *text, uint64_t size_bytes);
 
 /* The start and the size of the allocation that `address` points into. Fails with
  * SMARTSWAP_USAGE if the engine did not allocate it. Either result may be NULL. */
@@ -131,6 +143,12 @@ int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
 
 /* Gives caches back to the driver. */
 int smartswap_trim(void);
+
+typedef void (*smartswap_lister)(
+    void *argument, void *start, uint64_t size_bytes, int is_resident);
+/* Calls `lister` with each live allocation, swapped memory too, in the order of addresses, and
+ * whether its bytes are in device memory. Nothing moves. */
+int smartswap_list(smartswap_lister lister, void *argument);
 
 typedef void (*smartswap_visitor)(void *argument, void *start, uint64_t size_bytes);
 /* Calls `visitor` with each live allocation, swapped memory too, in the order of addresses, each
@@ -319,12 +337,16 @@ typedef struct smartswap_stats {
   uint64_t misses;
   /* Allocations and touches of the step that sent others away on the spot. */
   uint64_t rescues;
+  /* Lent memory that left before its step ended. */
+  uint64_t recalls;
   uint64_t host_waits;
   double stall_us;
   /* The last step that reported. */
   double last_step_us;
   /* Tells the plan of the running step from other plans; 0 without one. */
   uint64_t plan;
+  /* Steps ended in WarmUp, in SearchPolicy and in Stable. */
+  uint64_t steps_by_stage[3];
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);
@@ -333,13 +355,23 @@ int smartswap_reset_peaks(void);
 /* What the engine decided and why, as a JSON text. Free it with smartswap_free_text. NULL on
  * failure. */
 char *smartswap_explain(void);
+/* What the search for a plan did since the last call, a line each: stages, plans that are tried,
+ * what they were predicted to take and took, what is adopted and why. Empty if it did nothing; free
+ * it with smartswap_free_text. NULL on failure. */
+char *smartswap_take_news(void);
 void smartswap_free_text(char *text);
+
+/* Who keeps memory on the device, as a JSON list of {"by", "until", "blocks", "bytes"}, most bytes
+ * first; `until` is "freed" (smartswap_hold) or "step end" (smartswap_lend). Free it with
+ * smartswap_free_text. NULL on failure. */
+char *smartswap_held(void);
 
 /* Saves the last recorded step as a trace that `smartswap plan` reads. */
 int smartswap_save_trace(const char *path);
 
 /* Writes what is known of the run into a folder: explain.json, and trace.json and plan.json if
- * there are. */
+ * there are. All three are about one step: the last Stable one that followed a plan; if there was
+ * none the last Stable one, or the last that was recorded. */
 int smartswap_save_report(const char *folder);
 
 #ifdef __cplusplus

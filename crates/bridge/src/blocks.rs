@@ -59,6 +59,11 @@ impl Blocks {
         around(&self.lock().large, address)
     }
 
+    /// As [`find_large`](Blocks::find_large), unless the tables are in use.
+    pub(crate) fn try_find_large(&self, address: u64) -> Option<Live> {
+        around(&self.tables.try_lock().ok()?.large, address)
+    }
+
     /// The small block that recipes read and has `address` in it.
     pub(crate) fn find_input(&self, address: u64) -> Option<Live> {
         around(&self.lock().inputs, address)

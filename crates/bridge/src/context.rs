@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, Bytes, Engine, Error, FinishedStep, OpName, Plan, Session, Stage, StreamId, Trace,
-    save_trace,
+    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, JointPlanner, OpName, Plan, Session,
+    Stage, StreamId, Trace, save_trace,
 };
 
 use crate::blocks::{Blocks, Live};
 use crate::failure::{Failure, warn};
-use crate::planner::PreferringPlanner;
 use crate::settings::{Settings, Wishes};
+use crate::shown::ShownStep;
 use crate::totals::Totals;
 
 /// The engine of the process.
@@ -37,10 +37,12 @@ pub(crate) struct Context {
 /// What changes from step to step.
 #[derive(Debug)]
 pub(crate) struct Course {
-    pub(crate) session: Session<PreferringPlanner>,
+    pub(crate) session: Session<JointPlanner>,
     pub(crate) totals: Totals,
     /// The last step that was recorded.
     pub(crate) trace: Option<Arc<Trace>>,
+    /// The step that reports show.
+    pub(crate) shown: Option<ShownStep>,
     /// A recorded step could not be saved, which was said.
     record_failed: bool,
 }
@@ -92,9 +94,18 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     }
     let settings = Settings::new(wishes)?;
     let engine = Engine::new(settings.device.driver(), settings.engine)?;
-    let planner = PreferringPlanner::new(settings.machine, settings.planning, settings.prefer);
+    if settings.holds_by_need {
+        engine.hold_by_need()?;
+    }
+    let planner = JointPlanner::new(settings.machine, settings.planning);
     let session = Session::new(engine.clone(), settings.policy, planner)?;
-    let course = Course { session, totals: Totals::default(), trace: None, record_failed: false };
+    let course = Course {
+        session,
+        totals: Totals::default(),
+        trace: None,
+        shown: None,
+        record_failed: false,
+    };
     *current = Some(Arc::new(Context {
         engine,
         blocks: Blocks::default(),
@@ -128,6 +139,15 @@ pub(crate) fn close() -> Result<(), Failure> {
     *current = None;
     GENERATION.fetch_add(1, Ordering::Release);
     Ok(())
+}
+
+/// The block that moves and has `address` in it, if nobody is changing the tables.
+pub(crate) fn try_find(address: u64) -> Option<Live> {
+    if !is_open() {
+        return None;
+    }
+    let context = Arc::clone(CURRENT.try_lock().ok()?.as_ref()?);
+    context.blocks.try_find_large(address)
 }
 
 fn unknown(address: u64) -> Failure {
@@ -202,27 +222,39 @@ impl Context {
         live.or_else(|| self.blocks.find_swapped(address)).ok_or_else(|| unknown(address))
     }
 
-    /// Brings a block back if it is away, and keeps it there.
-    pub(crate) fn hold(&self, address: u64) -> Result<(), Failure> {
+    /// Brings a block back if it is away, and keeps it there for `by`.
+    pub(crate) fn hold(&self, address: u64, stream: u64, by: OpName) -> Result<(), Failure> {
         let Some(live) = self.blocks.find_large(address) else { return Ok(()) };
-        self.hold_all(&[live])
+        self.keep(&[live], self.stream(stream)?, |block| self.engine.hold(block, by.text()))
+    }
+
+    /// Brings a block back if it is away, and keeps it there for `by` until the step ends.
+    pub(crate) fn lend(&self, block: Live, stream: StreamId, by: OpName) -> Result<(), Failure> {
+        self.keep(&[block], stream, |block| self.engine.lend(block, by.text()))
     }
 
     /// Brings all blocks back and keeps them there.
     pub(crate) fn bring_home(&self) -> Result<(), Failure> {
-        self.hold_all(&self.blocks.large())
+        let stream = self.engine.compute_stream();
+        self.keep(&self.blocks.large(), stream, |block| self.engine.hold(block, "smartswap"))
     }
 
-    fn hold_all(&self, blocks: &[Live]) -> Result<(), Failure> {
-        const HOLD: OpName = OpName::new("smartswap::hold");
+    /// Whoever a block is kept for may write it.
+    fn keep(
+        &self,
+        blocks: &[Live],
+        stream: StreamId,
+        keep: impl Fn(BlockId) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
+        const KEEP: OpName = OpName::new("smartswap::keep");
         let mut ops = self.engine.op_stack();
-        ops.begin_aside(HOLD, self.engine.compute_stream())?;
+        ops.begin_aside(KEEP, stream)?;
         for live in blocks {
-            ops.touch(live.id, AccessMode::Read)?;
+            ops.touch(live.id, AccessMode::ReadWrite)?;
         }
         // All fit at once, so all can stay.
         for live in blocks {
-            self.engine.hold(live.id)?;
+            keep(live.id)?;
         }
         Ok(ops.end()?)
     }
@@ -231,7 +263,8 @@ impl Context {
     pub(crate) fn step(&self) -> Result<(), Failure> {
         let mut course = self.course();
         course.totals.keep_peaks(&self.engine.memory_stats()?);
-        course.totals.steps += 1;
+        let stage = course.session.stage();
+        course.totals.steps_by_stage[stage as usize] += 1;
         self.step_has_begun.store(false, Ordering::Relaxed);
         let finished = if self.is_asleep() {
             course.session.end_step_asleep()?
@@ -257,8 +290,10 @@ impl Context {
     fn note(&self, course: &mut Course, finished: &[FinishedStep]) {
         for step in finished {
             course.totals.add(step);
+            let trace = course.session.trace(step.report.signature).cloned();
+            course.shown = ShownStep::after(course.shown.take(), step, trace.as_ref());
             if step.report.trace.is_some() {
-                course.trace = course.session.trace(step.report.signature).cloned();
+                course.trace = trace;
                 if let (Some(path), Some(trace)) = (&self.settings.record_file, &course.trace)
                     && let Err(error) = save_trace(path, trace)
                     && !std::mem::replace(&mut course.record_failed, true)

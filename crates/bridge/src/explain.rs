@@ -1,11 +1,11 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Planner, Strategy, Treatment};
+use adaptive::{Decision, Held, Planner, Prefer, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::planner::Prefer;
+use crate::shown::ShownStep;
 
 /// Decisions in the answer at most, the largest blocks first.
 const DECISIONS_MAX: usize = 200;
@@ -17,9 +17,16 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let link = course.session.policy().planner().link().unwrap_or(machine.link);
     let stage = format!("{:?}", course.session.stage());
     let totals = &course.totals;
-    let generated = course.session.policy().planner().latest();
+    let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
+    let shown = course.shown.as_ref();
+    // Where the planner had nothing to offer, it still says why.
+    let last = course.session.policy().planner().latest();
+    let unplanned = last.filter(|made| shown.is_some_and(|shown| shown.is_about(made)));
+    let generated = shown.and_then(|shown| shown.made.as_deref()).or(unplanned);
+    let [warm_up, search, stable] = totals.steps_by_stage;
     let prediction = generated.map(|generated| {
         json!({
+            "prefer": Prefer::of(generated.movable).name(),
             "step_us": generated.simulation.step_us,
             "unlimited_us": generated.unlimited_us,
             "added_us": generated.added_us(),
@@ -38,28 +45,47 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "limit_bytes": machine.limit_bytes,
         "host_limit_bytes": machine.host_limit_bytes,
         "min_block_bytes": context.settings.engine.pool.swap_threshold_bytes,
-        "strategy": match context.settings.planning.strategy {
-            Strategy::Keep => "keep",
-            Strategy::Swap => "swap",
-            Strategy::Recompute => "recompute",
-            Strategy::Joint => "joint",
-            Strategy::SmartSwap => "smartswap",
-        },
-        "prefer": match context.settings.prefer {
-            Prefer::Performance => "performance",
-            Prefer::Memory => "memory",
-        },
+        "strategy": context.settings.planning.strategy.name(),
+        "prefer": context.settings.planning.prefer.map(Prefer::name),
         "link": {
             "out_bytes_per_s": link.out_bytes_per_us * 1e6,
             "in_bytes_per_s": link.in_bytes_per_us * 1e6,
             "both_bytes_per_s": link.both_bytes_per_us * 1e6,
         },
-        "steps": totals.steps,
+        "steps": totals.steps(),
+        "steps_by_stage": { "WarmUp": warm_up, "SearchPolicy": search, "Stable": stable },
         "last_step_us": totals.last_step_us,
-        "plan_actions": course.plan().map(|plan| plan.actions.len()),
+        "plan_actions": shown.and_then(|shown| Some(shown.plan.as_ref()?.actions.len())),
+        "measured": shown.and_then(ShownStep::measured).map(|measured| {
+            json!({
+                "step_us": measured.step_us,
+                "steps": measured.steps,
+                "resident_bytes_peak": measured.resident_bytes,
+                "held_bytes_peak": measured.held_bytes,
+            })
+        }),
+        "held": held(context)?,
+        "memory": {
+            "allocated_bytes_peak": allocated.peak,
+            "active_bytes_peak": active.peak,
+            "reserved_bytes_peak": reserved.peak,
+        },
         "prediction": prediction,
         "decisions": largest(decisions),
     }))
+}
+
+/// Who keeps memory on the device, most bytes first.
+pub(crate) fn held(context: &Context) -> Result<Value, Failure> {
+    let describe = |held: Held| {
+        json!({
+            "by": held.by,
+            "until": if held.is_lent { "step end" } else { "freed" },
+            "blocks": held.blocks,
+            "bytes": held.size_bytes,
+        })
+    };
+    Ok(context.engine.held()?.into_iter().map(describe).collect())
 }
 
 fn largest(decisions: &[Decision]) -> Vec<Value> {

@@ -1,6 +1,7 @@
 //! The exported C functions, by part of `include/smartswap.h`.
 
 mod engine;
+mod faults;
 mod memory;
 mod ops;
 mod pluggable;
@@ -11,6 +12,7 @@ mod sleeping;
 mod visiting;
 
 pub use engine::*;
+pub use faults::*;
 pub use memory::*;
 pub use ops::*;
 pub use pluggable::*;

@@ -21,8 +21,8 @@ mod exports;
 mod failure;
 mod local;
 mod names;
-mod planner;
 mod settings;
+mod shown;
 mod totals;
 
 pub use exports::*;

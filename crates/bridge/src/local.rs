@@ -175,6 +175,27 @@ impl Local {
         Ok(())
     }
 
+    /// Somebody takes the address of a block and may use it where no op says so. The open op keeps
+    /// it while it runs; without one it is kept for `by` until the step ends.
+    pub(crate) fn lend(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
+        let Some(live) = self.context.blocks.find_large(address) else { return Ok(()) };
+        if self.depth > 0 {
+            let is_used = self.touched.iter().any(|&(block, _)| block == live.id)
+                || self.fresh.contains(&live.start);
+            let how = Use::Known(AccessMode::ReadWrite);
+            return if is_used { Ok(()) } else { self.touch(address, how) };
+        }
+        let stream = self.stream(stream)?;
+        let by = NAMES.with_borrow_mut(|names| names.find(by));
+        self.context.lend(live, stream, by)
+    }
+
+    /// Keeps a block on the device for `by` until it is freed.
+    pub(crate) fn hold(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
+        let by = NAMES.with_borrow_mut(|names| names.find(by));
+        self.context.hold(address, stream, by)
+    }
+
     /// Small blocks stay where they are. But where recipes read them, their writers matter.
     fn touch_small(&mut self, address: u64, how: Use) -> Result<(), Failure> {
         let writes = match how {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use adaptive::{
     ArenaConfig, Budget, Bytes, Compute, Config, Driver, GenerateConfig, HostMemory, JointConfig,
-    Link, LoopConfig, Machine, PoolConfig, Settings as FileSettings, Strategy, measure_link,
+    Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
+    measure_link,
 };
 
 use crate::device::{Device, DeviceName};
-use crate::failure::Failure;
-use crate::planner::Prefer;
+use crate::failure::{Failure, warn};
 
 /// Blocks of at least this size move, unless the cap is so small that they would be few.
 const MIN_BLOCK_BYTES: u64 = 8 << 20;
@@ -57,11 +57,6 @@ impl Wishes {
             )),
         }
     }
-
-    fn prefer(&self) -> Prefer {
-        let file = self.file.prefer().map(Prefer::from);
-        self.prefer.or(file).unwrap_or_default()
-    }
 }
 
 /// What the engine is opened with.
@@ -69,10 +64,11 @@ impl Wishes {
 pub(crate) struct Settings {
     pub(crate) device: Device,
     pub(crate) engine: Config,
+    /// Nobody asked for a cap, so it is only what the device had.
+    pub(crate) holds_by_need: bool,
     pub(crate) machine: Machine,
     pub(crate) planning: JointConfig,
     pub(crate) policy: LoopConfig,
-    pub(crate) prefer: Prefer,
     pub(crate) record_file: Option<PathBuf>,
 }
 
@@ -100,7 +96,10 @@ pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
 impl Settings {
     /// Opens the device and fills in what was left open.
     pub(crate) fn new(wishes: &Wishes) -> Result<Settings, Failure> {
-        let wished_bytes = wishes.limit_bytes()?;
+        let mut wished_bytes = wishes.limit_bytes()?;
+        if wishes.device == DeviceName::Host {
+            wished_bytes = within(wished_bytes, "the machine's memory", host_bytes());
+        }
         let capacity_bytes = match wished_bytes {
             Some(bytes) => bytes,
             None if wishes.device == DeviceName::Host => half_room()?,
@@ -112,6 +111,10 @@ impl Settings {
             HOST_GRANULARITY_BYTES,
         )?;
         let driver = device.driver();
+        if wishes.device != DeviceName::Host {
+            let total_bytes = driver.memory_info()?.total_bytes;
+            wished_bytes = within(wished_bytes, "the device's memory", Some(total_bytes));
+        }
         let granularity_bytes = driver.properties().granularity_bytes;
         let limit_bytes = device_limit(&*driver, wished_bytes)?;
         let least_bytes = limit_bytes / BLOCKS_PER_CAP / granularity_bytes * granularity_bytes;
@@ -136,13 +139,31 @@ impl Settings {
         Ok(Settings {
             device,
             engine: engine_config(limit_bytes, host_limit_bytes, min_block_bytes, compute),
+            holds_by_need: wished_bytes.is_none(),
             machine: Machine { host_limit_bytes, ..machine },
             planning: planning(wishes, min_block_bytes),
             policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),
-            prefer: wishes.prefer(),
             record_file,
         })
     }
+}
+
+/// A cap that caps something. One beyond all that is there is told and left out.
+fn within(wished_bytes: Option<u64>, of: &str, total_bytes: Option<u64>) -> Option<u64> {
+    let (wished, total) = (wished_bytes?, total_bytes.unwrap_or(u64::MAX));
+    if wished <= total {
+        return Some(wished);
+    }
+    let (wished, total) = (Bytes(wished), Bytes(total));
+    warn(&format!("a cap of {wished} is beyond {of} of {total}: it is chosen as if left out"));
+    None
+}
+
+/// What the system lets processes take.
+fn host_bytes() -> Option<u64> {
+    let memory = HostMemory::read();
+    let group_bytes = memory.group.map(|group| group.limit_bytes);
+    [memory.total_bytes, group_bytes].into_iter().flatten().min()
 }
 
 /// Half of the host memory that is free.
@@ -179,6 +200,7 @@ fn planning(wishes: &Wishes, min_block_bytes: u64) -> JointConfig {
     let filed = wishes.file.joint_config(JointConfig::default());
     JointConfig {
         strategy: wishes.strategy.unwrap_or(filed.strategy),
+        prefer: wishes.prefer.or(filed.prefer),
         generate: GenerateConfig { min_block_bytes, ..filed.generate },
         ..filed
     }

@@ -5,13 +5,14 @@ use adaptive::{FinishedStep, MemoryStats, Peak};
 /// Sums of what steps reported, and peaks that outlive steps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Totals {
-    /// Steps ended.
-    pub(crate) steps: u64,
+    /// Steps ended in WarmUp, in SearchPolicy and in Stable.
+    pub(crate) steps_by_stage: [u64; 3],
     pub(crate) swapped_out_bytes: u64,
     pub(crate) swapped_in_bytes: u64,
     pub(crate) recomputed_ops: u64,
     pub(crate) misses: u64,
     pub(crate) rescues: u64,
+    pub(crate) recalls: u64,
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
@@ -22,6 +23,11 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Steps ended.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps_by_stage.iter().sum()
+    }
+
     pub(crate) fn add(&mut self, finished: &FinishedStep) {
         let counters = &finished.report.counters;
         self.swapped_out_bytes += counters.swapped_out_bytes;
@@ -29,6 +35,7 @@ impl Totals {
         self.recomputed_ops += counters.recomputed_ops;
         self.misses += counters.misses;
         self.rescues += counters.rescues;
+        self.recalls += counters.recalls;
         self.host_waits += counters.host_waits;
         self.stall_us += counters.stall_us;
         self.last_step_us = finished.report.device_us;

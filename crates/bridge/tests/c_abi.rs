@@ -6,6 +6,7 @@ use smartswap as _;
 
 #[cfg(test)]
 mod c_abi {
+    mod choice;
     mod closed;
     mod config_file;
     mod layout;
@@ -16,6 +17,7 @@ mod c_abi {
     mod programs;
     mod recording;
     mod replaying;
+    mod reports;
     mod rig;
     mod sharing;
     mod sleeping;

@@ -221,8 +221,8 @@ pub(crate) fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
     decisions
 }
 
-/// The decisions of a run without a plan.
-fn unplanned(trace: &Trace, fits: bool) -> Vec<Decision> {
+/// The decisions of a step without a plan.
+pub(crate) fn unplanned(trace: &Trace, fits: bool) -> Vec<Decision> {
     let reason = if fits { "everything fits" } else { "no plan: it leaves only to make room" };
     trace.blocks.iter().map(|block| kept(block, reason)).collect()
 }

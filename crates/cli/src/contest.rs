@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use adaptive::{
-    Baseline, Budget, Generated, JointConfig, Machine, Movable, Simulation, Strategy, gap_fraction,
-    gap_reason, plan_best, run_baseline_with,
+    Baseline, Budget, Generated, JointConfig, JointPlanner, Machine, Simulation, Strategy,
+    gap_fraction, gap_reason, run_baseline_with,
 };
 use anyhow::Context as _;
 use serde::Serialize;
@@ -58,11 +58,7 @@ impl Contestant {
             Contestant::Ours(strategy) => strategy,
         };
         let config = JointConfig { strategy, ..args.planner };
-        let plan = |movable: &[Movable]| plan_best(&step.trace, machine, &config, movable).0;
-        let made = plan(&args.movable);
-        let short = made.infeasible.or(made.simulation.shortfall);
-        let limited = short.is_some() && args.movable == [Movable::Activations];
-        Run::Ours(if limited { plan(&[Movable::All]) } else { made })
+        Run::Ours(JointPlanner::new(*machine, config).make(&step.trace))
     }
 }
 
@@ -82,11 +78,10 @@ impl Run {
 
     /// Bytes that are missing where the step does not run.
     fn missing_bytes(&self) -> Option<u64> {
-        let planned = match self {
-            Run::Other(_) => None,
+        let shortfall = match self {
+            Run::Other(simulation) => simulation.shortfall,
             Run::Ours(made) => made.infeasible,
         };
-        let shortfall = planned.or(self.simulation().shortfall);
         shortfall.map(|shortfall| shortfall.missing_bytes)
     }
 }

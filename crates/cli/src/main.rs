@@ -13,8 +13,9 @@
 //! The model is written against the public crates alone, so it is also the longest example of
 //! their use. Without an accelerator everything runs on the embedded software device.
 //!
-//! Exit codes: 0 for success, 1 if `--verify` or `stress` finds a difference, 2 for anything that
-//! is wrong with the request, with one line on stderr that says what and how to mend it.
+//! Exit codes: 0 for success, 1 if `--verify` or `stress` finds a difference or a recorded step
+//! does not run in its budget, 2 for anything that is wrong with the request, with one line on
+//! stderr that says what and how to mend it.
 #![deny(unsafe_code)] // Only `stress::pattern` submits work by itself.
 
 use std::process::ExitCode;

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{
-    Bytes, Generated, Movable, OpIndex, Prefer, PrintLevel, Shortfall, Treatment, plan_best,
-};
+use adaptive::{Bytes, Generated, JointPlanner, OpIndex, PrintLevel, Shortfall, Treatment};
 use anyhow::Context as _;
 
 use crate::args::{PlanArgs, budget_bytes};
@@ -36,40 +34,22 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
     let machine = args.machine(budget_bytes);
     let started = now();
-    let plan = |movable: &[Movable]| plan_best(&step.trace, &machine, &args.planner, movable);
-    let (made, movable) = match args.prefer {
-        None => plan(&[Movable::Activations, Movable::All]),
-        Some(Prefer::Memory) => plan(&[Movable::All]),
-        Some(Prefer::Performance) => {
-            let first = plan(&[Movable::Activations]);
-            let short = first.0.infeasible.or(first.0.simulation.shortfall);
-            if short.is_some() { plan(&[Movable::All]) } else { first }
-        }
-    };
-    let prefer = match movable {
-        Movable::Activations => Prefer::Performance,
-        Movable::All => Prefer::Memory,
-    };
+    let made = JointPlanner::new(machine, args.planner).make(&step.trace);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let missing = made.infeasible.or(made.simulation.shortfall);
-    let report = Report { args, step: &step, budget_bytes, made: &made, prefer, plan_ms, missing };
-    if missing.is_none()
+    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms };
+    if made.infeasible.is_none()
         && let Some(path) = &out
     {
         adaptive::save(path, &made.plan)?;
     }
     if args.json {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(shortfall) = missing {
+    } else if let Some(shortfall) = made.infeasible {
         eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
-        return Ok(ExitCode::from(1));
-    }
-    if args.print_level < PrintLevel::None {
+    } else if args.print_level < PrintLevel::None {
         say(&report.text())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if made.infeasible.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Why no plan reaches the budget, in one line.

@@ -1,7 +1,7 @@
-//! The planner of `train`: the joint one, told which blocks are to stay, and with a memory.
+//! The planner of `train`: the joint one, told which blocks are to stay.
 
 use adaptive::{
-    Feedback, Generated, JointPlanner, OptimizerState, Origin, Plan, Planner, Proposal, Trace,
+    Feedback, Generated, JointPlanner, OptimizerState, Origin, Planner, Proposal, Trace,
     TraceEvent, TraceFault,
 };
 
@@ -12,28 +12,24 @@ use crate::gpt::parameters::MOMENT_PREFIX;
 pub(crate) struct TrainPlanner {
     inner: JointPlanner,
     optimizer_state: OptimizerState,
-    made: Vec<Generated>,
 }
 
 impl TrainPlanner {
     pub(crate) fn new(inner: JointPlanner, optimizer_state: OptimizerState) -> TrainPlanner {
-        TrainPlanner { inner, optimizer_state, made: Vec::new() }
-    }
-
-    /// What is known about a plan that was made here.
-    pub(crate) fn about(&self, plan: &Plan) -> Option<&Generated> {
-        self.made.iter().rev().find(|generated| generated.plan == *plan)
+        TrainPlanner { inner, optimizer_state }
     }
 }
 
 impl Planner for TrainPlanner {
     fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
-        let proposal = match self.optimizer_state {
-            OptimizerState::Swap => self.inner.plan(trace, feedback)?,
-            OptimizerState::Device => self.inner.plan(&with_moments_in_use(trace), feedback)?,
-        };
-        self.made.extend(self.inner.latest().cloned());
-        Ok(proposal)
+        match self.optimizer_state {
+            OptimizerState::Swap => self.inner.plan(trace, feedback),
+            OptimizerState::Device => self.inner.plan(&with_moments_in_use(trace), feedback),
+        }
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.inner.latest()
     }
 }
 

@@ -60,9 +60,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
         let object = object(args, &step, budget_bytes, &simulation);
         let text = serde_json::to_string(&object).context("cannot write the report")?;
         say(&(text + "\n"))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(shortfall) = simulation.shortfall {
+    } else if let Some(shortfall) = simulation.shortfall {
         eprintln!(
             "error: '{}' runs out of memory at {}: {} are missing of {}; raise --memory, or make \
              a plan for it with smartswap plan",
@@ -71,12 +69,10 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
             Bytes(shortfall.missing_bytes),
             Bytes(machine.limit_bytes),
         );
-        return Ok(ExitCode::from(1));
-    }
-    if args.speaks {
+    } else if args.speaks {
         say(&text(&step, budget_bytes, &simulation))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if simulation.shortfall.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// The timeline and the page, if they were asked for.
@@ -103,23 +99,25 @@ fn write_files(
     }
     if let Some(path) = &args.report {
         let budget_bytes = args.memory.map(|_| machine.limit_bytes);
-        let lines = lines(step, budget_bytes, simulation);
-        let mut decisions = collect::adopted(plan, &step.trace);
+        let mut facts = lines(step, budget_bytes, simulation).to_vec();
+        let measured = measured(args, step);
+        facts.extend(measured.as_ref().map(|words| ("measured", words.clone())));
+        let mut decisions = match args.plan {
+            Some(_) => collect::adopted(plan, &step.trace),
+            None => collect::unplanned(&step.trace, simulation.went_to_plan()),
+        };
         decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
         let page = StepPage {
-            headline: format!(
-                "{} instead of {}, at {:.2} % more time",
-                units::bytes(simulation.resident_bytes_peak),
-                units::bytes(step.peak_bytes),
-                added_percent(step, simulation)
-            ),
+            headline: headline(args, step, simulation),
             lead: format!(
-                "{}: one step of {}, simulated.",
+                "{}: one step of {}, {}.",
                 args.trace.display(),
-                units::count(step.trace.ops.len() as u64, "op")
+                units::count(step.trace.ops.len() as u64, "op"),
+                if measured.is_some() { "as it was measured and simulated" } else { "simulated" },
             ),
+            has_measured: measured.is_some(),
             command_line: command_line(),
-            facts: lines.into(),
+            facts,
             memory_limit_bytes,
             memory,
             spans,
@@ -128,6 +126,32 @@ fn write_files(
         adaptive::save_bytes(path, step_page::text(&page)?.as_bytes())?;
     }
     Ok(())
+}
+
+/// The outcome in one sentence: as measured where it was, else as simulated.
+fn headline(args: &SimulateOptions, step: &Step, simulation: &Simulation) -> String {
+    let peak_bytes = args.measured_bytes.unwrap_or(simulation.resident_bytes_peak);
+    let memory =
+        format!("{} instead of {}", units::bytes(peak_bytes), units::bytes(step.peak_bytes));
+    match args.measured_us {
+        Some(us) => format!(
+            "{memory}, at {} a step; {} in the simulation",
+            units::time(us),
+            units::time(simulation.step_us)
+        ),
+        None => format!("{memory}, at {:.2} % more time", added_percent(step, simulation)),
+    }
+}
+
+/// What was measured, in words.
+fn measured(args: &SimulateOptions, step: &Step) -> Option<String> {
+    let time = args.measured_us.map(|us| {
+        let ratio = us / step.baseline_us.max(f64::MIN_POSITIVE);
+        format!("{} a step, {ratio:.2}x the time of its ops", units::time(us))
+    });
+    let peak = args.measured_bytes.map(|bytes| format!("{} at most", units::bytes(bytes)));
+    let words: Vec<String> = time.into_iter().chain(peak).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// How much longer the step takes, in percent.

@@ -76,7 +76,7 @@ pub(crate) struct Outcome {
     /// The plan of the last step.
     pub(crate) plan: Option<Arc<Plan>>,
     /// What its planner said about it.
-    pub(crate) about: Option<Generated>,
+    pub(crate) about: Option<Arc<Generated>>,
     /// What the streams did in the last step, if that was asked for, it was a Stable one, and the
     /// device is software: others keep no record.
     pub(crate) timeline: Option<Timeline>,
@@ -261,8 +261,7 @@ impl<'a> Training<'a> {
         let plan = self.session.plan().cloned();
         let signature = self.finished.last().map(|finished| finished.report.signature);
         let trace = signature.and_then(|signature| self.session.trace(signature)).cloned();
-        let planner = self.session.policy().planner();
-        let about = plan.as_ref().and_then(|plan| planner.about(plan)).cloned();
+        let about = self.session.policy().made().cloned();
         let weights = if course.weights { self.weights()? } else { Vec::new() };
         self.model.free(&mut self.ops)?;
         let steps = self.shown.into_iter().zip(self.finished).collect();

@@ -16,9 +16,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use swap_core::{Action, BlockIndex, OpIndex, Origin, Phase, Plan, PlanBlock, Trace};
+use swap_core::{Action, BlockIndex, OpIndex, Origin, Phase, Plan, Trace};
 
+use crate::assemble::assemble;
 use crate::candidate::{Gap, find_gaps};
+use crate::cost::Cost;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
 use crate::usage::Usage;
@@ -104,6 +106,13 @@ pub struct BaselineRun<'a> {
     pub simulation: Simulation,
 }
 
+impl BaselineRun<'_> {
+    /// Its place in the order of plans.
+    pub fn cost(&self) -> Cost {
+        Cost::new(0, &self.simulation)
+    }
+}
+
 /// Plans a step as `baseline` does and simulates it. The result depends on the arguments alone.
 ///
 /// # Panics
@@ -150,7 +159,7 @@ pub fn run_baseline_with<'a>(
     match baseline {
         Baseline::Keep => {
             let usage = Usage::new(trace);
-            judge(Cow::Borrowed(trace), &usage, Plan::default(), machine)
+            judge(Cow::Borrowed(trace), &usage, assemble(trace, Vec::new()), machine)
         }
         Baseline::Vdnn => {
             let scene = scene();
@@ -250,7 +259,7 @@ struct Order {
 }
 
 /// The plan that consists of some orders.
-fn assemble(scene: &Scene<'_>, mut orders: Vec<Order>) -> Plan {
+fn plan_of(scene: &Scene<'_>, mut orders: Vec<Order>) -> Plan {
     orders.sort_by_key(|order| (order.slot, order.phase, order.kind, order.due, order.block));
     let action = |order: &Order| Action {
         op: scene.op(order.slot),
@@ -259,21 +268,7 @@ fn assemble(scene: &Scene<'_>, mut orders: Vec<Order>) -> Plan {
         block: BlockIndex(order.block),
         due: scene.op(order.due),
     };
-    let actions: Vec<Action> = orders.iter().map(action).collect();
-    let mut indexes: Vec<u32> = orders.iter().map(|order| order.block).collect();
-    indexes.sort_unstable();
-    indexes.dedup();
-    let describe = |index: u32| {
-        let block = &scene.trace.blocks[index as usize];
-        let (size_bytes, origin) = (block.size_bytes, block.origin);
-        PlanBlock { index: BlockIndex(index), size_bytes, origin }
-    };
-    Plan {
-        signature: scene.trace.signature,
-        op_count: scene.trace.ops.len() as u32,
-        blocks: indexes.into_iter().map(describe).collect(),
-        actions,
-    }
+    assemble(scene.trace, orders.iter().map(action).collect())
 }
 
 /// A swap of one gap: away behind its last use, asked back for at the begin of `back`.
@@ -287,8 +282,5 @@ fn swap(gap: &Gap, back: i64) -> [Order; 2] {
 
 /// The better of two runs; of equals the first.
 fn better<'a>(one: BaselineRun<'a>, other: BaselineRun<'a>) -> BaselineRun<'a> {
-    let rank = |run: &BaselineRun<'_>| {
-        (run.simulation.shortfall.map_or(0, |short| short.missing_bytes), run.simulation.step_us)
-    };
-    if rank(&other) < rank(&one) { other } else { one }
+    if other.cost() < one.cost() { other } else { one }
 }

@@ -2,6 +2,7 @@
 
 use swap_core::{BlockIndex, OpIndex, Plan, Trace};
 
+use crate::cost::Cost;
 use crate::machine::Machine;
 use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
@@ -86,6 +87,8 @@ pub struct RecomputeOption {
 pub struct Generated {
     /// The plan.
     pub plan: Plan,
+    /// Which blocks it may move.
+    pub movable: Movable,
     /// The step under the plan, in the steady state.
     pub simulation: Simulation,
     /// Time of the step with enough memory for everything, in microseconds.
@@ -94,7 +97,8 @@ pub struct Generated {
     pub decisions: Vec<Decision>,
     /// No plan for this limit can add less than this to the step, in microseconds.
     pub bound_us: f64,
-    /// Set if the step cannot run under the limit whatever moves: by how much, and where.
+    /// Set if the plan does not fit: by how much what it moves is not enough, or else the simulated
+    /// step runs short, and where.
     pub infeasible: Option<Shortfall>,
 }
 
@@ -102,6 +106,12 @@ impl Generated {
     /// What the plan adds to the step, in microseconds.
     pub fn added_us(&self) -> f64 {
         self.simulation.step_us - self.unlimited_us
+    }
+
+    /// Its place in the order of plans.
+    pub fn cost(&self) -> Cost {
+        let missing_bytes = self.infeasible.map_or(0, |short| short.missing_bytes);
+        Cost::new(missing_bytes, &self.simulation)
     }
 }
 
@@ -173,7 +183,7 @@ impl Chooser<'_> {
         for &share in &HIDDEN_SHARES[..ways] {
             let made = self.attempt(share, &taste);
             let done = made.selection.choices.is_empty();
-            if best.as_ref().is_none_or(|best| made.rank() < best.rank()) {
+            if best.as_ref().is_none_or(|best| made.cost() < best.cost()) {
                 best = Some(made);
             }
             if done {
@@ -208,11 +218,9 @@ impl Chooser<'_> {
 }
 
 impl Made {
-    /// What is better comes first: what fits, what goes to plan, what is fast.
-    fn rank(&self) -> (u64, bool, f64) {
-        let simulation = &self.placement.simulation;
+    fn cost(&self) -> Cost {
         let missing_bytes = self.selection.excess.map_or(0, |(_, bytes)| bytes);
-        (missing_bytes, !simulation.went_to_plan(), simulation.step_us)
+        Cost::new(missing_bytes, &self.placement.simulation)
     }
 }
 
@@ -269,7 +277,7 @@ impl<'a> Generator<'a> {
         let choice = Chooser { trace, usage, machine, target, options, config, least_us };
         let Made { selection, placement: Placement { plan, simulation, .. }, .. } = choice.best();
         let least_bytes = choice.least_bytes(&selection);
-        let infeasible = selection.excess.and_then(|(row, _)| {
+        let short = selection.excess.and_then(|(row, _)| {
             let last = OpIndex(trace.ops.len() as u32);
             let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
             (missing_bytes > 0).then_some(Shortfall {
@@ -277,9 +285,11 @@ impl<'a> Generator<'a> {
                 missing_bytes,
             })
         });
+        let infeasible = short.or(simulation.shortfall);
+        let movable = config.movable;
         let decisions =
             decide::decide(trace, usage, machine, config, &selection, &by_slot(usage, need));
-        Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
+        Generated { plan, movable, simulation, unlimited_us, decisions, bound_us, infeasible }
     }
 
     /// What is known about a plan that was made elsewhere, under the same settings.
@@ -291,8 +301,8 @@ impl<'a> Generator<'a> {
         let simulation = simulate_with(trace, usage, &plan, machine);
         let need = by_slot(usage, need);
         let decisions = decide::decide_plan(trace, usage, machine, config, &plan, &need);
-        let infeasible = simulation.shortfall;
-        Generated { plan, simulation, unlimited_us, decisions, bound_us, infeasible }
+        let (movable, infeasible) = (config.movable, simulation.shortfall);
+        Generated { plan, movable, simulation, unlimited_us, decisions, bound_us, infeasible }
     }
 }
 

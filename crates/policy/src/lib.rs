@@ -61,10 +61,12 @@
 
 #![forbid(unsafe_code)]
 
+mod assemble;
 mod baseline;
 mod bound;
 mod candidate;
 mod check;
+mod cost;
 mod curve;
 mod error;
 mod file;
@@ -79,9 +81,11 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
+pub use assemble::assemble;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
+pub use cost::Cost;
 pub use error::{FileError, PlanFault, RecordedFault};
 pub use file::{
     RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,
@@ -97,18 +101,18 @@ pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
-pub use stage::{Directive, Loop, LoopConfig, Stage};
+pub use stage::{Directive, Loop, LoopConfig, News, Stage, Turn, Why};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{
     Access, AccessMode, AclDriver, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Bytes,
     CallCost, CheckConfig, CheckDriver, Compute, Config, Copy, CudaDriver, DeviceProperties,
     DevicePtr, Direction, Driver, DriverError, Engine, Error, ErrorKind, EventHandle, EventKind,
-    FaultDriver, FaultPlan, GroupMemory, HostConfig, HostDriver, HostFunction, HostMemory, HostPtr,
-    HostStats, Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo, MemoryStats,
-    MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
-    OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
-    RecipeUse, Residency, SaveError, Signature, Span as DeviceSpan, SpanKind, StepCounters,
-    StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp,
-    measure_link, measure_map, numa_nodes, pattern_word,
+    FaultDriver, FaultPlan, GroupMemory, Held, HostConfig, HostDriver, HostFunction, HostMemory,
+    HostPtr, HostStats, Ledger, Link as HostLink, LinkRates, MapCosts, MemoryError, MemoryInfo,
+    MemoryStats, MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order,
+    Orders, Origin, OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock,
+    PoolConfig, Recipe, RecipeUse, Residency, SaveError, Signature, Span as DeviceSpan, SpanKind,
+    StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent,
+    TraceOp, measure_link, measure_map, numa_nodes, pattern_word,
 };

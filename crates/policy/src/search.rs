@@ -3,6 +3,7 @@
 use swap_core::{Plan, Signature, StepReport, Trace};
 
 use crate::check::TraceFault;
+use crate::generate::Generated;
 use crate::machine::Link;
 
 /// Makes plans. The loop calls it, the layer above implements it.
@@ -16,6 +17,11 @@ pub trait Planner {
     /// If the trace is not well formed. The loop then goes on without a plan, as it does after a
     /// panic.
     fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault>;
+
+    /// What it knows of the plan that it offered last.
+    fn latest(&self) -> Option<&Generated> {
+        None
+    }
 
     /// The link that it plans for, if it knows one.
     fn link(&self) -> Option<Link> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
 
+use crate::generate::Generated;
 use crate::ranks::Figures;
 use crate::search::{Planner, fingerprint};
-use crate::stage::{Directive, Loop, LoopConfig, Stage};
+use crate::stage::{Directive, Loop, LoopConfig, News, Stage};
 
 pub(crate) mod frees;
 mod ranks;
@@ -20,16 +21,29 @@ const TRACES_KEPT: usize = 16;
 pub struct Session<P> {
     engine: Engine,
     policy: Loop<P>,
-    /// The steps whose reports are owed, oldest first: their stage, and the number of the
-    /// directive that they ran under.
-    owed: VecDeque<(Stage, u64)>,
+    /// The steps whose reports are owed, oldest first.
+    owed: VecDeque<Owed>,
     /// Number of the current directive.
     directives: u64,
     /// The last recorded step of each kind, and when it was recorded.
     traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
     current: Directive,
+    /// What its planner knows of the current plan.
+    made: Option<Arc<Generated>>,
     /// Set while this rank judges steps together with others.
     shared: Option<Shared>,
+    /// What a report that came in the middle of a step has led to: it waits for the step's end.
+    put_off: Option<Directive>,
+}
+
+/// What a step ran under whose report is owed.
+#[derive(Debug)]
+struct Owed {
+    /// The number of the directive.
+    directive: u64,
+    stage: Stage,
+    plan: Option<Arc<Plan>>,
+    made: Option<Arc<Generated>>,
 }
 
 /// What a rank that judges steps together with others has still to judge.
@@ -53,11 +67,15 @@ enum Waiting {
     Finished(u64, Box<StepReport>),
 }
 
-/// A finished step and the stage that it ran in.
+/// A finished step and what it ran under.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FinishedStep {
     /// The stage.
     pub stage: Stage,
+    /// The plan, if there was one. It may be for another kind of step.
+    pub plan: Option<Arc<Plan>>,
+    /// What its planner knows of the plan.
+    pub made: Option<Arc<Generated>>,
     /// What happened.
     pub report: StepReport,
 }
@@ -78,7 +96,9 @@ impl<P: Planner> Session<P> {
             directives: 0,
             traces: BTreeMap::new(),
             current,
+            made: None,
             shared: None,
+            put_off: None,
         })
     }
 
@@ -117,6 +137,11 @@ impl<P: Planner> Session<P> {
         self.policy.take_failures()
     }
 
+    /// What the loop did since the last call: see [`Loop::take_news`].
+    pub fn take_news(&mut self) -> Vec<News> {
+        self.policy.take_news()
+    }
+
     /// Starts with a plan from elsewhere instead of a search. Call it before the first step.
     ///
     /// # Errors
@@ -132,11 +157,19 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        self.owed.push_back((self.current.stage, self.directives));
+        self.owed.push_back(Owed {
+            directive: self.directives,
+            stage: self.current.stage,
+            plan: self.current.plan.clone(),
+            made: self.made.clone(),
+        });
         if let Some(shared) = &mut self.shared {
             shared.asleep = false;
         }
         let reports = self.engine.end_step()?;
+        if let Some(directive) = self.put_off.take() {
+            self.follow(directive)?;
+        }
         self.observe(reports)
     }
 
@@ -152,7 +185,8 @@ impl<P: Planner> Session<P> {
     fn observe(&mut self, reports: Vec<StepReport>) -> Result<Vec<FinishedStep>, Error> {
         let mut finished = Vec::with_capacity(reports.len());
         for report in reports {
-            let (stage, directive) = self.owed.pop_front().expect("noted when the step ended");
+            let owed = self.owed.pop_front().expect("noted when the step ended");
+            let Owed { directive, stage, plan, made } = owed;
             if let Some(trace) = &report.trace {
                 self.keep_trace(report.step, trace);
             }
@@ -163,7 +197,7 @@ impl<P: Planner> Session<P> {
                 }
                 None => self.judge(directive, &report, None)?,
             }
-            finished.push(FinishedStep { stage, report });
+            finished.push(FinishedStep { stage, plan, made, report });
         }
         Ok(finished)
     }
@@ -177,7 +211,7 @@ impl<P: Planner> Session<P> {
     ) -> Result<(), Error> {
         // A report can come late. One of a step that began before the orders changed would be
         // taken for a step under the new ones.
-        if directive != self.directives {
+        if directive != self.directives || self.put_off.is_some() {
             return Ok(());
         }
         let next = match worst {
@@ -196,7 +230,12 @@ impl<P: Planner> Session<P> {
         }
     }
 
+    /// Steps run under `directive` from the next one on that begins.
     fn follow(&mut self, directive: Directive) -> Result<(), Error> {
+        if self.engine.is_inside_step()? {
+            self.put_off = Some(directive);
+            return Ok(());
+        }
         let orders = directive.plan.as_ref().map(|plan| {
             Arc::new(match self.traces.get(&plan.signature) {
                 Some((_, trace)) => Orders::with_trace(plan, trace),
@@ -205,6 +244,7 @@ impl<P: Planner> Session<P> {
         });
         self.engine.set_orders(directive.record, orders)?;
         self.current = directive;
+        self.made = self.policy.made().cloned();
         self.directives += 1;
         Ok(())
     }

@@ -18,22 +18,28 @@
 //! alternate each find their plan once and come back at once. When a kind of step was followed
 //! twice by the same other kind, that one is expected next; else the same again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use swap_core::{Plan, Signature, StepReport};
 
+use crate::generate::Generated;
 use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
 mod guarded;
+mod news;
 mod track;
 
 #[cfg(test)]
 mod tests;
 
 use guarded::Guarded;
+pub use news::{News, Turn, Why};
 use track::Track;
+
+/// News kept for whoever asks.
+const NEWS_KEPT: usize = 256;
 
 /// Where a kind of step stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -114,6 +120,8 @@ pub struct Loop<P> {
     previous_signature: Option<Signature>,
     running: Choice,
     steps: u64,
+    /// What was done, oldest first.
+    news: VecDeque<News>,
 }
 
 /// A plan, or none, with the number that tells it from others.
@@ -121,6 +129,8 @@ pub struct Loop<P> {
 pub(crate) struct Choice {
     print: u64,
     plan: Option<Arc<Plan>>,
+    /// What its planner knows of it.
+    made: Option<Arc<Generated>>,
 }
 
 /// What the loop knows about a finished step beside its report.
@@ -157,6 +167,7 @@ impl<P: Planner> Loop<P> {
             previous_signature: None,
             running: Choice::default(),
             steps: 0,
+            news: VecDeque::new(),
         }
     }
 
@@ -171,6 +182,11 @@ impl<P: Planner> Loop<P> {
         self.expected
             .and_then(|signature| self.tracks.get(&signature))
             .map_or(Stage::WarmUp, Track::stage)
+    }
+
+    /// What its planner knows of the plan that the last directive orders, if it said.
+    pub fn made(&self) -> Option<&Arc<Generated>> {
+        self.running.made.as_ref()
     }
 
     /// The planner.
@@ -215,6 +231,11 @@ impl<P: Planner> Loop<P> {
     /// steps go on with what they have, and are not planned again.
     pub fn take_failures(&mut self) -> Vec<String> {
         self.planner.take_failures()
+    }
+
+    /// What was done since the last call, oldest first; the latest of it, if that is much.
+    pub fn take_news(&mut self) -> Vec<News> {
+        self.news.drain(..).collect()
     }
 
     /// Takes in a finished step and says how to run the next one.
@@ -277,6 +298,10 @@ impl<P: Planner> Loop<P> {
         let new = || Track::new(report.op_count, self.steps);
         let track = self.tracks.entry(signature).or_insert_with(new);
         track.observe(&self.config, &mut self.planner, report, seen, self.steps);
+        let (step, op_count) = (self.steps, report.op_count);
+        let news = |turn| News { step, kind: signature, op_count, turn };
+        self.news.extend(track.take_turns().into_iter().map(news));
+        self.news.drain(..self.news.len().saturating_sub(NEWS_KEPT));
 
         self.previous = intact.then_some(ran);
         self.previous_signature = Some(signature);
@@ -320,7 +345,7 @@ impl<P: Planner> Loop<P> {
 
 impl Choice {
     pub(crate) fn of(plan: Arc<Plan>) -> Choice {
-        Choice { print: crate::search::fingerprint(&plan), plan: Some(plan) }
+        Choice { print: crate::search::fingerprint(&plan), plan: Some(plan), made: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, DevicePtr, Driver, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -48,6 +48,8 @@ pub(crate) struct Core {
     /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
     /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
+    /// Blocks that are lent, oldest first. Some may be free by now, or back.
+    pub(crate) lent: Vec<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,
     pub(crate) reports: VecDeque<PendingReport>,
@@ -110,6 +112,7 @@ impl Core {
             step: Step::default(),
             orders: None,
             put_off: VecDeque::new(),
+            lent: Vec::new(),
             recorder: config.record.then(Recorder::default),
             record_next: config.record,
             reports: VecDeque::new(),
@@ -132,12 +135,7 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
-        let rescues = self.step.counters.rescues;
-        let allocated = self.allocate_memory(size_bytes, stream);
-        if asker == Asker::Aside {
-            self.step.counters.rescues = rescues;
-        }
-        let id = allocated?;
+        let id = self.allocate_memory(size_bytes, stream, asker)?;
         self.clock += 1;
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
@@ -226,7 +224,8 @@ impl Core {
             self.forget_dependent(id)?;
         }
         self.drop_recipe(id)?;
-        if self.entry(id)?.pins > 0 || !self.watched {
+        let entry = self.entry(id)?;
+        if entry.pins > 0 || entry.hold != Hold::No || !self.watched {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
@@ -244,8 +243,8 @@ impl Core {
         Ok(())
     }
 
-    /// Open ops note their uses when they end, and those of this block will not find it; ops that
-    /// nobody tells of note none. So all that the streams were given until now counts as a use.
+    /// Open ops note their uses when they end, and those of this block will not find it; what
+    /// nobody tells of notes none. So all that the streams were given until now counts as a use.
     pub(crate) fn note_open_uses(&mut self, id: BlockId) {
         for stream in self.compute_streams() {
             let end = self.memory.streams.advance(stream);
@@ -280,31 +279,6 @@ impl Core {
             self.memory.pool.note_use(id, end);
         }
         Ok(())
-    }
-
-    /// Keeps a block on the device, until it is touched or for its whole life.
-    pub(crate) fn hold(&mut self, id: BlockId, hold: Hold) -> Result<(), Error> {
-        let entry = self.entry_mut(id)?;
-        entry.hold = hold;
-        let place = entry.place;
-        self.record_held(place, hold != Hold::No);
-        Ok(())
-    }
-
-    /// Keeps a fresh block until it is touched, and returns it with its address.
-    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<(BlockId, DevicePtr), Error> {
-        if self.memory.pool.is_swappable(id) {
-            self.hold(id, Hold::UntilTouched)?;
-        }
-        Ok((id, self.memory.pool.address(id)))
-    }
-
-    fn record_held(&mut self, place: BlockIndex, held: bool) {
-        if let Some(recorder) = &mut self.recorder
-            && place != NO_PLACE
-        {
-            recorder.set_held(place, held);
-        }
     }
 
     /// All streams but those that copy.
@@ -381,10 +355,12 @@ impl Core {
     ) -> Error {
         let mut report = crate::error::OutOfMemory {
             requested_bytes,
+            op: "",
             missing_bytes,
             limit_bytes: self.memory.pool.config().limit_bytes,
             resident_bytes: self.resident_bytes,
             pinned_bytes: 0,
+            held: self.held(),
             away_bytes: 0,
             segment_bytes: self.memory.pool.stats().segment_bytes.current,
             largest: Vec::new(),
@@ -413,15 +389,21 @@ impl Core {
         Error::OutOfMemory(Box::new(report))
     }
 
-    /// Allocates from the pool; on a full device evicts others until it fits.
-    fn allocate_memory(&mut self, size_bytes: u64, stream: StreamId) -> Result<BlockId, Error> {
-        let mut evicted = false;
+    /// Allocates from the pool; on a full device evicts others until it fits, which is no rescue
+    /// of the step's if it is for somebody beside it.
+    fn allocate_memory(
+        &mut self,
+        size_bytes: u64,
+        stream: StreamId,
+        asker: Asker,
+    ) -> Result<BlockId, Error> {
+        let mut counted = asker == Asker::Aside;
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             match pool.allocate(streams, size_bytes, stream) {
                 Ok(id) => return Ok(id),
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
-                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                    self.rescue(size_bytes, missing_bytes, &mut counted)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -435,7 +417,7 @@ impl Core {
         id: BlockId,
         rescue: bool,
     ) -> Result<Option<vmem::Uses>, Error> {
-        let mut evicted = false;
+        let mut counted = false;
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             match pool.attach(streams, id) {
@@ -446,7 +428,7 @@ impl Core {
                 }
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) if rescue => {
                     let size_bytes = self.memory.pool.size_bytes(id);
-                    self.rescue(size_bytes, missing_bytes, &mut evicted)?;
+                    self.rescue(size_bytes, missing_bytes, &mut counted)?;
                 }
                 Err(MemoryError::DeviceFull { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

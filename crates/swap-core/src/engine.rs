@@ -13,6 +13,7 @@ use crate::core::{Asker, Core};
 use crate::entry::{Hold, Residency};
 use crate::error::Error;
 use crate::hand_over::Monitor;
+use crate::holds::Held;
 use crate::orders::Orders;
 use crate::report::StepReport;
 
@@ -252,12 +253,32 @@ impl Engine {
     }
 
     /// Keeps a resident block on the device for its whole life, because somebody uses it where the
-    /// engine does not see it: through a raw pointer, or in work that outlives its op.
+    /// engine does not see it: through a raw pointer, or in work that outlives its op. `by` says
+    /// who, for reports.
     ///
     /// # Errors
     /// [`Error::Freed`].
-    pub fn hold(&self, block: BlockId) -> Result<(), Error> {
-        self.shared.lock()?.hold(block, Hold::Always)
+    pub fn hold(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
+        self.shared.lock()?.hold(block, Hold::Always, by)
+    }
+
+    /// Keeps a block, which an open op touches as [`ReadWrite`](vmem::AccessMode::ReadWrite), on
+    /// the device until the step ends: somebody has its raw pointer, and may use it on any stream
+    /// of the engine's where no op says so. Where memory runs out with everything else away, what
+    /// was lent the longest leaves earlier, and a use of it faults.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn lend(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
+        self.shared.lock()?.lend(block, by)
+    }
+
+    /// What is held and lent, and by whom, most bytes first.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn held(&self) -> Result<Vec<Held>, Error> {
+        Ok(self.shared.lock()?.held())
     }
 
     /// Keeps a fresh block on the device until an op touches it. For allocations that may never
@@ -266,7 +287,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Freed`].
     pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
-        self.shared.lock()?.hold(block, Hold::UntilTouched)
+        self.shared.lock()?.hold(block, Hold::UntilTouched, "")
     }
 
     /// Whether a block is on the device and stays there although no op uses it. A touch of one that
@@ -354,6 +375,14 @@ impl Engine {
         self.shared.lock()?.set_orders(record, orders)
     }
 
+    /// Whether the running step has begun: ops, allocations or frees are in it already.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn is_inside_step(&self) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.step.event_count > 0)
+    }
+
     /// Ends the step and returns the reports that have become complete, oldest first.
     ///
     /// A recorded step waits for the device and reports at once. Any other reports when its work
@@ -394,6 +423,16 @@ impl Engine {
         pool.trim(streams)?;
         arena.trim(streams)?;
         core.note_segments();
+        Ok(())
+    }
+
+    /// Holds little more than the last steps needed from here on, while the cap is far. For a cap
+    /// that nobody asked for: the rest of the device is for others, too.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn hold_by_need(&self) -> Result<(), Error> {
+        self.shared.lock()?.memory.pool.hold_by_need();
         Ok(())
     }
 

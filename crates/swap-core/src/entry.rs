@@ -58,6 +58,8 @@ pub(crate) struct Entry {
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
     pub(crate) hold: Hold,
+    /// Who wants it held or has it lent, for reports.
+    pub(crate) held_by: &'static str,
     /// Streams of the caller that use it until it is freed, whatever ops say.
     pub(crate) streams: SmallVec<[StreamId; 1]>,
     pub(crate) name: Box<str>,
@@ -85,6 +87,7 @@ impl Entry {
             dependents: SmallVec::new(),
             free_wanted: false,
             hold: Hold::No,
+            held_by: "",
             streams: SmallVec::new(),
             name: name.into(),
         }
@@ -104,6 +107,9 @@ pub(crate) enum Hold {
     No,
     /// Nobody has shown yet that they use it through ops.
     UntilTouched,
+    /// Somebody has its raw pointer, and may use it where the engine does not see it until the
+    /// step ends.
+    Lent,
     /// Somebody uses it where the engine does not see it.
     Always,
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use vmem::{Bytes, DriverError, MemoryError};
 
+use crate::holds::Held;
+
 /// A failed call of the engine. Blocks keep their bytes unless the device itself failed.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,6 +35,16 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Says in which op memory ran out.
+    pub(crate) fn within(mut self, op: &'static str) -> Error {
+        if let Error::OutOfMemory(report) = &mut self {
+            report.op = op;
+        }
+        self
+    }
+}
+
 impl From<MemoryError> for Error {
     fn from(error: MemoryError) -> Error {
         Error::Memory(error)
@@ -50,6 +62,8 @@ impl From<DriverError> for Error {
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub requested_bytes: u64,
+    /// The op that asked; empty outside ops.
+    pub op: &'static str,
     /// Bytes missing under the cap.
     pub missing_bytes: u64,
     /// The cap.
@@ -58,6 +72,8 @@ pub struct OutOfMemory {
     pub resident_bytes: u64,
     /// Those of them that open ops hold.
     pub pinned_bytes: u64,
+    /// Blocks that stay because somebody has their raw pointer.
+    pub held: Vec<Held>,
     /// Bytes of blocks on the host or discarded.
     pub away_bytes: u64,
     /// Bytes of segments for small blocks; for all blocks where nothing can be swapped.
@@ -89,6 +105,16 @@ impl fmt::Display for OutOfMemory {
                 Bytes(self.away_bytes),
                 Bytes(self.segment_bytes),
             )?,
+        }
+        for (position, held) in self.held.iter().enumerate() {
+            let Held { by, is_lent, blocks, size_bytes } = held;
+            let until = if *is_lent { "the step ends" } else { "they are freed" };
+            let start =
+                if position == 0 { "; kept on the device for their address: " } else { ", " };
+            write!(f, "{start}{} in {blocks} blocks, by {by} until {until}", Bytes(*size_bytes))?;
+        }
+        if !self.op.is_empty() && self.pinned_bytes > 0 && self.unswappable.is_none() {
+            write!(f, "; '{}' needs all that it uses at once", self.op)?;
         }
         if !self.largest.is_empty() {
             write!(f, "; largest:")?;

@@ -10,7 +10,7 @@ use crate::error::Error;
 
 impl Core {
     /// Sends one block away to make room for `requested_bytes`. Counts a rescue the first time
-    /// for an allocation (`evicted` is false then).
+    /// for an allocation (`counted` is false then).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if nobody can leave.
@@ -18,7 +18,7 @@ impl Core {
         &mut self,
         requested_bytes: u64,
         missing_bytes: u64,
-        evicted: &mut bool,
+        counted: &mut bool,
     ) -> Result<(), Error> {
         let mut host_full = false;
         let victims = if self.watched { self.victims() } else { Vec::new() };
@@ -27,14 +27,22 @@ impl Core {
             host_full |= !left;
             let left = left || self.discard_instead(id)?;
             if left {
-                if !std::mem::replace(evicted, true) {
-                    self.step.counters.rescues += 1;
-                    self.moving = true;
-                }
+                self.note_rescue(counted);
                 return Ok(());
             }
         }
+        if self.watched && self.recall_one()? {
+            self.note_rescue(counted);
+            return Ok(());
+        }
         Err(self.out_of_memory(requested_bytes, missing_bytes, host_full))
+    }
+
+    fn note_rescue(&mut self, counted: &mut bool) {
+        self.moving = true;
+        if !std::mem::replace(counted, true) {
+            self.step.counters.rescues += 1;
+        }
     }
 
     /// Where the host has no room, a block with a recipe can still be dropped.

@@ -96,6 +96,7 @@ mod entry;
 mod error;
 mod executor;
 mod hand_over;
+mod holds;
 mod ladder;
 mod launches;
 mod name;
@@ -112,6 +113,7 @@ mod trace;
 pub use engine::{Compute, Config, Engine, HostStats};
 pub use entry::Residency;
 pub use error::{Error, OutOfMemory};
+pub use holds::Held;
 pub use name::OpName;
 pub use ops::OpStack;
 pub use orders::Orders;
@@ -123,7 +125,7 @@ pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, Trace
 pub use vmem::{
     Access, AccessMode, AclDriver, ArenaConfig, BlockId, Bytes, CallCost, CheckConfig, CheckDriver,
     ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind,
-    EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig,
+    EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory, HostConfig,
     HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, MapCosts,
     MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
     ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site, Span,

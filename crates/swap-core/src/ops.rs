@@ -51,7 +51,7 @@ impl OpStack {
     /// Begins an op on the engine's compute stream.
     ///
     /// # Errors
-    /// If the driver fails, or a replay that the plan orders here does.
+    /// If the driver fails.
     pub fn begin(&mut self, name: OpName) -> Result<(), Error> {
         self.begin_on(name, self.shared.compute)
     }
@@ -175,7 +175,9 @@ impl OpStack {
     fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
         let shared = Arc::clone(&self.shared);
         let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
-        hand_over::until_done(&*shared, self, attempt, OpStack::replay)
+        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay);
+        let name = self.frames.last().map_or("", |frame| frame.name.text());
+        touched.map_err(|error| error.within(name))
     }
 
     fn attempt(
@@ -214,7 +216,8 @@ impl OpStack {
             Within::Aside => Asker::Aside,
             Within::Replay(_) => Asker::Replay,
         };
-        let block = core.allocate(size_bytes, name, frame.stream, asker)?;
+        let allocated = core.allocate(size_bytes, name, frame.stream, asker);
+        let block = allocated.map_err(|error| error.within(frame.name.text()))?;
         if let Err(error) = self.settle(&mut core) {
             core.free(block)?;
             return Err(error);
@@ -351,10 +354,11 @@ impl OpStack {
         self.frames.len()
     }
 
-    /// A replay that the plan orders. One that finds no room is left to the touch that needs it.
+    /// A replay that the plan orders. One that finds no room, or whose recipe fails, is left to the
+    /// touch that needs it: this op does not, and it is not its error.
     fn replay_ahead(&mut self, block: BlockId) -> Result<(), Error> {
         match self.replay(block) {
-            Err(Error::OutOfMemory(_)) => Ok(()),
+            Err(Error::OutOfMemory(_) | Error::Replay { .. }) => Ok(()),
             result => result,
         }
     }

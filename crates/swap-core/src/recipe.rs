@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use vmem::BlockId;
 
 use crate::core::Core;
+use crate::entry::{Entry, Hold};
 use crate::error::Error;
 use crate::ops::OpStack;
 use crate::trace::OpIndex;
@@ -129,16 +130,19 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the block's recipe would write the very bytes that it holds: all blocks that the
-    /// op reads are what they were.
+    /// Whether the block's recipe would write the very bytes that it holds: it and all blocks that
+    /// the op reads are what they were.
     pub(crate) fn can_replay(&self, id: BlockId) -> bool {
-        let replayable = self.entry(id).ok().and_then(|entry| entry.replayable.as_ref());
-        replayable.is_some_and(|replayable| {
-            replayable.inputs.iter().all(|&(input, version)| {
-                self.entry(input).is_ok_and(|entry| {
-                    entry.version == version && (!entry.free_wanted || entry.is_kept)
-                })
+        // What is held may have been written where nobody saw it.
+        let is_seen = |entry: &Entry| matches!(entry.hold, Hold::No | Hold::UntilTouched);
+        let is_same = |&(input, version): &(BlockId, u32)| {
+            self.entry(input).is_ok_and(|entry| {
+                let is_there = !entry.free_wanted || entry.is_kept;
+                entry.version == version && is_there && is_seen(entry)
             })
-        })
+        };
+        let Ok(entry) = self.entry(id) else { return false };
+        let replayable = entry.replayable.as_ref();
+        is_seen(entry) && replayable.is_some_and(|recipe| recipe.inputs.iter().all(is_same))
     }
 }

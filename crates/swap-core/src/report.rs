@@ -17,6 +17,8 @@ pub struct StepCounters {
     pub misses: u64,
     /// Allocations and touches of the step that evicted somebody on the spot.
     pub rescues: u64,
+    /// Lent blocks that left before the step's end.
+    pub recalls: u64,
     /// Times that the host waited for the device.
     pub host_waits: u64,
     /// Device time that compute spent waiting for copies, in microseconds.

@@ -42,7 +42,7 @@ impl Core {
             self.drop_recipe(id).ok()?;
         }
         if hold == Hold::UntilTouched {
-            self.hold(id, Hold::No).ok()?;
+            self.hold(id, Hold::No, "").ok()?;
         }
         if within == Within::Step && place != NO_PLACE {
             self.event(TraceEvent::Touch(place, mode));

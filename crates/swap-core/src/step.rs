@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, EventHandle, Stall, Uses};
+use vmem::{BlockId, DeviceMemory, EventHandle, Stall, Uses};
 
 use crate::core::Core;
 use crate::entry::Hold;
@@ -123,6 +123,7 @@ impl Core {
         while self.step.is_inside_op() {
             self.op_closed();
         }
+        self.take_all_back()?;
         let end = match self.step.start {
             Some(_) => Some(self.memory.streams.timer(self.compute)?),
             None => None,
@@ -152,6 +153,9 @@ impl Core {
         let recorder = self.recorder.take();
         let stalls = step.stalls;
         self.reports.push_back(PendingReport { report, start, end, stalls, recorder, behind });
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        // What could not be given back stays counted, and is tried again.
+        let _ = pool.end_step(streams);
         self.begin_step(step.number + 1);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod engine {
     mod judge;
     mod lab;
     mod launches;
+    mod lending;
     mod plain;
     mod plans;
     #[cfg(feature = "planted")]

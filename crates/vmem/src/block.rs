@@ -3,6 +3,7 @@
 use npu_sys::{ChunkHandle, DevicePtr, VaRange};
 
 use crate::carver::PieceId;
+use crate::chunk_cache::Fit;
 use crate::point::Uses;
 
 /// Names a block from allocate to free. The generation makes a stale name harmless.
@@ -54,6 +55,19 @@ pub(crate) struct Block {
     pub(crate) place: Place,
 }
 
+impl Block {
+    /// What the block asks for, and the chunk that its addresses are made for.
+    ///
+    /// # Panics
+    /// If it is a piece of a segment.
+    pub(crate) fn fit(&self) -> Fit {
+        let Place::Swappable { range, .. } = &self.place else {
+            unreachable!("pieces of segments have no chunk")
+        };
+        Fit { wanted_bytes: self.size_bytes, chunk_bytes: range.size_bytes }
+    }
+}
+
 /// Where a block's bytes are.
 #[derive(Debug)]
 pub(crate) enum Place {
@@ -61,7 +75,7 @@ pub(crate) enum Place {
     Nowhere,
     /// A piece of a segment.
     Segment { piece: PieceId, start: DevicePtr },
-    /// A range of its own.
+    /// A range of its own, as long as its chunks.
     Swappable { range: VaRange, chunk: Option<Chunk>, mapping: Mapping },
 }
 

@@ -1,10 +1,56 @@
 //! The rules of the chunk cache, with no driver in them: which cached chunk serves a request,
-//! when a new one fits under the cap, and which ones are given back to make room.
+//! when a new one fits under the cap, and which ones are given back.
 //!
 //! The pool runs these rules on real chunks and the planner's simulator runs them on none, so
 //! both count the same bytes. No rule looks at time: the outcome depends on the calls alone.
+//!
+//! A cap that somebody asked for is there to be used: chunks stay until it needs their room, or
+//! until no step wanted them for a while, and each size has its own. Held *by need*, what is held
+//! stays close to what the last steps needed while the cap is far. A new chunk then first gives
+//! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
+//! serves where none of the size is left, so that steps that are alike soon make few chunks, or
+//! none.
 
 use std::collections::{BTreeMap, VecDeque};
+
+use self::history::History;
+
+mod history;
+
+/// What is held by need beyond that of the last steps, as a part of it.
+const SPARE_DIVISOR: u64 = 14;
+
+/// At least this part of the cap is held beyond: what small models would save is not worth calls.
+const LEAST_SPARE_DIVISOR: u64 = 256;
+
+/// The part of what steps needed that chunks in use may be too large, all together.
+const SLACK_DIVISOR: u64 = 4;
+
+/// The same while few steps are known.
+const EARLY_SLACK_DIVISOR: u64 = 14;
+
+/// The cap is near when less than this part of it would be left.
+const NEAR_DIVISOR: u64 = 5;
+
+/// A chunk, and what its user asks for: less where a larger chunk serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fit {
+    /// What is asked for.
+    pub wanted_bytes: u64,
+    /// The chunk.
+    pub chunk_bytes: u64,
+}
+
+impl Fit {
+    /// A chunk of the very size.
+    pub fn exact(size_bytes: u64) -> Fit {
+        Fit { wanted_bytes: size_bytes, chunk_bytes: size_bytes }
+    }
+
+    fn slack_bytes(self) -> u64 {
+        self.chunk_bytes - self.wanted_bytes
+    }
+}
 
 /// Cached chunks of type `T` by exact size, and the bytes held against a cap.
 ///
@@ -13,11 +59,15 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug, Clone)]
 pub struct ChunkCache<T> {
     limit_bytes: u64,
+    by_need: bool,
     held_bytes: u64,
     held_bytes_peak: u64,
     cached_bytes: u64,
+    slack_bytes: u64,
+    /// Counts what is taken and put: an entry keeps the number at which it was put.
     sequence: u64,
     by_size: BTreeMap<u64, VecDeque<(u64, T)>>,
+    history: History,
 }
 
 /// Whether a new chunk fits under the cap.
@@ -35,12 +85,20 @@ impl<T> ChunkCache<T> {
     pub fn new(limit_bytes: u64) -> ChunkCache<T> {
         ChunkCache {
             limit_bytes,
+            by_need: false,
             held_bytes: 0,
             held_bytes_peak: 0,
             cached_bytes: 0,
+            slack_bytes: 0,
             sequence: 0,
             by_size: BTreeMap::new(),
+            history: History::default(),
         }
+    }
+
+    /// Holds little more than the last steps needed from here on, while the cap is far.
+    pub fn hold_by_need(&mut self) {
+        self.by_need = true;
     }
 
     /// The cap.
@@ -68,29 +126,54 @@ impl<T> ChunkCache<T> {
         self.cached_bytes
     }
 
-    /// Takes the chunk of exactly `size_bytes` that was cached first: if copies out of the cached
-    /// chunks are still under way, its copy is the first to end.
-    pub fn take(&mut self, size_bytes: u64) -> Option<T> {
-        let (_, chunk) = self.by_size.get_mut(&size_bytes)?.pop_front()?;
-        self.cached_bytes -= size_bytes;
+    /// Bytes of chunks in use beyond what their users asked for.
+    pub fn slack_bytes(&self) -> u64 {
+        self.slack_bytes
+    }
+
+    /// The chunk that a new block of `size_bytes` should have: of that size, unless a larger one
+    /// is cached and does no harm.
+    pub fn best_fit(&self, size_bytes: u64) -> Fit {
+        let cached = |(&chunk_bytes, chunks): (&u64, &VecDeque<_>)| {
+            let fit = Fit { wanted_bytes: size_bytes, chunk_bytes };
+            (!chunks.is_empty()).then_some(fit)
+        };
+        let twice_bytes = size_bytes.saturating_mul(2);
+        let smallest = self.by_size.range(size_bytes..=twice_bytes).find_map(cached);
+        let does_no_harm = |fit: &Fit| fit.slack_bytes() == 0 || self.allows(*fit);
+        smallest.filter(does_no_harm).unwrap_or(Fit::exact(size_bytes))
+    }
+
+    /// Takes a chunk of the size: one that `is_freed` accepts, as it is ready in compute's own
+    /// order, else the one that was cached first.
+    pub fn serve(&mut self, fit: Fit, is_freed: impl Fn(&T) -> bool) -> Option<T> {
+        self.take_if(fit, is_freed).or_else(|| self.take(fit))
+    }
+
+    /// Takes the chunk of the size that was cached first: if copies out of the cached chunks are
+    /// still under way, its copy is the first to end.
+    fn take(&mut self, fit: Fit) -> Option<T> {
+        let (_, chunk) = self.by_size.get_mut(&fit.chunk_bytes)?.pop_front()?;
+        self.taken(fit);
         Some(chunk)
     }
 
-    /// Takes the most recently cached chunk of `size_bytes` that `wanted` accepts.
-    pub fn take_if(&mut self, size_bytes: u64, wanted: impl Fn(&T) -> bool) -> Option<T> {
-        let chunks = self.by_size.get_mut(&size_bytes)?;
+    /// Takes the most recently cached chunk of the size that `wanted` accepts.
+    pub fn take_if(&mut self, fit: Fit, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let chunks = self.by_size.get_mut(&fit.chunk_bytes)?;
         let index = chunks.iter().rposition(|(_, chunk)| wanted(chunk))?;
         let (_, chunk) = chunks.remove(index)?;
-        self.cached_bytes -= size_bytes;
+        self.taken(fit);
         Some(chunk)
     }
 
     /// Caches a chunk that was in use.
-    pub fn put(&mut self, size_bytes: u64, chunk: T) {
+    pub fn put(&mut self, fit: Fit, chunk: T) {
         self.sequence += 1;
-        self.cached_bytes += size_bytes;
+        self.cached_bytes += fit.chunk_bytes;
+        self.slack_bytes -= fit.slack_bytes();
         assert!(self.cached_bytes <= self.held_bytes, "a chunk was cached that was never charged");
-        self.by_size.entry(size_bytes).or_default().push_back((self.sequence, chunk));
+        self.by_size.entry(fit.chunk_bytes).or_default().push_back((self.sequence, chunk));
     }
 
     /// Makes room for a new chunk of `size_bytes`; cached chunks go oldest first.
@@ -100,32 +183,57 @@ impl<T> ChunkCache<T> {
         if excess > self.cached_bytes {
             return Room::Short(excess - self.cached_bytes);
         }
+        let most_bytes = self.most_by_need(size_bytes).unwrap_or(self.limit_bytes);
         let mut given_back = Vec::new();
-        let mut freed = 0;
-        while freed < excess {
-            let (size, chunk) = self.take_oldest().expect("excess is at most the cached bytes");
-            freed += size;
-            self.held_bytes -= size;
-            given_back.push((size, chunk));
+        while self.held_bytes + size_bytes > most_bytes
+            && let Some(oldest) = self.give_back_oldest()
+        {
+            given_back.push(oldest);
         }
         Room::After(given_back)
     }
 
-    /// Empties the cache; the chunks are no longer held.
+    /// Ends a step: what the next ones may hold depends on what the last ones needed. Returns the
+    /// chunks that nobody wanted for several steps; they have left the cache and are no longer
+    /// held.
+    pub fn end_step(&mut self) -> Vec<(u64, T)> {
+        let live_bytes = self.live_bytes();
+        let Some(unwanted) = self.history.end_step(self.sequence, live_bytes) else {
+            return Vec::new();
+        };
+        let mut given_back = Vec::new();
+        while self.oldest().is_some_and(|(sequence, _)| sequence <= unwanted) {
+            given_back.extend(self.give_back_oldest());
+        }
+        given_back
+    }
+
+    /// Empties the cache and forgets what steps needed; the chunks are no longer held.
     pub fn drain(&mut self) -> Vec<(u64, T)> {
         let mut chunks = Vec::new();
-        while let Some((size, chunk)) = self.take_oldest() {
-            self.held_bytes -= size;
-            chunks.push((size, chunk));
+        while let Some(oldest) = self.give_back_oldest() {
+            chunks.push(oldest);
         }
+        self.history = History::default();
+        self.history.note_live(self.live_bytes());
         chunks
     }
 
-    /// Counts bytes that were taken from the driver.
+    /// Counts a chunk that was taken from the driver, for use.
     ///
     /// # Panics
     /// If that exceeds the cap: make room first.
-    pub fn charge(&mut self, size_bytes: u64) {
+    pub fn charge(&mut self, fit: Fit) {
+        self.count_again(fit.chunk_bytes);
+        self.slack_bytes += fit.slack_bytes();
+        self.history.note_live(self.live_bytes());
+    }
+
+    /// Counts a chunk that has left the cache as held again: the driver does not have it back yet.
+    ///
+    /// # Panics
+    /// If that exceeds the cap.
+    pub fn count_again(&mut self, size_bytes: u64) {
         self.held_bytes += size_bytes;
         assert!(self.held_bytes <= self.limit_bytes, "held more than the cap");
         self.held_bytes_peak = self.held_bytes_peak.max(self.held_bytes);
@@ -137,87 +245,59 @@ impl<T> ChunkCache<T> {
         self.held_bytes -= size_bytes;
     }
 
-    fn take_oldest(&mut self) -> Option<(u64, T)> {
-        let (&size, _) = self
-            .by_size
-            .iter()
-            .filter_map(|(size, chunks)| chunks.front().map(|(sequence, _)| (size, sequence)))
-            .min_by_key(|&(_, sequence)| sequence)?;
+    /// Bytes that users asked for.
+    fn live_bytes(&self) -> u64 {
+        self.held_bytes - self.cached_bytes - self.slack_bytes
+    }
+
+    /// The most to hold by need with `size_bytes` more in use, if that leaves the cap far away.
+    fn most_by_need(&self, size_bytes: u64) -> Option<u64> {
+        let need_bytes = self.history.peak_bytes().max(self.live_bytes() + size_bytes);
+        let least_bytes = self.limit_bytes / LEAST_SPARE_DIVISOR;
+        let spare_bytes = (need_bytes / SPARE_DIVISOR).max(least_bytes);
+        let most_bytes = need_bytes.saturating_add(spare_bytes);
+        let far_bytes = self.limit_bytes - self.limit_bytes / NEAR_DIVISOR;
+        (self.by_need && most_bytes <= far_bytes).then_some(most_bytes)
+    }
+
+    /// Whether a larger chunk may serve: only while all that is in use stays below what finished
+    /// steps needed. So it never does in the first step, where what is allocated often stays, and
+    /// what is freed often does not come again. And slack is bounded: if the step turns out to
+    /// need more than those before, it comes on top.
+    fn allows(&self, fit: Fit) -> bool {
+        let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
+        let slack_bytes = self.slack_bytes + fit.slack_bytes();
+        let past_bytes = self.history.past_peak_bytes();
+        let divisor = if self.history.is_long() { SLACK_DIVISOR } else { EARLY_SLACK_DIVISOR };
+        used_bytes <= past_bytes
+            && slack_bytes <= past_bytes / divisor
+            && self.most_by_need(fit.wanted_bytes).is_some()
+    }
+
+    /// Counts a chunk that left the cache for use.
+    fn taken(&mut self, fit: Fit) {
+        self.sequence += 1;
+        self.cached_bytes -= fit.chunk_bytes;
+        self.slack_bytes += fit.slack_bytes();
+        self.history.note_live(self.live_bytes());
+    }
+
+    /// When the oldest chunk was cached, and its size.
+    fn oldest(&self) -> Option<(u64, u64)> {
+        let first = |(&size, chunks): (&u64, &VecDeque<(u64, T)>)| {
+            chunks.front().map(|&(sequence, _)| (sequence, size))
+        };
+        self.by_size.iter().filter_map(first).min()
+    }
+
+    fn give_back_oldest(&mut self) -> Option<(u64, T)> {
+        let (_, size) = self.oldest()?;
         let (_, chunk) = self.by_size.get_mut(&size)?.pop_front()?;
         self.cached_bytes -= size;
+        self.held_bytes -= size;
         Some((size, chunk))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_use(cache: &mut ChunkCache<u32>, size_bytes: u64) {
-        assert_eq!(cache.make_room(size_bytes), Room::After(vec![]));
-        cache.charge(size_bytes);
-    }
-
-    #[test]
-    fn the_oldest_chunk_of_the_size_serves() {
-        let mut cache = ChunkCache::new(100);
-        for chunk in 0..3 {
-            in_use(&mut cache, 10);
-            cache.put(10, chunk);
-        }
-        assert_eq!(cache.take(10), Some(0));
-        assert_eq!(cache.take(20), None);
-        assert_eq!(cache.take_if(10, |&chunk| chunk == 1), Some(1));
-        assert_eq!((cache.held_bytes(), cache.cached_bytes()), (30, 10));
-    }
-
-    #[test]
-    fn the_oldest_chunks_make_room_and_no_more_than_needed() {
-        let mut cache = ChunkCache::new(60);
-        for (chunk, size) in [(0, 20), (1, 10), (2, 20)] {
-            in_use(&mut cache, size);
-            cache.put(size, chunk);
-        }
-        assert_eq!(cache.make_room(35), Room::After(vec![(20, 0), (10, 1)]));
-        cache.charge(35);
-        assert_eq!(cache.held_bytes(), 55);
-        assert_eq!(cache.make_room(30), Room::Short(5));
-        assert_eq!((cache.held_bytes(), cache.cached_bytes()), (55, 20));
-        assert_eq!(cache.held_bytes_peak(), 55);
-    }
-
-    #[test]
-    fn chunks_that_are_just_enough_are_all_that_goes() {
-        let mut cache = ChunkCache::new(60);
-        for chunk in 0..3 {
-            in_use(&mut cache, 20);
-            cache.put(20, chunk);
-        }
-        assert_eq!(cache.make_room(20), Room::After(vec![(20, 0)]));
-    }
-
-    #[test]
-    fn of_several_that_are_wanted_the_last_one_cached_serves() {
-        let mut cache = ChunkCache::new(100);
-        for chunk in 0..4 {
-            in_use(&mut cache, 10);
-            cache.put(10, chunk);
-        }
-        assert_eq!(cache.take_if(10, |&chunk| chunk < 3), Some(2));
-        assert_eq!(cache.take_if(10, |&chunk| chunk < 3), Some(1));
-        assert_eq!(cache.take_if(10, |&chunk| chunk > 3), None);
-    }
-
-    #[test]
-    fn a_new_peak_starts_at_what_is_held() {
-        let mut cache = ChunkCache::new(100);
-        in_use(&mut cache, 40);
-        in_use(&mut cache, 30);
-        cache.refund(40);
-        assert_eq!(cache.held_bytes_peak(), 70);
-        cache.reset_peak();
-        assert_eq!(cache.held_bytes_peak(), 30);
-        in_use(&mut cache, 20);
-        assert_eq!(cache.held_bytes_peak(), 50);
-    }
-}
+mod tests;

@@ -85,7 +85,7 @@ pub use npu_sys::{
 pub use arena::{Arena, ArenaConfig, Slot};
 pub use block::{BlockId, Departure};
 pub use budget::{BudgetError, VirtualBudget};
-pub use chunk_cache::{ChunkCache, Room};
+pub use chunk_cache::{ChunkCache, Fit, Room};
 pub use error::{HostShortage, MemoryError};
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};

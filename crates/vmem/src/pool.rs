@@ -2,8 +2,8 @@
 //!
 //! A block at or above the swap threshold has addresses and a chunk of its own, and can give the
 //! chunk away while it keeps the addresses. Smaller blocks are pieces of segments. Freed chunks
-//! are cached by exact size with the addresses at which they are mapped, so that the common
-//! allocation makes no driver call at all. Reuse is ordered by stream waits, never by the host.
+//! are cached by size with the addresses at which they are mapped, so that the common allocation
+//! makes no driver call at all. Reuse is ordered by stream waits, never by the host.
 //!
 //! On a device without virtual memory nothing can give its memory away under an address: there all
 //! blocks are pieces of segments (`plain.rs`).
@@ -16,7 +16,7 @@ use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, Err
 
 use crate::block::{Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
 use crate::carver::Carver;
-use crate::chunk_cache::{ChunkCache, Room};
+use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
 use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
@@ -68,6 +68,10 @@ pub struct Pool {
     segments: Vec<Chunk>,
     plain_segments: Vec<PlainSegment>,
     carver: Carver,
+    /// Chunks that leave the pool as soon as the device is known to be done with them, oldest
+    /// first. They are no longer the cache's.
+    leaving: VecDeque<Spare>,
+    leaving_bytes: u64,
     /// Chunks that the driver failed to take back; tried again later.
     unreleased: Vec<(Chunk, bool)>,
     departures: u64,
@@ -120,6 +124,8 @@ impl Pool {
             segments: Vec::new(),
             plain_segments: Vec::new(),
             carver: Carver::default(),
+            leaving: VecDeque::new(),
+            leaving_bytes: 0,
             unreleased: Vec::new(),
             departures: 0,
             stats: MemoryStats::default(),
@@ -129,6 +135,12 @@ impl Pool {
     /// The settings.
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Holds little more than the last steps needed from here on, while the cap is far: for a cap
+    /// that nobody asked for.
+    pub fn hold_by_need(&mut self) {
+        self.cache.hold_by_need();
     }
 
     /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
@@ -194,14 +206,15 @@ impl Pool {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<(Place, Uses), MemoryError> {
-        let mut spare = self.take_spare(streams, size_bytes)?;
+        let fit = self.cache.best_fit(size_bytes);
+        let mut spare = self.take_spare(streams, fit)?;
         match self.prepare(streams, &mut spare, stream) {
             Ok(range) => {
                 let chunk = Some(spare.chunk);
                 Ok((Place::Swappable { range, chunk, mapping: Mapping::Mapped }, spare.ready))
             }
             Err(error) => {
-                self.cache.put(size_bytes, spare);
+                self.cache.put(fit, spare);
                 Err(error.into())
             }
         }
@@ -263,7 +276,7 @@ impl Pool {
 
     fn add_segment(&mut self, streams: &mut Streams, stream: StreamId) -> Result<(), MemoryError> {
         let size_bytes = self.config.segment_bytes.next_multiple_of(self.granularity_bytes);
-        let chunk = self.create(streams, size_bytes)?;
+        let chunk = self.create(streams, Fit::exact(size_bytes))?;
         self.carver.add_region(stream.0, chunk.home.start.0, size_bytes);
         self.stats.segment_bytes.grow(size_bytes);
         self.segments.push(chunk);
@@ -292,13 +305,21 @@ impl Pool {
                 if chunk.is_some() {
                     self.stats.active_bytes.shrink(size_bytes);
                 }
-                self.retire(range, chunk, mapping, uses);
+                let fit = Fit { wanted_bytes: size_bytes, chunk_bytes: range.size_bytes };
+                self.retire(fit, range, chunk, mapping, uses);
             }
         }
     }
 
     /// Caches what a freed swappable block leaves behind.
-    fn retire(&mut self, range: VaRange, chunk: Option<Chunk>, mapping: Mapping, uses: Uses) {
+    fn retire(
+        &mut self,
+        fit: Fit,
+        range: VaRange,
+        chunk: Option<Chunk>,
+        mapping: Mapping,
+        uses: Uses,
+    ) {
         let mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
         match mapping {
             Mapping::Mapped | Mapping::Coming => {
@@ -311,8 +332,7 @@ impl Pool {
         }
         if let Some(chunk) = chunk {
             let range = mapped.then_some(range);
-            let size_bytes = chunk.home.size_bytes;
-            self.cache.put(size_bytes, Spare { chunk, range, ready: uses, departure: None });
+            self.cache.put(fit, Spare { chunk, range, ready: uses, departure: None });
         }
     }
 
@@ -327,7 +347,7 @@ impl Pool {
         self.departures += 1;
         let departure = Departure(self.departures);
         let block = self.block_mut(id);
-        let (size_bytes, uses) = (block.size_bytes, block.uses.clone());
+        let (fit, uses) = (block.fit(), block.uses.clone());
         let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
             unreachable!("small blocks keep their memory")
         };
@@ -337,9 +357,9 @@ impl Pool {
             *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
             self.stale_blocks.push_back(id);
         }
-        self.stats.active_bytes.shrink(size_bytes);
-        let range = self.map_ahead(handle, chunk.home.size_bytes);
-        self.cache.put(size_bytes, Spare { chunk, range, ready, departure: Some(departure) });
+        self.stats.active_bytes.shrink(fit.wanted_bytes);
+        let range = self.map_ahead(handle, fit.chunk_bytes);
+        self.cache.put(fit, Spare { chunk, range, ready, departure: Some(departure) });
         departure
     }
 
@@ -348,10 +368,9 @@ impl Pool {
     /// # Panics
     /// If the block is not live, not swappable, or has a chunk.
     pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
-        let size_bytes = self.block(id).size_bytes;
-        let Some(spare) =
-            self.cache.take_if(size_bytes, |spare| spare.departure == Some(departure))
-        else {
+        let fit = self.block(id).fit();
+        let own = |spare: &Spare| spare.departure == Some(departure);
+        let Some(spare) = self.cache.take_if(fit, own) else {
             return false;
         };
         self.set_aside(&spare);
@@ -379,7 +398,7 @@ impl Pool {
             unreachable!("small blocks keep their memory")
         };
         assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
-        self.stats.active_bytes.grow(size_bytes);
+        self.stats.active_bytes.grow(fit.wanted_bytes);
         true
     }
 
@@ -392,8 +411,8 @@ impl Pool {
     /// # Panics
     /// If the block is not live, not swappable, or has a chunk.
     pub fn attach(&mut self, streams: &mut Streams, id: BlockId) -> Result<Uses, MemoryError> {
-        let size_bytes = self.block(id).size_bytes;
-        let spare = self.take_spare(streams, size_bytes)?;
+        let fit = self.block(id).fit();
+        let spare = self.take_spare(streams, fit)?;
         self.allocations_follow = false;
         self.set_aside(&spare);
         let block = self.block_mut(id);
@@ -402,7 +421,7 @@ impl Pool {
             unreachable!("small blocks keep their memory")
         };
         assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
-        self.stats.active_bytes.grow(size_bytes);
+        self.stats.active_bytes.grow(fit.wanted_bytes);
         Ok(spare.ready)
     }
 

@@ -35,6 +35,8 @@ pub struct MemoryStats {
     pub segment_bytes: Peak,
     /// Physical bytes of cached chunks.
     pub cached_bytes: u64,
+    /// Physical bytes behind live blocks beyond their size, where larger chunks serve.
+    pub slack_bytes: u64,
     /// Allocations so far.
     pub allocations: u64,
 }

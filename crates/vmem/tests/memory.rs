@@ -8,6 +8,7 @@ mod memory {
     mod faults;
     mod forks;
     mod growth;
+    mod held;
     mod plain;
     #[cfg(feature = "planted")]
     mod planted;

@@ -57,3 +57,28 @@ def test_an_operator_that_cannot_fit_is_an_error_that_says_so(tmp_path):
     lines, reserved_bytes = run(["-c", program])
     assert lines == ["True True"]
     assert reserved_bytes <= 1 << 30
+
+
+def test_profilers_of_memory_get_what_can_be_given():
+    """As torchtitan's and Lightning's do it: history on, a snapshot, history off."""
+    program = (
+        "import torch, warnings, smartswap\n"
+        "smartswap.enable(memory='1GiB', min_block='16MiB')\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    for _ in range(2):\n"
+        "        torch.cuda.memory._record_memory_history(max_entries=1000)\n"
+        "print(sum('memory history' in str(entry.message) for entry in told))\n"
+        "kept = [torch.ones(64 << 20, device='cuda') for _ in range(6)]\n"
+        "segments = torch.cuda.memory_snapshot()\n"
+        "sizes = [segment['total_size'] for segment in segments]\n"
+        "active = sum(segment['active_size'] for segment in segments)\n"
+        "print(sizes.count(256 << 20), 0 < active <= 1 << 30)\n"
+        "whole = torch.cuda.memory._snapshot()\n"
+        "print(sorted(set(whole) & {'segments', 'device_traces'}))\n"
+        "torch.cuda.memory._record_memory_history(enabled=None)\n"
+        "print('reserved', torch.cuda.max_memory_reserved())\n"
+    )
+    lines, reserved_bytes = run(["-c", program])
+    assert lines == ["1", "6 True", "['device_traces', 'segments']"]
+    assert reserved_bytes <= 1 << 30

@@ -33,7 +33,7 @@ const ALLOWED: [&str; 26] = [
     "crates/swap-core/tests/engine/beside.rs",
     // Reads an address that must fault.
     "crates/swap-core/tests/engine/reuse.rs",
-    "crates/swap-core/tests/engine/unwatched.rs",
+    "crates/swap-core/tests/engine/lab.rs",
     "crates/cli/src/stress/pattern.rs",
     "crates/kernels/src/matmul.rs",
 ];

@@ -7,9 +7,9 @@ use super::kind::{
     Bucket, COUNT_MAX, DeviceText, Flag, Kind, Level, Number, PathText, Rate, Size, SizeOrNone,
     Whole,
 };
-use super::kind::{Budget, OptimizerState, Prefer, PrintLevel};
+use super::kind::{Budget, OptimizerState, PrintLevel};
 use super::read::Given;
-use crate::joint::Strategy;
+use crate::joint::{Prefer, Strategy};
 
 /// One table of a file: the fields of a struct, as options, and the list of its keys.
 macro_rules! table {
@@ -83,7 +83,7 @@ table! {
         /// How blocks may leave the device.
         strategy: Strategy => Strategy = "joint";
         /// What may leave the device.
-        prefer: Prefer => Prefer = "whichever makes the faster step; memory (`train`)";
+        prefer: Prefer => Prefer = "whichever makes the faster step";
         /// Placements that the planner tries.
         effort: Whole<1, 100_000> => u64 = "8";
         /// Speed of copies to the host, alone.
@@ -215,6 +215,10 @@ table! {
         timeline: PathText => PathBuf = "none";
         /// File for the page.
         report: PathText => PathBuf = "none";
+        /// What the step took where it ran, in milliseconds.
+        measured_ms: Number<0, false> => f64 = "none";
+        /// The most memory of tensors that it had on the device there.
+        measured_peak: Size => u64 = "none";
     }
 }
 

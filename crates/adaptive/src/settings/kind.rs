@@ -6,7 +6,7 @@ use std::str::FromStr;
 use policy::Bytes;
 
 use super::read::Given;
-use crate::joint::Strategy;
+use crate::joint::{Prefer, Strategy};
 
 /// A kind of value.
 pub(super) trait Kind {
@@ -55,25 +55,6 @@ impl FromStr for Budget {
         match share.trim().parse::<f64>() {
             Ok(percent) if percent > 0.0 && percent <= PERCENT_MAX => Ok(Budget::Percent(percent)),
             _ => Err(format!("'{text}' is no share: write 60%, at most {PERCENT_MAX}%")),
-        }
-    }
-}
-
-/// What may leave the device.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Prefer {
-    /// Activations only; weights and optimizer state too where those cannot reach the budget.
-    Performance,
-    /// Weights and optimizer state too.
-    Memory,
-}
-
-impl Prefer {
-    /// Its name in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Prefer::Performance => "performance",
-            Prefer::Memory => "memory",
         }
     }
 }

@@ -9,8 +9,7 @@ mod theirs;
 use std::path::Path;
 
 use adaptive::{
-    Generated, JointConfig, Machine, Origin, Settings, SettingsError, Trace, plan_jointly,
-    plan_preferring,
+    Generated, JointConfig, JointPlanner, Machine, Origin, Settings, SettingsError, Trace,
 };
 use policy::synthetic::{TransformerShape, transformer_trace};
 use policy::{Plan, simulate};
@@ -49,7 +48,7 @@ fn persistent(text: &str, percent: u64) -> usize {
     let (settings, trace) = (parse(text), heavy());
     let machine = machine(&settings, &trace, percent);
     let config = settings.joint_config(JointConfig::default());
-    let (made, _) = plan_preferring(&trace, &machine, &config);
+    let made = JointPlanner::new(machine, config).make(&trace);
     made.plan.blocks.iter().filter(|block| block.origin == Origin::Persistent).count()
 }
 
@@ -57,5 +56,5 @@ fn persistent(text: &str, percent: u64) -> usize {
 fn plan(text: &str, percent: u64) -> Generated {
     let (settings, trace) = (parse(text), transformer());
     let machine = machine(&settings, &trace, percent);
-    plan_jointly(&trace, &machine, &settings.joint_config(JointConfig::default()))
+    JointPlanner::new(machine, settings.joint_config(JointConfig::default())).make(&trace)
 }

@@ -1,6 +1,6 @@
 //! Allocations.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 use crate::context;
@@ -35,9 +35,48 @@ pub extern "C" fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int
 }
 
 /// See `smartswap.h`.
+///
+/// # Safety
+/// `by` is null or ends with a zero.
 #[unsafe(no_mangle)]
-pub extern "C" fn smartswap_hold(address: *const c_void) -> c_int {
-    code(|| context::current()?.hold(address_of(address)))
+pub unsafe extern "C" fn smartswap_hold(
+    address: *const c_void,
+    stream: u64,
+    by: *const c_char,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller promises null or a zero at the end.
+        let by = unsafe { name_of(by) }?;
+        local::with(|local| local.hold(address_of(address), stream, by))
+    })
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `by` is null or ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_lend(
+    address: *const c_void,
+    stream: u64,
+    by: *const c_char,
+) -> c_int {
+    code(|| {
+        // SAFETY: the caller promises null or a zero at the end.
+        let by = unsafe { name_of(by) }?;
+        local::with(|local| local.lend(address_of(address), stream, by))
+    })
+}
+
+/// # Safety
+/// `name` is null or ends with a zero, and lives as long as the result.
+unsafe fn name_of<'a>(name: *const c_char) -> Result<&'a str, Failure> {
+    if name.is_null() {
+        return Err(Failure::usage("the name of who wants the memory is NULL"));
+    }
+    // SAFETY: not null, so the caller promises a zero at the end.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().map_err(|_| Failure::usage("the name of who wants the memory is not UTF-8"))
 }
 
 /// See `smartswap.h`.

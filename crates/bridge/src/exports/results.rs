@@ -7,7 +7,7 @@ use std::ptr;
 use adaptive::{Peak, save, save_bytes, save_trace};
 
 use crate::context::{self, Context};
-use crate::explain::explain;
+use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
 
 /// `smartswap_bytes`.
@@ -39,10 +39,12 @@ pub struct SmartswapStats {
     kept_bytes: u64,
     misses: u64,
     rescues: u64,
+    recalls: u64,
     host_waits: u64,
     stall_us: f64,
     last_step_us: f64,
     plan: u64,
+    steps_by_stage: [u64; 3],
 }
 
 impl From<Peak> for SmartswapBytes {
@@ -77,7 +79,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
     Ok(SmartswapStats {
         struct_size: size_of::<SmartswapStats>() as u32,
         stage: course.session.stage() as u32,
-        steps: totals.steps,
+        steps: totals.steps(),
         limit_bytes: context.settings.machine.limit_bytes,
         requested: requested.into(),
         allocated: allocated.into(),
@@ -92,10 +94,12 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         kept_bytes: context.engine.kept_bytes()?,
         misses: totals.misses,
         rescues: totals.rescues,
+        recalls: totals.recalls,
         host_waits: totals.host_waits,
         stall_us: totals.stall_us,
         last_step_us: totals.last_step_us,
         plan: course.session.plan_number(),
+        steps_by_stage: totals.steps_by_stage,
     })
 }
 
@@ -115,16 +119,36 @@ pub extern "C" fn smartswap_explain() -> *mut c_char {
     let text = guard(|| {
         let context = context::current()?;
         context.drain()?;
-        let text = explain(&context)?.to_string();
-        CString::new(text).map_err(|_| Failure::usage("a name has a zero in it"))
+        text_for_c(explain(&context)?.to_string())
     });
     text.map_or(ptr::null_mut(), CString::into_raw)
 }
 
 /// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_held() -> *mut c_char {
+    let text = guard(|| text_for_c(held(&*context::current()?)?.to_string()));
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_take_news() -> *mut c_char {
+    let text = guard(|| {
+        let news = context::current()?.course().session.take_news();
+        text_for_c(news.iter().map(|news| format!("{news}\n")).collect())
+    });
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+fn text_for_c(text: String) -> Result<CString, Failure> {
+    CString::new(text).map_err(|_| Failure::usage("a name has a zero in it"))
+}
+
+/// See `smartswap.h`.
 ///
 /// # Safety
-/// `text` is null or came from `smartswap_explain`, and was not freed.
+/// `text` is null or came from a function of this module that makes one, and was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smartswap_free_text(text: *mut c_char) {
     if !text.is_null() {
@@ -168,14 +192,28 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         let explained = explain(&context)?;
         save_bytes(&folder.join("explain.json"), format!("{explained:#}").as_bytes())?;
         let course = context.course();
-        if let Some(trace) = &course.trace {
-            save_trace(&folder.join("trace.json"), trace)?;
+        let shown = course.shown.as_ref();
+        let [trace, plan] = ["trace.json", "plan.json"].map(|name| folder.join(name));
+        match shown {
+            Some(shown) => save_trace(&trace, &shown.trace)?,
+            None => remove(&trace)?,
         }
-        if let Some(plan) = course.plan() {
-            save(&folder.join("plan.json"), plan)?;
+        match shown.and_then(|shown| shown.plan.as_ref()) {
+            Some(step_plan) => save(&plan, step_plan)?,
+            None => remove(&plan)?,
         }
         Ok(())
     })
+}
+
+/// Removes what an earlier run left: it is about another step.
+fn remove(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::settings(format!("{} cannot be removed: {error}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// # Safety

@@ -4,15 +4,15 @@ use std::ptr;
 
 use super::rig::{
     ASIDE, FIGURES, OK, READ, STEP, Stats, Turn, USAGE, agree, agree_times, assert_fails,
-    base_alloc, begin_named, explain, figures, find, find_nothing, free_no_text, get_stats,
-    last_error, save_report, save_trace, smartswap_abi_version, smartswap_allocate,
+    base_alloc, begin_named, explain, figures, find, find_nothing, free_no_text, get_stats, held,
+    hold, last_error, lend, save_report, save_trace, smartswap_abi_version, smartswap_allocate,
     smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home, smartswap_close,
     smartswap_compute_stream, smartswap_delete, smartswap_depth, smartswap_end, smartswap_free,
-    smartswap_free_swapped, smartswap_hold, smartswap_is_open, smartswap_is_swapped,
-    smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
-    smartswap_reset, smartswap_reset_peaks, smartswap_share, smartswap_should_wake,
-    smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch, smartswap_trim,
-    smartswap_use_on, smartswap_wake, times,
+    smartswap_free_swapped, smartswap_is_open, smartswap_is_swapped, smartswap_malloc,
+    smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream, smartswap_reset,
+    smartswap_reset_peaks, smartswap_share, smartswap_should_wake, smartswap_sleep, smartswap_step,
+    smartswap_step_begun, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
+    take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -26,7 +26,8 @@ fn every_function_says_that_no_engine_is_open() {
         smartswap_bring_home(),
         smartswap_free(foreign),
         smartswap_use_on(foreign, 0),
-        smartswap_hold(foreign),
+        hold(foreign),
+        lend(foreign),
         find(foreign).expect_err("nothing is found"),
         find_nothing(foreign),
         smartswap_trim(),
@@ -68,7 +69,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
         assert!(memory.is_null());
         assert_eq!(last_error(), NOT_OPEN);
     }
-    assert_eq!(explain(), None);
+    assert_eq!((explain(), held(), take_news()), (None, None, None));
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
     assert_eq!(smartswap_abi_version(), 3);

@@ -4,11 +4,11 @@ use std::ffi::{CString, c_void};
 
 use super::rig::{
     ASIDE, BLOCK, MIB, OK, OUT_OF_MEMORY, OUTPUT, READ, READ_WRITE, Rig, STEP, UNKNOWN, USAGE,
-    assert_fails, assert_holds, begin, begin_named, check, device_bytes, explain, fill, free, make,
-    save_report, save_trace, smartswap_allocate, smartswap_allocate_swapped, smartswap_bring_home,
-    smartswap_compute_stream, smartswap_end, smartswap_free_swapped, smartswap_hold,
-    smartswap_is_swapped, smartswap_reset_peaks, smartswap_step_begun, smartswap_touch,
-    smartswap_trim, smartswap_use_on, stats, step,
+    assert_fails, assert_holds, begin, begin_named, check, device_bytes, explain, fill, free, held,
+    hold, keep_for_nobody, lend, make, save_report, save_trace, smartswap_allocate,
+    smartswap_allocate_swapped, smartswap_bring_home, smartswap_compute_stream, smartswap_end,
+    smartswap_free_swapped, smartswap_is_swapped, smartswap_reset_peaks, smartswap_step_begun,
+    smartswap_touch, smartswap_trim, smartswap_use_on, stats, step,
 };
 
 /// Uses each block in turn.
@@ -25,22 +25,61 @@ fn make_many(count: u64) -> Vec<*mut c_void> {
 #[test]
 fn held_memory_can_be_used_where_no_op_says_so() {
     let rig = Rig::open(4 * MIB);
-    let held = make(BLOCK, 77);
-    assert_eq!(smartswap_hold(held.wrapping_byte_add(100)), OK, "any address in it will do");
+    let kept = make(BLOCK, 77);
+    assert_eq!(hold(kept.wrapping_byte_add(100)), OK, "any address in it will do");
     // What no op ever touched is as good as held: it may be a workspace.
     let untouched = smartswap_allocate(BLOCK, 0);
     fill(untouched, BLOCK, 78);
     let others = make_many(8);
     press(&others);
-    assert_holds(held, BLOCK, 77);
+    assert_holds(kept, BLOCK, 77);
     assert_holds(untouched, BLOCK, 78);
     step();
     assert!(stats().rescues > 5);
     // Memory of others need not be held.
-    assert_eq!(smartswap_hold(std::ptr::null()), OK);
+    assert_eq!(hold(std::ptr::null()), OK);
     others.into_iter().for_each(free);
-    free(held);
+    free(kept);
     free(untouched);
+    rig.close();
+}
+
+#[test]
+fn lent_memory_stays_until_the_step_ends_or_room_is_short() {
+    let rig = Rig::open(4 * MIB);
+    let lent = make(BLOCK, 77);
+    assert_eq!(lend(lent.wrapping_byte_add(100)), OK);
+    // Written where no op says so.
+    fill(lent, BLOCK, 78);
+    let others = make_many(8);
+    press(&others);
+    assert_holds(lent, BLOCK, 78);
+    let list = format!(r#"[{{"blocks":1,"by":"a test","bytes":{BLOCK},"until":"step end"}}]"#);
+    assert_eq!(held(), Some(list));
+    // Those that are lent and do not fit leave, oldest first.
+    for &other in &others {
+        assert_eq!(lend(other), OK);
+    }
+    step();
+    assert!(stats().recalls >= 5, "{:?}", stats());
+    assert_eq!(held().as_deref(), Some("[]"));
+    check(lent, BLOCK, 78);
+    press(&others);
+    // Inside an op the op keeps it, whether or not it has said so before.
+    assert_eq!(begin("op"), OK);
+    for &block in &[lent, others[0]] {
+        assert_eq!(lend(block), OK);
+    }
+    fill(lent, BLOCK, 79);
+    assert_eq!(held().as_deref(), Some("[]"));
+    assert_eq!(smartswap_end(), OK);
+    press(&others);
+    check(lent, BLOCK, 79);
+    for code in keep_for_nobody(lent) {
+        assert_fails(code, USAGE, "the name of who wants the memory is NULL");
+    }
+    others.into_iter().for_each(free);
+    free(lent);
     rig.close();
 }
 
@@ -235,5 +274,29 @@ fn traces_reports_and_reasons_are_written() {
     let nowhere = save_trace(Some(c"/nowhere/trace.json"));
     assert_fails(nowhere, super::rig::SETTINGS, "cannot create /nowhere/trace.json");
     blocks.drain(..).for_each(free);
+    rig.close();
+}
+
+/// Blocks of ever larger sizes, one after the other, beside one that stays. Returns in parts of
+/// the cap, of which each size is a few, what is held then.
+fn hold_ever_larger(rig: &Rig) -> u64 {
+    let unit_bytes = rig.limit_bytes / 512 / MIB * MIB;
+    let kept = smartswap_allocate(64 * unit_bytes, 0);
+    for size in 8..16 {
+        free(smartswap_allocate(size * unit_bytes, 0));
+    }
+    let held_bytes = stats().reserved.current;
+    free(kept);
+    held_bytes / unit_bytes
+}
+
+#[test]
+fn a_cap_that_was_asked_for_may_be_filled_and_the_device_may_not() {
+    let rig = Rig::open(1024 * MIB);
+    assert_eq!(hold_ever_larger(&rig), 64 + (8..16).sum::<u64>());
+    rig.close();
+    let rig = Rig::open(0);
+    let held = hold_ever_larger(&rig);
+    assert!(held <= (64 + 15) * 11 / 10, "{held}");
     rig.close();
 }

@@ -171,6 +171,8 @@ fn a_touch_that_finds_no_room_is_out_of_memory_and_the_op_goes_on() {
     let codes: Vec<_> = blocks.iter().map(|&block| smartswap_touch(block, READ)).collect();
     assert_eq!(codes[..3], [OK; 3]);
     assert!(codes.contains(&OUT_OF_MEMORY), "{codes:?}");
+    let words = "'too_many' needs all that it uses at once";
+    assert!(last_error().contains(words), "{}", last_error());
     assert_eq!(smartswap_end(), OK);
     for (tag, &block) in blocks.iter().enumerate() {
         check(block, BLOCK, tag as u64);

@@ -73,10 +73,12 @@ pub(crate) struct Stats {
     pub(crate) kept_bytes: u64,
     pub(crate) misses: u64,
     pub(crate) rescues: u64,
+    pub(crate) recalls: u64,
     pub(crate) host_waits: u64,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
     pub(crate) plan: u64,
+    pub(crate) steps_by_stage: [u64; 3],
 }
 
 /// `smartswap_replay`.
@@ -91,6 +93,9 @@ pub(crate) struct Replay {
     pub(crate) inputs: *const *const c_void,
     pub(crate) input_count: u32,
 }
+
+/// `smartswap_lister`.
+pub(crate) type Lister = extern "C" fn(*mut c_void, *mut c_void, u64, c_int);
 
 /// `smartswap_visitor`.
 pub(crate) type Visitor = extern "C" fn(*mut c_void, *mut c_void, u64);
@@ -109,7 +114,9 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_allocate(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free(address: *mut c_void) -> c_int;
     pub(crate) safe fn smartswap_use_on(address: *const c_void, stream: u64) -> c_int;
-    pub(crate) safe fn smartswap_hold(address: *const c_void) -> c_int;
+    fn smartswap_hold(address: *const c_void, stream: u64, by: *const c_char) -> c_int;
+    fn smartswap_lend(address: *const c_void, stream: u64, by: *const c_char) -> c_int;
+    safe fn smartswap_held() -> *mut c_char;
     fn smartswap_find(
         address: *const c_void,
         start: *mut *mut c_void,
@@ -117,6 +124,12 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) safe fn smartswap_trim() -> c_int;
     pub(crate) fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int;
+    pub(crate) fn smartswap_list(lister: Option<Lister>, argument: *mut c_void) -> c_int;
+    fn smartswap_describe_fault(
+        address: *const c_void,
+        text: *mut c_char,
+        size_bytes: u64,
+    ) -> c_int;
     pub(crate) safe fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int;
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;
@@ -149,6 +162,7 @@ unsafe extern "C" {
     fn smartswap_get_stats(stats: *mut Stats) -> c_int;
     pub(crate) safe fn smartswap_reset_peaks() -> c_int;
     safe fn smartswap_explain() -> *mut c_char;
+    safe fn smartswap_take_news() -> *mut c_char;
     fn smartswap_free_text(text: *mut c_char);
     fn smartswap_save_trace(path: *const c_char) -> c_int;
     fn smartswap_save_report(folder: *const c_char) -> c_int;
@@ -267,14 +281,57 @@ pub(crate) fn agree_times(numbers: &[f64]) -> Result<c_int, c_int> {
     }
 }
 
+pub(crate) fn hold(address: *const c_void) -> c_int {
+    // SAFETY: the name ends with a zero.
+    unsafe { smartswap_hold(address, 0, c"a test".as_ptr()) }
+}
+
+pub(crate) fn lend(address: *const c_void) -> c_int {
+    // SAFETY: the name ends with a zero.
+    unsafe { smartswap_lend(address, 0, c"a test".as_ptr()) }
+}
+
+/// Neither with a name.
+pub(crate) fn keep_for_nobody(address: *const c_void) -> [c_int; 2] {
+    let nobody = std::ptr::null();
+    [
+        // SAFETY: the name may be null.
+        unsafe { smartswap_hold(address, 0, nobody) },
+        // SAFETY: as above.
+        unsafe { smartswap_lend(address, 0, nobody) },
+    ]
+}
+
+/// Words about a fault at `address`, in so much room; `None` if it lies in no memory that moves.
+pub(crate) fn describe_fault(address: *const c_void, room_bytes: usize) -> Option<String> {
+    let mut room = vec![7_u8; room_bytes];
+    // SAFETY: there is so much room.
+    let found =
+        unsafe { smartswap_describe_fault(address, room.as_mut_ptr().cast(), room_bytes as u64) };
+    let text = CStr::from_bytes_until_nul(&room).ok()?;
+    (found == 1).then(|| text.to_str().expect("UTF-8").to_owned())
+}
+
 pub(crate) fn explain() -> Option<String> {
-    let text = smartswap_explain();
+    text_of(smartswap_explain())
+}
+
+pub(crate) fn held() -> Option<String> {
+    text_of(smartswap_held())
+}
+
+pub(crate) fn take_news() -> Option<String> {
+    text_of(smartswap_take_news())
+}
+
+/// A text that the engine made, which is freed here.
+fn text_of(text: *mut c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
     // SAFETY: not null, so a text that ends with a zero.
     let result = unsafe { CStr::from_ptr(text) }.to_str().expect("UTF-8").to_owned();
-    // SAFETY: it came from the call above and is freed once.
+    // SAFETY: it came from the engine and is freed once.
     unsafe { smartswap_free_text(text) };
     Some(result)
 }

@@ -1,11 +1,12 @@
 //! Visiting shows all memory that lives with its bytes, more of it than fits at once.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use super::rig::{
-    BLOCK, MIB, OK, Rig, Turn, USAGE, assert_fails, assert_holds, check, free, make,
-    smartswap_allocate_swapped, smartswap_free_swapped, smartswap_step, smartswap_visit, stats,
+    BLOCK, MIB, OK, Rig, Turn, USAGE, assert_fails, assert_holds, check, describe_fault, free,
+    make, smartswap_allocate_swapped, smartswap_free_swapped, smartswap_list, smartswap_step,
+    smartswap_visit, stats,
 };
 
 /// What was visited: start, size in bytes, and the words in it.
@@ -69,6 +70,65 @@ fn swapped_memory_is_shown_among_the_rest() {
     free(block);
     assert_eq!(smartswap_free_swapped(swapped, 0), OK);
     rig.close();
+}
+
+/// What was listed: start, size in bytes, and whether it is on the device.
+type Listed = Vec<(u64, u64, bool)>;
+
+extern "C" fn note(listed: *mut c_void, start: *mut c_void, size_bytes: u64, is_resident: c_int) {
+    // SAFETY: the caller passes its own list, which nobody else uses meanwhile.
+    let listed = unsafe { &mut *listed.cast::<Listed>() };
+    listed.push((start.addr() as u64, size_bytes, is_resident == 1));
+}
+
+#[test]
+fn a_list_says_what_is_where_and_moves_nothing() {
+    let rig = Rig::open(4 * MIB);
+    let blocks: Vec<*mut c_void> = (0..7).map(|tag| make(BLOCK, tag)).collect();
+    let swapped = smartswap_allocate_swapped(4096, 0);
+    assert_eq!(smartswap_step(), OK);
+    let before = stats();
+    let mut listed = Listed::new();
+    // SAFETY: `note` takes a pointer to such a list.
+    assert_eq!(unsafe { smartswap_list(Some(note), (&raw mut listed).cast()) }, OK);
+    assert_eq!(listed.len(), blocks.len() + 1);
+    let resident_bytes: u64 = listed.iter().filter(|found| found.2).map(|found| found.1).sum();
+    assert_eq!(resident_bytes, before.active.current);
+    assert!(resident_bytes < 7 * BLOCK, "all of it fitted at once");
+    assert!(listed.contains(&(swapped.addr() as u64, 4096, false)));
+    assert_eq!(smartswap_step(), OK);
+    assert_eq!(stats().swapped_in_bytes, before.swapped_in_bytes);
+    // SAFETY: there is no lister to call.
+    let none = unsafe { smartswap_list(None, ptr::null_mut()) };
+    assert_fails(none, USAGE, "the lister is NULL");
+    blocks.into_iter().for_each(free);
+    assert_eq!(smartswap_free_swapped(swapped, 0), OK);
+    rig.close();
+}
+
+#[test]
+fn a_fault_is_described_where_memory_moves() {
+    let rig = Rig::open(4 * MIB);
+    let block = make(BLOCK, 1);
+    let inside = block.wrapping_byte_add(100);
+    let text = describe_fault(inside, 512).expect("it moves");
+    assert!(
+        text.starts_with("SmartSwap: something used byte 100 of a tensor of 1.0 MiB"),
+        "{text}"
+    );
+    assert!(text.ends_with('\n'));
+    assert_eq!(describe_fault(inside, 10).as_deref(), Some("SmartSwap"));
+    let small = make(64, 2);
+    for address in [small, ptr::null_mut(), block.wrapping_byte_add(BLOCK as usize)] {
+        assert_eq!(describe_fault(address, 512), None);
+    }
+    assert_eq!(describe_fault(inside, 0), None);
+    free(block);
+    free(small);
+    assert_eq!(describe_fault(inside, 512), None);
+    rig.close();
+    let _turn = Turn::take();
+    assert_eq!(describe_fault(inside, 512), None);
 }
 
 #[test]

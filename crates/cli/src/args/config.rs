@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use adaptive::{
-    Budget, Bytes, GenerateConfig, JointConfig, Machine, Movable, PrintLevel, Settings,
-};
+use adaptive::{Budget, Bytes, GenerateConfig, JointConfig, Machine, PrintLevel, Settings};
 use anyhow::bail;
 use clap::Args;
 
@@ -75,9 +73,7 @@ pub(super) fn planned_machine(settings: &Settings, budget_bytes: u64) -> Machine
 
 /// Settings of the planner for a recorded step. The machine has less memory by the reserve.
 pub(super) fn planner(settings: &Settings) -> JointConfig {
-    let base = GenerateConfig { movable: Movable::Activations, ..GenerateConfig::default() };
-    let base = JointConfig { generate: base, ..JointConfig::default() };
-    let config = settings.joint_config(base);
+    let config = settings.joint_config(JointConfig::default());
     let generate = GenerateConfig { reserve_bytes: 0, ..config.generate };
     JointConfig { generate, ..config }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, GenerateConfig, JointConfig, Machine, Movable, Prefer, Settings};
+use adaptive::{Budget, JointConfig, Machine, Settings};
 use anyhow::bail;
 use clap::Args;
 
@@ -46,10 +46,8 @@ pub(crate) struct CompareOptions {
     pub(crate) plot: Option<PathBuf>,
     pub(crate) json: bool,
     pub(crate) speaks: bool,
-    /// Settings of the planner, but for the strategy and for what may leave.
+    /// Settings of the planner, but for the strategy.
     pub(crate) planner: JointConfig,
-    /// What our strategies may move: the fastest stands.
-    pub(crate) movable: Vec<Movable>,
     settings: Settings,
 }
 
@@ -77,23 +75,13 @@ impl CompareArgs {
         if budgets.is_empty() {
             bail!("{}", super::step::NO_BUDGET);
         }
-        let base = GenerateConfig::default();
-        let base = JointConfig { generate: base, ..JointConfig::default() };
-        let planner = settings.joint_config(base);
-        let generate = GenerateConfig { reserve_bytes: 0, ..planner.generate };
-        let movable = match settings.prefer() {
-            Some(Prefer::Performance) => vec![Movable::Activations],
-            Some(Prefer::Memory) => vec![Movable::All],
-            None => vec![Movable::Activations, Movable::All],
-        };
         Ok(CompareOptions {
             traces: self.traces.clone(),
             budgets,
             plot: settings.compare.plot.clone(),
             json: config::json(&settings),
             speaks: config::speaks(&settings),
-            planner: JointConfig { generate, ..planner },
-            movable,
+            planner: config::planner(&settings),
             settings,
         })
     }

@@ -55,7 +55,6 @@ pub(crate) struct PlanArgs {
 pub(crate) struct PlanOptions {
     pub(crate) trace: PathBuf,
     pub(crate) budget: Budget,
-    pub(crate) prefer: Option<Prefer>,
     pub(crate) strategy: Strategy,
     /// File for the plan.
     pub(crate) out: Option<PathBuf>,
@@ -96,7 +95,6 @@ impl PlanArgs {
         Ok(PlanOptions {
             trace: self.trace.clone(),
             budget: settings.budget().context(NO_BUDGET)?,
-            prefer: settings.prefer(),
             strategy: settings.strategy.unwrap_or_default(),
             save: config::save_folder(&settings).filter(|_| out.is_none()),
             out,
@@ -128,6 +126,12 @@ pub(crate) struct SimulateArgs {
     /// File for a page with the step's drawing and what becomes of each tensor
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+    /// What the step took where it ran, in milliseconds: the page then says that first
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
+    measured_ms: Option<f64>,
+    /// The most memory of tensors that it had on the device there
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    measured_peak: Option<u64>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -140,6 +144,9 @@ pub(crate) struct SimulateOptions {
     pub(crate) memory: Option<Budget>,
     pub(crate) timeline: Option<PathBuf>,
     pub(crate) report: Option<PathBuf>,
+    /// What was measured where the step ran.
+    pub(crate) measured_us: Option<f64>,
+    pub(crate) measured_bytes: Option<u64>,
     pub(crate) json: bool,
     pub(crate) speaks: bool,
     settings: Settings,
@@ -164,6 +171,8 @@ impl SimulateArgs {
         put(&mut settings.simulate.plan, &self.plan);
         put(&mut settings.simulate.timeline, &self.timeline);
         put(&mut settings.simulate.report, &self.report);
+        put(&mut settings.simulate.measured_ms, &self.measured_ms);
+        put(&mut settings.simulate.measured_peak, &self.measured_peak);
         let simulate = settings.simulate.clone();
         Ok(SimulateOptions {
             trace: self.trace.clone(),
@@ -171,6 +180,8 @@ impl SimulateArgs {
             memory: settings.budget(),
             timeline: simulate.timeline,
             report: simulate.report,
+            measured_us: simulate.measured_ms.map(|ms| 1e3 * ms),
+            measured_bytes: simulate.measured_peak,
             json: config::json(&settings),
             speaks: config::speaks(&settings),
             settings,
@@ -261,9 +272,22 @@ fn size_or_none(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let ms = text.parse::<f64>().ok().filter(|&ms| ms.is_finite() && ms > 0.0);
+    ms.ok_or_else(|| "it is a time above 0, such as 35.2".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_measured_time_is_a_time() {
+        assert_eq!(milliseconds("35.2"), Ok(35.2));
+        for text in ["0", "-1", "inf", "NaN", "35ms", ""] {
+            assert!(milliseconds(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_may_be_none() {

@@ -23,11 +23,7 @@ pub(super) struct Report<'a> {
     pub(super) step: &'a Step,
     pub(super) budget_bytes: u64,
     pub(super) made: &'a Generated,
-    /// What may leave in the plan.
-    pub(super) prefer: Prefer,
     pub(super) plan_ms: f64,
-    /// Set if no plan reaches the budget.
-    pub(super) missing: Option<Shortfall>,
 }
 
 /// What the simulation says is null where no plan reaches the budget: it ends early then.
@@ -99,14 +95,15 @@ impl Report<'_> {
     pub(super) fn json(&self) -> serde_json::Result<String> {
         let Report { args, step, made, .. } = self;
         let simulation = &made.simulation;
-        let whole = self.missing.is_none();
+        let missing = made.infeasible;
+        let whole = missing.is_none();
         let bytes = |count: u64| whole.then_some(count);
         let time = |us: f64| whole.then_some(us);
         serde_json::to_string(&Object {
             trace: args.trace.display().to_string(),
             op_count: step.trace.ops.len(),
             strategy: args.strategy.name(),
-            prefer: self.prefer.name(),
+            prefer: Prefer::of(made.movable).name(),
             budget_bytes: self.budget_bytes,
             peak_before_bytes: step.peak_bytes,
             peak_bytes: bytes(simulation.resident_bytes_peak),
@@ -126,8 +123,8 @@ impl Report<'_> {
             misses: bytes(simulation.misses),
             rescues: bytes(simulation.rescues),
             plan_ms: self.plan_ms,
-            infeasible: self.missing.map(|shortfall| shortfall.missing_bytes),
-            short_at: self.missing.map(|shortfall| self.short_at(shortfall)),
+            infeasible: missing.map(|shortfall| shortfall.missing_bytes),
+            short_at: missing.map(|shortfall| self.short_at(shortfall)),
             decisions: made.decisions.iter().map(decision_object).collect(),
         })
     }
@@ -163,14 +160,14 @@ impl Report<'_> {
 
     /// What was asked for, by name.
     fn request(&self) -> [(&'static str, String); 3] {
-        let Report { args, step, budget_bytes, .. } = self;
+        let Report { args, step, made, budget_bytes, .. } = self;
         let share = match args.budget {
             Budget::Percent(percent) => format!("{percent} %"),
             _ => units::percent(*budget_bytes as f64, step.peak_bytes as f64),
         };
-        let moves = match self.prefer {
+        let moves = match Prefer::of(made.movable) {
             Prefer::Performance => "activations",
-            Prefer::Memory if args.prefer == Some(Prefer::Performance) => {
+            Prefer::Memory if args.planner.prefer == Some(Prefer::Performance) => {
                 "weights and optimizer state too: activations alone cannot reach the budget"
             }
             Prefer::Memory => "activations, weights and optimizer state",

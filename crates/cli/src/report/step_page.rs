@@ -13,6 +13,8 @@ pub(crate) struct StepPage {
     pub(crate) headline: String,
     /// What was simulated.
     pub(crate) lead: String,
+    /// Whether some of its figures were measured where the step ran.
+    pub(crate) has_measured: bool,
     /// The command as typed.
     pub(crate) command_line: String,
     /// Figures by name.

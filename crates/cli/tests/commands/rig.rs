@@ -23,6 +23,18 @@ impl Ran {
     /// The one JSON object that stdout holds.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{}", self.stderr);
+        self.object()
+    }
+
+    /// The one JSON object of a step that does not run in its budget.
+    pub(crate) fn short_json(&self) -> Value {
+        assert_eq!((self.code, self.stderr.as_str()), (1, ""));
+        let object = self.object();
+        assert!(object["infeasible"].as_u64().is_some_and(|bytes| bytes > 0), "{object}");
+        object
+    }
+
+    fn object(&self) -> Value {
         serde_json::from_str(&self.stdout).expect("stdout is one JSON object and nothing else")
     }
 

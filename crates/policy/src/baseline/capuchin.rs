@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use swap_core::{ActionKind, Phase, Plan, Trace};
 
 use super::stages::Part;
-use super::{BaselineRun, Order, Scene, assemble, better, judge, swap};
+use super::{BaselineRun, Order, Scene, better, judge, plan_of, swap};
 use crate::candidate::{Gap, find_gaps};
 use crate::machine::Machine;
 use crate::usage::NONE;
@@ -232,7 +232,7 @@ fn plan(scene: &Scene<'_>, picks: &[Pick]) -> Plan {
             ]
         }
     });
-    assemble(scene, orders.collect())
+    plan_of(scene, orders.collect())
 }
 
 /// Moves the triggers of copies that an access waited for. Says whether there was one.

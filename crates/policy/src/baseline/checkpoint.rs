@@ -5,10 +5,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Plan, Trace, TraceBlock, TraceEvent, TraceOp};
+use swap_core::{BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
 
 use super::stages::{Part, Stages};
 use super::{BaselineRun, judge};
+use crate::assemble::assemble;
 use crate::machine::Machine;
 use crate::simulate::ReplaySpan;
 use crate::usage::{NONE, Usage};
@@ -18,13 +19,14 @@ pub(super) fn run<'a>(trace: &'a Trace, machine: &Machine) -> BaselineRun<'a> {
     let stages = Stages::by_layer(trace, &usage);
     let layers = layers(trace, &usage, &stages);
     if layers.is_empty() {
-        return judge(Cow::Borrowed(trace), &usage, Plan::default(), machine);
+        return judge(Cow::Borrowed(trace), &usage, assemble(trace, Vec::new()), machine);
     }
     let mut writer = Writer::new(trace, &usage, &layers);
     writer.write();
     let Writer { made, again, .. } = writer;
     let usage = Usage::new(&made);
-    let mut run = judge(Cow::Owned(made), &usage, Plan::default(), machine);
+    let plan = assemble(&made, Vec::new());
+    let mut run = judge(Cow::Owned(made), &usage, plan, machine);
     let simulation = &mut run.simulation;
     for (op, block) in again {
         simulation.recomputed_ops += 1;

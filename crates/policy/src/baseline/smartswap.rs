@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use swap_core::{ActionKind, Origin, Phase, Plan};
 
 use super::stages::{Part, Stages};
-use super::{BaselineRun, Order, Scene, assemble, better, judge};
+use super::{BaselineRun, Order, Scene, better, judge, plan_of};
 use crate::candidate::Gap;
 
 /// `D2H_bandwidth` and `H2D_bandwidth`.
@@ -133,7 +133,9 @@ pub(super) fn v1<'a>(scene: &Scene<'a>, model: Model, config: &SmartSwapConfig) 
     // The original's number of stages for so many layers.
     let count = 10_usize.checked_div(layers).map_or(usize::MAX, |more| (more + 1) * layers);
     let stages = scene.stages.even(count);
-    let shaver = Shaver { scene, stages: &stages, times: Times::new(scene, model), config };
+    let optimizer = scene.stages.part.iter().position(|&part| part == Part::Optimizer);
+    let times = Times::new(scene, model);
+    let shaver = Shaver { scene, stages: &stages, times, config, optimizer };
     let mut tried: Option<u64> = None;
     let mut best: Option<BaselineRun<'a>> = None;
     for search_step in 0..config.search_steps.max(1) {
@@ -160,14 +162,14 @@ struct Shaver<'a, 's> {
     stages: &'a Stages,
     times: Times,
     config: &'a SmartSwapConfig,
+    /// The first slot of the optimizer, where the scan stops.
+    optimizer: Option<usize>,
 }
 
 impl Shaver<'_, '_> {
     fn select(&self, target_bytes: u64) -> Vec<Candidate> {
         let mut need: Vec<i64> = self.scene.need().iter().map(|&bytes| bytes as i64).collect();
-        let optimizer = self.scene.stages.part.iter().position(|&part| part == Part::Optimizer);
-        // The scan stops at the optimizer.
-        need.truncate(optimizer.unwrap_or(need.len()));
+        need.truncate(self.optimizer.unwrap_or(need.len()));
         for bytes in &mut need {
             *bytes -= target_bytes as i64;
         }
@@ -249,8 +251,7 @@ impl Shaver<'_, '_> {
 
     /// The slots over which a candidate counts as away: whole stages between its two.
     fn covered(&self, candidate: &Candidate) -> std::ops::Range<usize> {
-        let end = self.scene.stages.part.iter().position(|&part| part == Part::Optimizer);
-        let end = end.unwrap_or(self.stages.part.len());
+        let end = self.optimizer.unwrap_or(self.stages.part.len());
         let to = (self.stages.start[candidate.in_stage] as usize).min(end);
         let from = (self.stages.start[candidate.out_stage + 1] as usize).min(to);
         from..to
@@ -315,7 +316,7 @@ fn order(scene: &Scene<'_>, stages: &Stages, selected: &[Candidate]) -> Plan {
         let (phase, kind) = (Phase::Begin, ActionKind::SwapIn);
         [out, Order { slot: back, phase, kind, block, due }]
     });
-    assemble(scene, orders.collect())
+    plan_of(scene, orders.collect())
 }
 
 pub(super) fn v2<'a>(scene: &Scene<'a>, model: Model, config: &SmartSwapConfig) -> BaselineRun<'a> {

@@ -4,7 +4,7 @@
 
 use swap_core::Plan;
 
-use super::{Scene, assemble, swap};
+use super::{Scene, plan_of, swap};
 
 pub(super) fn plan(scene: &Scene<'_>) -> Plan {
     let stages = &scene.stages;
@@ -13,5 +13,5 @@ pub(super) fn plan(scene: &Scene<'_>) -> Plan {
         let ahead = stages.start[layer.saturating_sub(1)];
         swap(&gap, i64::from(ahead))
     });
-    assemble(scene, orders.collect())
+    plan_of(scene, orders.collect())
 }

@@ -1,10 +1,12 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
-use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, PlanBlock, Trace};
+use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
+use crate::assemble::assemble;
 use crate::candidate::Gap;
+use crate::cost::Cost;
 use crate::curve::Curve;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
@@ -93,8 +95,8 @@ impl Placer<'_> {
         let mut best: Option<Placement> = None;
         for attempt in 0..effort.max(1) as usize {
             let placement = self.place(&timeline, attempt);
-            let rank = |s: &Simulation| (!s.went_to_plan(), s.step_us);
-            let better = |best: &Placement| rank(&placement.simulation) < rank(&best.simulation);
+            let cost = |placement: &Placement| Cost::new(0, &placement.simulation);
+            let better = |best: &Placement| cost(&placement) < cost(best);
             if best.as_ref().is_none_or(better) {
                 best = Some(placement);
             }
@@ -153,20 +155,7 @@ impl Placer<'_> {
         }
         self.order_replays(&mut orders);
         orders.sort_by_key(|&(key, action)| (action.op, action.phase, key, action.block));
-        let actions: Vec<Action> = orders.into_iter().map(|(_, action)| action).collect();
-        let mut blocks: Vec<BlockIndex> = actions.iter().map(|action| action.block).collect();
-        blocks.sort_unstable();
-        blocks.dedup();
-        let describe = |index: BlockIndex| {
-            let block = &self.trace.blocks[index.0 as usize];
-            PlanBlock { index, size_bytes: block.size_bytes, origin: block.origin }
-        };
-        Plan {
-            signature: self.trace.signature,
-            op_count: self.trace.ops.len() as u32,
-            blocks: blocks.into_iter().map(describe).collect(),
-            actions,
-        }
+        assemble(self.trace, orders.into_iter().map(|(_, action)| action).collect())
     }
 
     fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {

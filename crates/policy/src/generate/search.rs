@@ -56,7 +56,7 @@ pub(super) fn improve(chooser: &Chooser<'_>, mut best: Made) -> Made {
         let selection = chooser.select(best.hidden_share, &taste);
         let placement = chooser.placer(&selection).like(&best.placement);
         let made = Made { selection, placement, hidden_share: best.hidden_share };
-        if made.rank() < best.rank() {
+        if made.cost() < best.cost() {
             best = made;
             moved = true;
         } else {
@@ -65,7 +65,7 @@ pub(super) fn improve(chooser: &Chooser<'_>, mut best: Made) -> Made {
     }
     if moved {
         let made = chooser.attempt(best.hidden_share, &taste);
-        if made.rank() < best.rank() {
+        if made.cost() < best.cost() {
             return made;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use swap_core::{AccessMode, Direction, Origin, Room};
+use swap_core::{AccessMode, Direction, Fit, Origin, Room};
 
 use super::state::{Moment, NEVER, Place, Ready, State};
 use crate::usage::NONE;
@@ -199,7 +199,7 @@ impl State<'_> {
     fn take_back(&mut self, index: usize) -> bool {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let owner = self.blocks[index].identity;
-        if self.cache.take_if(size_bytes, |ready| ready.owner == owner).is_none() {
+        if self.cache.take_if(Fit::exact(size_bytes), |ready| ready.owner == owner).is_none() {
             return false;
         }
         self.forget_wish(index);
@@ -249,8 +249,7 @@ impl State<'_> {
     /// A cached chunk: one that was freed, as it is ready in compute's own order, else the one
     /// that was cached first, as its copy is the likeliest to be over.
     fn take(&mut self, size_bytes: u64) -> Option<Ready> {
-        let freed = self.cache.take_if(size_bytes, |ready| ready.freed);
-        freed.or_else(|| self.cache.take(size_bytes))
+        self.cache.serve(Fit::exact(size_bytes), |ready| ready.freed)
     }
 
     /// New memory, after giving back cached chunks and evicting as `pressure` allows. With
@@ -265,7 +264,7 @@ impl State<'_> {
         loop {
             let missing_bytes = match self.cache.make_room(size_bytes) {
                 Room::After(given_back) => {
-                    self.cache.charge(size_bytes);
+                    self.cache.charge(Fit::exact(size_bytes));
                     self.counts.new_chunks += u64::from(exact);
                     return Ok(latest(given_back.into_iter().map(|(_, ready)| ready)));
                 }
@@ -363,7 +362,7 @@ impl State<'_> {
     }
 
     fn vacate_bytes(&mut self, size_bytes: u64, ready: Ready) {
-        self.cache.put(size_bytes, ready);
+        self.cache.put(Fit::exact(size_bytes), ready);
         self.resident_bytes -= size_bytes;
     }
 

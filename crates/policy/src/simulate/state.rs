@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, OpIndex, Origin, Trace,
+    AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, Fit, OpIndex, Origin, Trace,
 };
 
 use super::link::{CopyId, Engines};
@@ -187,7 +187,7 @@ impl<'a> State<'a> {
             self.rank += 1;
             self.blocks[index].identity = self.rank;
             if room && !away[index] {
-                self.cache.charge(block.size_bytes);
+                self.cache.charge(Fit::exact(block.size_bytes));
                 self.resident_bytes += block.size_bytes;
                 self.blocks[index].place = Place::Resident;
             } else {
@@ -221,6 +221,7 @@ impl<'a> State<'a> {
             self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
         }
+        self.cache.end_step();
         let usage = self.usage;
         let mut next = vec![UNBORN; self.blocks.len()];
         for index in 0..self.blocks.len() {

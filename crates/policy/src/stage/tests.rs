@@ -11,6 +11,7 @@ use crate::search::{Prediction, Proposal};
 
 mod course;
 mod failing;
+mod news;
 mod ranks;
 mod settings;
 

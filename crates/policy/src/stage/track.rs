@@ -6,7 +6,7 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
-use super::{Choice, LoopConfig, Seen, Stage};
+use super::{Choice, LoopConfig, Seen, Stage, Turn, Why};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
@@ -30,6 +30,8 @@ pub(crate) struct Track {
     /// Ops of its first step, or of the plan that it began with.
     op_count: u32,
     seen_at: u64,
+    /// What was done with it and not told yet.
+    turns: Vec<Turn>,
 }
 
 #[derive(Debug)]
@@ -95,13 +97,14 @@ impl Track {
             followers: [None; 2],
             op_count,
             seen_at,
+            turns: vec![Turn::Met],
         }
     }
 
     /// A kind of step that was not seen yet, with a plan to try first.
     pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
         let op_count = choice.plan.as_ref().map_or(0, |plan| plan.op_count);
-        let mut track = Track::new(op_count, seen_at);
+        let mut track = Track { turns: Vec::new(), ..Track::new(op_count, seen_at) };
         track.start_try(choice, Prediction::default(), 1);
         track
     }
@@ -146,6 +149,11 @@ impl Track {
         differ < share * f64::from(self.op_count)
     }
 
+    /// What was done since the last call, oldest first.
+    pub(crate) fn take_turns(&mut self) -> Vec<Turn> {
+        std::mem::take(&mut self.turns)
+    }
+
     pub(crate) fn seen_at(&self) -> u64 {
         self.seen_at
     }
@@ -169,13 +177,30 @@ impl Track {
         step: u64,
     ) {
         self.seen_at = step;
+        let from = self.stage();
+        self.take_in(config, planner, report, seen);
+        let to = self.stage();
+        if from != to {
+            self.turns.push(Turn::Moved { from, to });
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        config: &LoopConfig,
+        planner: &mut Guarded<impl Planner>,
+        report: &StepReport,
+        seen: Seen,
+    ) {
         let judged = seen.judged(report, self.state.stage());
         match &mut self.state {
             State::WarmUp { .. } => self.warm_up(config, planner, report, seen),
             // It ran under a plan for other steps, which says nothing about this kind.
             State::Search(_) | State::Stable { .. } if seen.surprise => {}
             // No rank had anything new to try.
-            State::Search(search) if search.holds && !seen.is_sought() => self.settle(),
+            State::Search(search) if search.holds && !seen.is_sought() => {
+                self.settle(Why::RanksAreDone);
+            }
             State::Search(_) if seen.is_void() => {}
             State::Search(search) => {
                 search.runs += 1;
@@ -190,6 +215,7 @@ impl Track {
             State::Stable { .. } if judged.drifted => {
                 // The plan no longer fits the step although the fingerprint does.
                 if self.may_search_again(config) {
+                    self.turns.push(Turn::Disturbed { measured: judged });
                     self.state = State::WarmUp { matched: 0, clean: true };
                 }
             }
@@ -229,7 +255,7 @@ impl Track {
         let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
         self.best = Some(Outcome { choice: Choice::default(), predicted, measured });
         if fits {
-            self.settle();
+            self.settle(Why::Fits);
         } else {
             self.try_next(config, planner, trace, 1, seen.worst.is_some());
         }
@@ -253,23 +279,26 @@ impl Track {
             let (margin, limit_bytes) = (config.margin, config.limit_bytes);
             self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
             if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
-                // A false alarm.
-                return self.settle();
+                return self.settle(Why::FalseAlarm);
             }
             // An old figure that no longer holds must not outdo the tries to come.
             let best = self.best.as_ref();
-            if number == 0 || best.is_none_or(|best| measured.is_better_than(&best.measured)) {
+            let is_best =
+                number == 0 || best.is_none_or(|best| measured.is_better_than(&best.measured));
+            self.turns.push(Turn::Tried { number, predicted, measured, is_best });
+            if is_best {
                 self.best = Some(Outcome { choice, predicted, measured });
             }
         }
         let nothing_to_gain = measured.is_clean() && measured.hardly_stalls();
         match &report.trace {
-            Some(_) if nothing_to_gain || number >= config.search_steps => self.settle(),
-            Some(_) if holds => self.hold(number + 1),
+            Some(_) if nothing_to_gain => self.settle(Why::HardlyWaits),
+            Some(_) if holds && number < config.search_steps => self.hold(number + 1),
             Some(trace) => {
                 self.try_next(config, planner, trace, number + 1, seen.worst.is_some());
             }
-            None => self.settle(),
+            // Without a record there is nothing to plan by.
+            None => self.settle(Why::NoOtherPlan),
         }
     }
 
@@ -283,15 +312,16 @@ impl Track {
         has_others: bool,
     ) {
         if number > config.search_steps {
-            return self.settle();
+            return self.settle(Why::NoTriesLeft);
         }
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
-            let choice = Choice::of(Arc::new(proposal.plan));
+            let made = planner.inner.latest().cloned().map(Arc::new);
+            let choice = Choice { made, ..Choice::of(Arc::new(proposal.plan)) };
             if !self.tried.contains(&choice.print) {
                 return self.start_try(choice, proposal.predicted, number);
             }
         }
-        if has_others { self.hold(number) } else { self.settle() }
+        if has_others { self.hold(number) } else { self.settle(Why::NoOtherPlan) }
     }
 
     /// Keeps the best so far while other ranks try what they have, so that what they measure is
@@ -306,6 +336,8 @@ impl Track {
         if number > 0 {
             self.tried.insert(choice.print);
         }
+        let actions = choice.plan.as_ref().map_or(0, |plan| plan.actions.len());
+        self.turns.push(Turn::Tries { number, actions, predicted });
         self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: false });
     }
 
@@ -323,6 +355,7 @@ impl Track {
             self.failed = 0;
         }
         if disturbed && self.may_search_again(config) {
+            self.turns.push(Turn::Disturbed { measured });
             let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
             self.start_try(self.best_choice(), predicted, 0);
         }
@@ -342,9 +375,12 @@ impl Track {
         true
     }
 
-    fn settle(&mut self) {
-        let best = self.best_choice().print;
-        let moving_in = matches!(&self.state, State::Search(last) if last.choice.print != best);
+    fn settle(&mut self, why: Why) {
+        let measured = self.best.as_ref().map(|best| best.measured).unwrap_or_default();
+        let Choice { print, plan, .. } = self.best_choice();
+        let actions = plan.map(|plan| plan.actions.len());
+        self.turns.push(Turn::Adopted { actions, measured, why });
+        let moving_in = matches!(&self.state, State::Search(last) if last.choice.print != print);
         self.state = State::Stable { slow: 0, calm: 0, moving_in };
     }
 

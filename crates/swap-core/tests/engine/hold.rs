@@ -20,7 +20,7 @@ fn make_many(lab: &mut Lab) -> Vec<(BlockId, u64)> {
 fn a_held_block_never_leaves() {
     let mut lab = Lab::new(3 * BLOCK);
     let held = lab.make(1);
-    lab.engine.hold(held).expect("lives");
+    lab.engine.hold(held, "a test").expect("lives");
     let others = make_many(&mut lab);
     press(&mut lab, &others, held);
     // Neither the need of others nor a plan sends it away.
@@ -34,7 +34,7 @@ fn a_held_block_never_leaves() {
     let total = lab.total();
     assert!(total.rescues > 20 && total.misses > 20, "{total:?}");
     lab.free(held);
-    assert_eq!(lab.engine.hold(held), Err(Error::Freed));
+    assert_eq!(lab.engine.hold(held, "a test"), Err(Error::Freed));
     lab.finish();
 }
 
@@ -63,7 +63,7 @@ fn held_blocks_alone_can_use_up_the_cap() {
     let mut lab = Lab::new(3 * BLOCK);
     let held: Vec<BlockId> = (1..4).map(|tag| lab.make(tag)).collect();
     for &block in &held {
-        lab.engine.hold(block).expect("lives");
+        lab.engine.hold(block, "a test").expect("lives");
     }
     let Err(Error::OutOfMemory(report)) = lab.engine.allocate(BLOCK, "more") else {
         panic!("there is no room");
@@ -92,10 +92,10 @@ fn what_is_allocated_aside_may_leave_before_an_op_touches_it() {
 fn a_recorded_step_names_the_blocks_that_stay() {
     let mut lab = Lab::new(4 * BLOCK);
     let blocks: Vec<BlockId> = (1..4).map(|tag| lab.make(tag)).collect();
-    lab.engine.hold(blocks[0]).expect("lives");
+    lab.engine.hold(blocks[0], "a test").expect("lives");
     lab.total();
     lab.engine.set_orders(true, None).expect("between steps");
-    lab.engine.hold(blocks[1]).expect("lives");
+    lab.engine.hold(blocks[1], "a test").expect("lives");
     lab.engine.hold_until_touched(blocks[2]).expect("lives");
     lab.op(&[read(blocks[2], 3)]).expect("reads");
     let (fresh, _) = lab

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver, Engine,
-    Error, EventKind, HostConfig, HostDriver, Link, OpIndex, OpName, OpStack, Orders, Origin,
-    Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
+    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver,
+    Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, OpIndex, OpName, OpStack,
+    Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
 };
 
 use super::world::{config, host, physical, word};
@@ -37,6 +37,16 @@ pub(crate) fn read(block: BlockId, tag: u64) -> Operand {
 
 pub(crate) fn write(block: BlockId, tag: u64) -> Operand {
     (block, AccessMode::Write, tag)
+}
+
+fn add(sum: &mut StepCounters, more: &StepCounters) {
+    sum.swapped_out_bytes += more.swapped_out_bytes;
+    sum.swapped_in_bytes += more.swapped_in_bytes;
+    sum.clean_swap_outs += more.clean_swap_outs;
+    sum.recomputed_ops += more.recomputed_ops;
+    sum.misses += more.misses;
+    sum.rescues += more.rescues;
+    sum.recalls += more.recalls;
 }
 
 /// Touches the operands and launches the work on the innermost op.
@@ -192,13 +202,7 @@ impl Lab {
     pub(crate) fn end_step(&mut self) -> Option<OpIndex> {
         let mut drifted = None;
         for report in self.engine.end_step().expect("the step ends") {
-            let (sum, more) = (&mut self.counters, report.counters);
-            sum.swapped_out_bytes += more.swapped_out_bytes;
-            sum.swapped_in_bytes += more.swapped_in_bytes;
-            sum.clean_swap_outs += more.clean_swap_outs;
-            sum.recomputed_ops += more.recomputed_ops;
-            sum.misses += more.misses;
-            sum.rescues += more.rescues;
+            add(&mut self.counters, &report.counters);
             drifted = drifted.or(report.drifted_at);
         }
         drifted
@@ -211,6 +215,31 @@ impl Lab {
     /// Lets everything that is under way finish.
     pub(crate) fn settle(&self) {
         self.host.synchronize().expect("no kernel panicked");
+    }
+
+    /// Whether the block's address has memory, whose bytes may still be on their way.
+    pub(crate) fn is_there(&self, block: BlockId) -> bool {
+        matches!(self.state(block), Residency::Resident | Residency::Arriving)
+    }
+
+    /// Work on `stream` that no op tells of: it leaves `block`, which must be there and stay until
+    /// the work is done, with pattern `tag`.
+    pub(crate) fn write_unseen(&self, stream: swap_core::StreamHandle, block: BlockId, tag: u64) {
+        let start = self.engine.address(block).expect("lives");
+        let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Write };
+        let function = HostFunction {
+            name: "unseen",
+            accesses: vec![access],
+            cost_us: 500.0,
+            body: Box::new(move |given| {
+                for (at, is) in given.write::<u64>(0).iter_mut().enumerate() {
+                    *is = word(tag, at);
+                }
+            }),
+        };
+        assert!(self.is_there(block));
+        // SAFETY: the block is there and mapped, and callers see to it that it stays so.
+        unsafe { self.check.launch_host(function, stream) }.expect("launches");
     }
 
     pub(crate) fn swap_out(&mut self, block: BlockId) {
@@ -231,13 +260,7 @@ impl Lab {
     pub(crate) fn total(&mut self) -> StepCounters {
         self.end_step();
         for report in self.engine.drain_reports().expect("reports") {
-            let (sum, more) = (&mut self.counters, report.counters);
-            sum.swapped_out_bytes += more.swapped_out_bytes;
-            sum.swapped_in_bytes += more.swapped_in_bytes;
-            sum.clean_swap_outs += more.clean_swap_outs;
-            sum.recomputed_ops += more.recomputed_ops;
-            sum.misses += more.misses;
-            sum.rescues += more.rescues;
+            add(&mut self.counters, &report.counters);
         }
         self.counters
     }

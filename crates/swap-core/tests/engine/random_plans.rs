@@ -129,6 +129,9 @@ pub(super) fn run_on(
     let probe = case.probe;
     let setup = Setup { host, granularity_bytes, limit_bytes, arena_bytes, probe, faults: false };
     let mut world = open(setup);
+    if case.plan_seed.is_multiple_of(2) {
+        world.engine.hold_by_need().map_err(|error| error.to_string())?;
+    }
     let mut random = Random(case.plan_seed);
     match world.open(&case.script) {
         Ok(()) => {}

@@ -300,27 +300,31 @@ fn a_planned_replay_without_room_leaves_the_block_to_its_touch() {
     lab.finish();
 }
 
+/// A block whose recipe fails as long as the flag says so.
+fn make_unsure(lab: &mut Lab, fails: &Arc<AtomicBool>) -> BlockId {
+    let block = lab.make(1);
+    let (errors, flag) = (Arc::clone(&lab.errors), Arc::clone(fails));
+    lab.ops.begin(OP).expect("begins");
+    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
+    let recipe = Recipe::new(move |ops, _| {
+        ops.begin(OP)?;
+        work(ops, &[write(block, 2)], &errors)?;
+        if flag.load(Ordering::Relaxed) {
+            let text = "not now".to_owned();
+            return Err(Error::Replay { op: "op".to_owned(), text });
+        }
+        ops.end()
+    });
+    lab.ops.recipe(recipe).expect("an op is open");
+    lab.ops.end().expect("ends");
+    block
+}
+
 #[test]
 fn a_failed_recipe_is_an_error_and_the_block_stays_discarded() {
     let mut lab = Lab::new(ENOUGH);
     let fails = Arc::new(AtomicBool::new(true));
-    let block = lab.make(1);
-    let errors = Arc::clone(&lab.errors);
-    lab.ops.begin(OP).expect("begins");
-    work(&mut lab.ops, &[write(block, 2)], &errors).expect("works");
-    let flag = Arc::clone(&fails);
-    lab.ops
-        .recipe(Recipe::new(move |ops, _| {
-            ops.begin(OP)?;
-            work(ops, &[write(block, 2)], &errors)?;
-            if flag.load(Ordering::Relaxed) {
-                let text = "not now".to_owned();
-                return Err(Error::Replay { op: "op".to_owned(), text });
-            }
-            ops.end()
-        }))
-        .expect("an op is open");
-    lab.ops.end().expect("ends");
+    let block = make_unsure(&mut lab, &fails);
     lab.discard(block);
     lab.ops.begin(OP).expect("begins");
     let error = lab.ops.touch(block, AccessMode::Read).expect_err("the recipe fails");
@@ -330,6 +334,25 @@ fn a_failed_recipe_is_an_error_and_the_block_stays_discarded() {
     lab.ops.end().expect("ends");
     fails.store(false, Ordering::Relaxed);
     lab.op(&[read(block, 2)]).expect("replays");
+    lab.finish();
+}
+
+#[test]
+fn a_planned_replay_that_fails_is_the_error_of_the_op_that_needs_it_and_of_no_other() {
+    let mut lab = Lab::new(ENOUGH);
+    let fails = Arc::new(AtomicBool::new(true));
+    let [block, other] = [0; 2].map(|_| make_unsure(&mut lab, &fails));
+    for block in [block, other] {
+        lab.discard(block);
+        lab.act(&[(ActionKind::Replay, block)]);
+        assert_eq!(lab.state(block), Residency::Discarded);
+    }
+    let error = lab.op(&[read(block, 2)]).expect_err("it fails here, too");
+    assert_eq!(error.to_string(), "replaying 'op' failed: not now");
+    lab.ops = lab.engine.op_stack();
+    // Where it failed for a while only, nobody hears of it.
+    fails.store(false, Ordering::Relaxed);
+    lab.op(&[read(other, 2)]).expect("replays");
     lab.finish();
 }
 

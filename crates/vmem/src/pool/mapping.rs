@@ -62,12 +62,13 @@ impl Pool {
         }
     }
 
-    /// Unmaps stale addresses whose last use is known to be complete. Cheap when there is nothing
-    /// to do; never blocks.
+    /// Unmaps stale addresses and releases leaving chunks whose last use is known to be complete.
+    /// Cheap when there is nothing to do; never blocks.
     ///
     /// # Errors
     /// If the driver fails.
     pub fn poll(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        self.release_leaving(streams, self.config.limit_bytes)?;
         if self.mapper.is_running() {
             return self.poll_posted(streams);
         }

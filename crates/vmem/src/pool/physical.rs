@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// A new chunk waits on the host while more than this part of what is held is on its way out. With
+/// what the cache holds by need, that is a tenth.
+const LEAVING_DIVISOR: u64 = 40;
+
 /// Mapping failed, and so perhaps did taking the half-made mapping back.
 #[derive(Clone, Debug)]
 pub(super) struct MapFailure {
@@ -32,37 +36,33 @@ pub(super) fn unmap_unused(driver: &dyn Driver, range: VaRange) -> Result<(), Dr
 }
 
 impl Pool {
-    /// A chunk of exactly `size_bytes`: cached, or new if the cap has room.
+    /// A chunk of the size: cached, or new if the cap has room.
     pub(super) fn take_spare(
         &mut self,
         streams: &mut Streams,
-        size_bytes: u64,
+        fit: Fit,
     ) -> Result<Spare, MemoryError> {
-        // The simulator of the planner takes in the same order.
-        let freed = self.cache.take_if(size_bytes, |spare| spare.departure.is_none());
-        if let Some(spare) = freed.or_else(|| self.cache.take(size_bytes)) {
+        if let Some(spare) = self.cache.serve(fit, |spare| spare.departure.is_none()) {
             return Ok(spare);
         }
-        let chunk = self.create(streams, size_bytes)?;
+        let chunk = self.create(streams, fit)?;
         Ok(Spare { chunk, range: None, ready: Uses::default(), departure: None })
     }
 
     /// A new chunk, after giving back as many cached ones as the cap asks for.
-    pub(super) fn create(
-        &mut self,
-        streams: &mut Streams,
-        size_bytes: u64,
-    ) -> Result<Chunk, MemoryError> {
+    pub(super) fn create(&mut self, streams: &mut Streams, fit: Fit) -> Result<Chunk, MemoryError> {
+        let size_bytes = fit.chunk_bytes;
         self.make_room(streams, size_bytes)?;
-        match self.create_at_home(size_bytes) {
+        match self.create_at_home(fit) {
             // The device has other users: the cap promised more than there is.
             Err(error) if error.kind == ErrorKind::OutOfMemory => {
-                let spares = self.cache.drain();
-                self.release_all(streams, spares)?;
+                let cached = self.cache.drain();
+                self.leave(cached);
+                self.release_leaving(streams, 0)?;
                 // What the first try took may not have gone back.
                 self.make_room(streams, size_bytes)?;
                 let limit_bytes = self.config.limit_bytes;
-                self.create_at_home(size_bytes).map_err(|error| match error.kind {
+                self.create_at_home(fit).map_err(|error| match error.kind {
                     ErrorKind::OutOfMemory => {
                         MemoryError::DeviceFull { missing_bytes: size_bytes, limit_bytes }
                     }
@@ -79,17 +79,51 @@ impl Pool {
             // What still fails stays counted, and may leave room enough.
             let _ = self.release_leftovers();
         }
+        let limit_bytes = self.config.limit_bytes;
         match self.cache.make_room(size_bytes) {
             Room::Short(missing_bytes) => {
-                let limit_bytes = self.config.limit_bytes;
                 Err(MemoryError::DeviceFull { missing_bytes, limit_bytes })
             }
-            Room::After(spares) => Ok(self.release_all(streams, spares)?),
+            Room::After(given_back) => {
+                self.leave(given_back);
+                let held_bytes = self.cache.held_bytes();
+                let most_bytes = held_bytes + held_bytes / LEAVING_DIVISOR;
+                Ok(self.release_leaving(streams, most_bytes.min(limit_bytes - size_bytes))?)
+            }
         }
     }
 
+    fn leave(&mut self, given_back: Vec<(u64, Spare)>) {
+        for (size_bytes, spare) in given_back {
+            self.leaving_bytes += size_bytes;
+            self.leaving.push_back(spare);
+        }
+    }
+
+    /// Releases the chunks that leave and that the device is done with. Waits on the host only
+    /// while more than `most_bytes` are held.
+    pub(super) fn release_leaving(
+        &mut self,
+        streams: &mut Streams,
+        most_bytes: u64,
+    ) -> Result<(), DriverError> {
+        let mut first_error = Ok(());
+        while let Some(oldest) = self.leaving.front() {
+            let must = self.held_bytes() > most_bytes;
+            if !must && !streams.are_complete(&oldest.ready, Site::ReleaseAfterUse)? {
+                break;
+            }
+            let spare = self.leaving.pop_front().expect("seen above");
+            self.leaving_bytes -= spare.chunk.home.size_bytes;
+            let result = self.release(streams, spare);
+            first_error = first_error.and(result);
+        }
+        first_error
+    }
+
     /// Creates a chunk and maps it at a home address.
-    fn create_at_home(&mut self, size_bytes: u64) -> Result<Chunk, DriverError> {
+    fn create_at_home(&mut self, fit: Fit) -> Result<Chunk, DriverError> {
+        let size_bytes = fit.chunk_bytes;
         let home = self.take_range(size_bytes)?;
         let handle = match self.driver.create_chunk(size_bytes) {
             Ok(handle) => handle,
@@ -98,26 +132,16 @@ impl Pool {
                 return Err(error);
             }
         };
-        self.cache.charge(size_bytes);
         if let Err(failure) = self.try_map(home, handle) {
+            self.cache.count_again(size_bytes);
+            self.note_held();
             self.unreleased.push((Chunk { handle, home }, failure.still_mapped));
             self.release_leftovers();
             return Err(failure.error);
         }
+        self.cache.charge(fit);
+        self.note_held();
         Ok(Chunk { handle, home })
-    }
-
-    fn release_all(
-        &mut self,
-        streams: &mut Streams,
-        spares: Vec<(u64, Spare)>,
-    ) -> Result<(), DriverError> {
-        let mut first_error = Ok(());
-        for (_, spare) in spares {
-            let result = self.release(streams, spare);
-            first_error = first_error.and(result);
-        }
-        first_error
     }
 
     /// Gives a chunk that is no longer counted back to the driver. On failure it is counted
@@ -127,9 +151,9 @@ impl Pool {
         streams: &mut Streams,
         mut spare: Spare,
     ) -> Result<(), DriverError> {
-        self.cache.charge(spare.chunk.home.size_bytes);
+        self.cache.count_again(spare.chunk.home.size_bytes);
         if let Err(error) = self.unmap_everywhere(streams, &mut spare) {
-            self.cache.put(spare.chunk.home.size_bytes, spare);
+            self.cache.put(Fit::exact(spare.chunk.home.size_bytes), spare);
             return Err(error);
         }
         self.unreleased.push((spare.chunk, true));
@@ -271,16 +295,26 @@ impl Pool {
 }
 
 impl Pool {
+    /// Tells that work like the last may come again: the step of a training has ended. What is
+    /// held from here on depends on what the last steps needed, and chunks that none of them
+    /// wanted go back to the driver.
+    ///
+    /// # Errors
+    /// If the driver fails; what could not be given back stays counted.
+    pub fn end_step(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        let unwanted = self.cache.end_step();
+        self.leave(unwanted);
+        self.release_leaving(streams, self.config.limit_bytes)
+    }
+
     /// Gives all cached chunks and empty segments back to the driver.
     ///
     /// # Errors
     /// If the driver fails; what could not be given back stays counted.
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        let mut first_error = Ok(());
-        for (_, spare) in self.cache.drain() {
-            let result = self.release(streams, spare);
-            first_error = first_error.and(result);
-        }
+        let cached = self.cache.drain();
+        self.leave(cached);
+        let mut first_error = self.release_leaving(streams, 0);
         if !self.has_virtual_memory {
             return self.free_empty_segments(streams);
         }

@@ -47,7 +47,8 @@ impl Pool {
             Err(error) if is_out_of_memory(&error) => return Err(full(least_bytes)),
             taken => taken?,
         };
-        self.cache.charge(segment_bytes);
+        self.cache.charge(Fit::exact(segment_bytes));
+        self.note_held();
         self.stats.segment_bytes.grow(segment_bytes);
         self.carver.add_region(stream.0, start.0, segment_bytes);
         self.plain_segments.push(PlainSegment { start, stream });

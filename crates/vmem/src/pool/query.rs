@@ -86,19 +86,28 @@ impl Pool {
 
     /// Physical bytes taken from the driver; never above the cap.
     pub fn held_bytes(&self) -> u64 {
-        self.cache.held_bytes()
+        self.cache.held_bytes() + self.leaving_bytes
     }
 
     /// Counters in PyTorch's words.
     pub fn stats(&self) -> MemoryStats {
         let reserved_bytes =
-            Peak { current: self.cache.held_bytes(), peak: self.cache.held_bytes_peak() };
-        MemoryStats { reserved_bytes, cached_bytes: self.cache.cached_bytes(), ..self.stats }
+            Peak { current: self.held_bytes(), peak: self.stats.reserved_bytes.peak };
+        let (cached_bytes, slack_bytes) = (self.cache.cached_bytes(), self.cache.slack_bytes());
+        MemoryStats { reserved_bytes, cached_bytes, slack_bytes, ..self.stats }
     }
 
     /// Starts a new measurement of all peaks.
     pub fn reset_peaks(&mut self) {
-        self.cache.reset_peak();
+        self.stats.reserved_bytes.current = self.held_bytes();
         self.stats.reset_peaks();
+    }
+
+    /// Notes that more is held than before.
+    pub(super) fn note_held(&mut self) {
+        let held_bytes = self.held_bytes();
+        assert!(held_bytes <= self.config.limit_bytes, "held more than the cap");
+        let peak_bytes = &mut self.stats.reserved_bytes.peak;
+        *peak_bytes = held_bytes.max(*peak_bytes);
     }
 }

@@ -24,6 +24,9 @@ enum Call {
     Detach(usize),
     Return(usize),
     Poll,
+    HoldByNeed,
+    /// So many steps end.
+    EndSteps(u64),
     Trim,
     TakeSlot,
     GiveSlotBack,
@@ -31,7 +34,7 @@ enum Call {
 }
 
 /// Scripts that walk all that the pool and the arena do.
-const SCRIPTS: [&[Call]; 4] = {
+const SCRIPTS: [&[Call]; 5] = {
     use Call::*;
     [
         // Chunks change hands, and blocks come back to where others still show.
@@ -111,6 +114,35 @@ const SCRIPTS: [&[Call]; 4] = {
             Free(2),
             Free(4),
             Poll,
+            Trim,
+        ],
+        // Held by need: chunks leave, larger ones serve, others are not wanted again.
+        &[
+            HoldByNeed,
+            Allocate(2),
+            Allocate(2),
+            Use(1),
+            Free(0),
+            Use(1),
+            Free(1),
+            Allocate(3),
+            Poll,
+            Allocate(1),
+            Use(3),
+            EndSteps(16),
+            Free(2),
+            Allocate(2),
+            Use(4),
+            Detach(4),
+            Poll,
+            Return(4),
+            Use(4),
+            Free(4),
+            EndSteps(8),
+            Allocate(2),
+            EndSteps(1),
+            Poll,
+            Use(5),
             Trim,
         ],
         // The arena beside the pool.
@@ -272,6 +304,11 @@ impl Bench {
                 }
             }
             Call::Poll => pool.poll(streams)?,
+            Call::HoldByNeed => pool.hold_by_need(),
+            Call::EndSteps(count) => {
+                let ends = (0..count).map(|_| pool.end_step(streams));
+                ends.fold(Ok(()), Result::and)?;
+            }
             Call::Trim => {
                 let result = pool.trim(streams);
                 arena.trim(streams).and(result)?;

@@ -15,8 +15,8 @@ impl World {
                     let open_bytes = shared.open_bytes() + extra_bytes;
                     shared.needed_bytes.take().unwrap_or(0).max(open_bytes)
                 };
-                let segments = match self.engine.memory_stats() {
-                    Ok(stats) => stats.segment_bytes.current,
+                let (segments, slack) = match self.engine.memory_stats() {
+                    Ok(stats) => (stats.segment_bytes.current, stats.slack_bytes),
                     Err(error) => return Stop::Broken(error.to_string()),
                 };
                 if report.host_full {
@@ -25,7 +25,7 @@ impl World {
                         return Stop::OutOfMemory;
                     }
                 }
-                if self.setup.faults || needed + segments > self.setup.limit_bytes {
+                if self.setup.faults || needed + segments + slack > self.setup.limit_bytes {
                     return Stop::OutOfMemory;
                 }
                 Stop::Broken(format!(

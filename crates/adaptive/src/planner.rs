@@ -1,0 +1,124 @@
+//! The planner of all front ends: of recorded steps on the command line, and of the loop in
+//! training.
+
+use policy::{
+    Feedback, Generated, Link, Machine, Movable, Planner, Prediction, Proposal, Trace, TraceFault,
+    check_trace,
+};
+
+use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
+use crate::rivals::{Rivals, against};
+
+/// Steps with more ops than this for each unit of effort get one plan, in which everything may
+/// leave: that is mostly the faster one, and planning is to be in nobody's way.
+const LOOKS_OPS_MAX: usize = 1_250;
+/// A step that is longer than the bound by less than this share is as good as any.
+const AT_BOUND: f64 = 1e-9;
+
+/// Makes the best plan that the settings allow.
+///
+/// Under [`Joint`](Strategy::Joint) the choices for each block are also held against those of the
+/// two pure strategies. With an effort of 1, which is for the largest steps, swapping alone is
+/// tried up to 20,000 ops, and making blocks again alone is not.
+///
+/// Without a wish for what may leave, the plan that moves activations alone is held against the
+/// one that moves everything. The plans of others that the settings allow compete as well, and so
+/// does no plan at all, so the step is never slower than theirs in the simulation; some moves may
+/// so be left to demand. Steps of more than 1,250 ops for each unit of effort get one plan, in
+/// which everything may leave.
+///
+/// In the loop, a plan of others must leave nothing to demand: steps that run without one are
+/// measured there anyway, and steps that need nothing on demand are preferred.
+#[derive(Clone, Debug)]
+pub struct JointPlanner {
+    machine: Machine,
+    config: JointConfig,
+    latest: Option<Generated>,
+}
+
+impl JointPlanner {
+    /// A planner for a machine.
+    pub fn new(machine: Machine, config: JointConfig) -> JointPlanner {
+        JointPlanner { machine, config, latest: None }
+    }
+
+    /// The best plan for a step.
+    ///
+    /// # Panics
+    /// If the trace is not well formed ([`check_trace`]), or if a rate of the link is not above 0.
+    pub fn make(&self, trace: &Trace) -> Generated {
+        best(&Joint::new(trace, &self.machine, &self.config), Rivals::Any)
+    }
+}
+
+impl Planner for JointPlanner {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        check_trace(trace)?;
+        let link = self.machine.link;
+        let scale = feedback.link_scale;
+        let link = Link {
+            out_bytes_per_us: link.out_bytes_per_us * scale,
+            in_bytes_per_us: link.in_bytes_per_us * scale,
+            both_bytes_per_us: link.both_bytes_per_us * scale,
+        };
+        let machine = Machine { link, ..self.machine };
+        let mut config = self.config;
+        let reserve_bytes = &mut config.generate.reserve_bytes;
+        *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
+        let made = best(&Joint::new(trace, &machine, &config), Rivals::WithoutDemand);
+        let offer = !made.plan.actions.is_empty();
+        let proposal = Proposal { plan: made.plan.clone(), predicted: predict(&made) };
+        self.latest = Some(made);
+        Ok(offer.then_some(proposal))
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.latest.as_ref()
+    }
+
+    fn link(&self) -> Option<Link> {
+        Some(self.machine.link)
+    }
+
+    fn set_link(&mut self, link: Link) {
+        self.machine.link = link;
+    }
+}
+
+fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {
+    let one_look = joint.exceeds(LOOKS_OPS_MAX);
+    let made = match (joint.config.strategy, joint.config.prefer) {
+        // Nothing but moves on demand, or all that somebody else decides.
+        (Strategy::Keep | Strategy::SmartSwap, _) => return joint.plan(Movable::All),
+        (_, Some(Prefer::Memory)) => joint.plan(Movable::All),
+        (_, Some(Prefer::Performance)) => {
+            let made = joint.plan(Movable::Activations);
+            if made.infeasible.is_some() { joint.plan(Movable::All) } else { made }
+        }
+        (_, None) if one_look => joint.plan(Movable::All),
+        (_, None) => {
+            let made = joint.plan(Movable::Activations);
+            if is_at_bound(&made) { made } else { better(made, joint.plan(Movable::All)) }
+        }
+    };
+    if one_look || is_at_bound(&made) { made } else { against(joint, made, rivals) }
+}
+
+fn is_at_bound(made: &Generated) -> bool {
+    let least_us = made.unlimited_us + made.bound_us;
+    made.infeasible.is_none() && made.simulation.step_us <= least_us * (1.0 + AT_BOUND)
+}
+
+fn predict(made: &Generated) -> Prediction {
+    let simulation = &made.simulation;
+    let mut link_us = [0.0; 2];
+    for copy in &simulation.copies {
+        link_us[copy.direction as usize] += copy.span.end_us - copy.span.start_us;
+    }
+    Prediction {
+        step_us: simulation.step_us,
+        stall_us: simulation.stall_us,
+        link_us: link_us[0].max(link_us[1]),
+        peak_bytes: simulation.held_bytes_peak,
+    }
+}

@@ -1,0 +1,111 @@
+//! The step that reports show, with the trace, the plan and the reasons that belong to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use adaptive::{FinishedStep, Generated, Plan, Signature, Stage, Trace};
+
+/// Stable steps of which the median time is told.
+const TIMES_KEPT: usize = 64;
+
+/// The last Stable step that followed a plan; while there is none the last Stable one, or the last
+/// that was recorded.
+///
+/// A training may end with any step: a shorter batch, one more evaluation. Such a step has a trace
+/// that no plan is for, or a plan that it did not follow, or is so small that it needs none.
+#[derive(Debug)]
+pub(crate) struct ShownStep {
+    is_stable: bool,
+    kind: Signature,
+    pub(crate) trace: Arc<Trace>,
+    /// The plan that it followed.
+    pub(crate) plan: Option<Arc<Plan>>,
+    /// What the planner knows of this plan.
+    pub(crate) made: Option<Arc<Generated>>,
+    resident_bytes: u64,
+    held_bytes: u64,
+    /// Of the last Stable steps under this plan, in microseconds.
+    times_us: VecDeque<f64>,
+}
+
+/// What Stable steps came to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct MeasuredStep {
+    /// The median time, in microseconds.
+    pub(crate) step_us: f64,
+    /// The number of steps that it is the median of.
+    pub(crate) steps: usize,
+    /// The most that was resident in the last of them.
+    pub(crate) resident_bytes: u64,
+    /// The same with caches.
+    pub(crate) held_bytes: u64,
+}
+
+impl ShownStep {
+    /// What to show after one more step. `trace` is the last recorded step of its kind.
+    pub(crate) fn after(
+        before: Option<ShownStep>,
+        step: &FinishedStep,
+        trace: Option<&Arc<Trace>>,
+    ) -> Option<ShownStep> {
+        let report = &step.report;
+        let is_stable = step.stage == Stage::Stable;
+        let follows =
+            |plan: &&Arc<Plan>| plan.signature == report.signature && report.drifted_at.is_none();
+        let plan = step.plan.as_ref().filter(follows);
+        let tells = match is_stable {
+            true => plan.is_some() == step.plan.is_some(),
+            false => report.trace.is_some(),
+        };
+        let outdoes = |before: &ShownStep| (is_stable, plan.is_some()) >= before.rank();
+        let shows = tells && before.as_ref().is_none_or(outdoes);
+        let Some(trace) = trace.filter(|_| shows) else { return before };
+        let mut times_us = VecDeque::new();
+        if is_stable {
+            let same = before.filter(|before| before.is_like(report.signature, plan));
+            times_us = same.map(|before| before.times_us).unwrap_or_default();
+            times_us.push_back(report.device_us);
+            times_us.drain(..times_us.len().saturating_sub(TIMES_KEPT));
+        }
+        Some(ShownStep {
+            is_stable,
+            kind: report.signature,
+            trace: Arc::clone(trace),
+            plan: plan.cloned(),
+            made: plan.and(step.made.clone()),
+            resident_bytes: report.resident_bytes_peak,
+            held_bytes: report.held_bytes_peak,
+            times_us,
+        })
+    }
+
+    /// What tells more is more.
+    fn rank(&self) -> (bool, bool) {
+        (self.is_stable, self.plan.is_some())
+    }
+
+    fn is_like(&self, kind: Signature, plan: Option<&Arc<Plan>>) -> bool {
+        self.kind == kind
+            && match (&self.plan, plan) {
+                (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+                (own, other) => own.is_none() && other.is_none(),
+            }
+    }
+
+    /// Whether what a planner knows of its last plan is about this step, which has none.
+    pub(crate) fn is_about(&self, made: &Generated) -> bool {
+        self.plan.is_none() && made.plan.signature == self.kind && made.plan.actions.is_empty()
+    }
+
+    /// What was measured, if Stable steps were.
+    pub(crate) fn measured(&self) -> Option<MeasuredStep> {
+        let mut sorted: Vec<f64> = self.times_us.iter().copied().collect();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Some(MeasuredStep {
+            step_us: *sorted.get(sorted.len() / 2)?,
+            steps: sorted.len(),
+            resident_bytes: self.resident_bytes,
+            held_bytes: self.held_bytes,
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! What reports show and the search tells: of the steps of the training, not of whatever came last.
+
+use std::ffi::{CString, c_void};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::rig::{
+    BLOCK, MIB, OK, Rig, check, explain, free, last_error, make, save_report, stats, step,
+    take_news,
+};
+
+const STABLE: usize = 2;
+
+/// A step that needs more than the cap of 8 MiB: `extra` ops more than usual at its end.
+fn train(extra: u64) {
+    let made: Vec<(u64, *mut c_void)> = (0..12).map(|tag| (tag, make(MIB, tag))).collect();
+    for (tag, block) in made.into_iter().rev() {
+        check(block, MIB, tag);
+        free(block);
+    }
+    (0..extra).for_each(|tag| free(make(BLOCK, tag)));
+    step();
+}
+
+/// Trains until the plan has been adopted and followed for a while.
+fn train_until_stable() {
+    while stats().steps_by_stage[STABLE] < 5 {
+        assert!(stats().steps < 60, "it does not settle: {:?}", stats());
+        train(0);
+    }
+}
+
+fn report(folder: &Path) -> Value {
+    let path = CString::new(folder.to_str().expect("UTF-8")).expect("no zero inside");
+    assert_eq!(save_report(Some(&path)), OK, "{}", last_error());
+    read(&folder.join("explain.json"))
+}
+
+fn read(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).expect("it was written");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The plan is for the trace, and the reasons are for the plan.
+fn assert_belong_together(folder: &Path) {
+    let explained = report(folder);
+    let trace = adaptive::load_trace(&folder.join("trace.json"), &Default::default());
+    let trace = trace.expect("a trace");
+    let plan = adaptive::load(&folder.join("plan.json")).expect("a plan");
+    assert_eq!((plan.op_count as usize, plan.signature), (trace.ops.len(), trace.signature));
+    assert_eq!(trace.ops.len(), 24);
+    assert!(!plan.actions.is_empty());
+    assert_eq!(explained["plan_actions"], plan.actions.len());
+    let decisions = explained["decisions"].as_array().expect("a list").iter();
+    let moved = decisions.filter(|decision| decision["treatment"] != "keep").count();
+    let leave = |action: &&adaptive::Action| {
+        use adaptive::ActionKind::{Discard, SwapOut};
+        matches!(action.kind, SwapOut | Discard)
+    };
+    assert_eq!(moved, plan.actions.iter().filter(leave).count());
+    assert!(explained["measured"]["step_us"].as_f64().expect("Stable steps") > 0.0);
+    assert!(explained["prediction"]["step_us"].as_f64().expect("planned") > 0.0);
+}
+
+#[test]
+fn a_report_is_about_the_last_stable_step_whatever_came_after_it() {
+    let rig = Rig::open(8 * MIB);
+    train_until_stable();
+    let folder = tempfile::tempdir().expect("a folder");
+    assert_belong_together(folder.path());
+    // Two more ops, under the plan of the others; then once more, under none.
+    for _ in 0..2 {
+        train(2);
+        assert_belong_together(folder.path());
+    }
+    // So little that it needs no plan, until that is Stable too.
+    let before = stats().steps_by_stage[STABLE];
+    while stats().steps_by_stage[STABLE] < before + 5 {
+        assert!(stats().steps < 60, "it does not settle: {:?}", stats());
+        free(make(BLOCK, 1));
+        step();
+        assert_belong_together(folder.path());
+    }
+    rig.close();
+}
+
+#[test]
+fn a_report_before_the_first_plan_has_none_not_even_an_earlier_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [trace, plan] = ["trace.json", "plan.json"].map(|name| folder.path().join(name));
+    for stale in [&trace, &plan] {
+        std::fs::write(stale, "of an earlier run").expect("written");
+    }
+    let rig = Rig::open(8 * MIB);
+    let explained = report(folder.path());
+    assert_eq!((trace.exists(), plan.exists()), (false, false));
+    assert_eq!(explained["measured"], Value::Null);
+    train(0);
+    std::fs::write(&plan, "of an earlier run").expect("written");
+    let explained = report(folder.path());
+    assert_eq!(read(&trace)["ops"].as_array().map(Vec::len), Some(24));
+    assert!(!plan.exists());
+    assert_eq!(explained["plan_actions"], Value::Null);
+    assert_eq!(explained["measured"], Value::Null, "no Stable step has run");
+    // What cannot be removed is said.
+    std::fs::create_dir(&plan).expect("made");
+    let path = CString::new(folder.path().to_str().expect("UTF-8")).expect("no zero inside");
+    assert_ne!(save_report(Some(&path)), OK);
+    assert!(last_error().contains("plan.json cannot be removed"), "{}", last_error());
+    rig.close();
+}
+
+#[test]
+fn steps_are_counted_by_the_stage_that_they_ran_in() {
+    let rig = Rig::open(8 * MIB);
+    assert_eq!(stats().steps_by_stage, [0; 3]);
+    train_until_stable();
+    let [warm_up, search, stable] = stats().steps_by_stage;
+    assert!(warm_up >= 2 && search >= 1, "{:?}", stats());
+    assert_eq!(stable, 5);
+    assert_eq!(stats().steps, warm_up + search + stable);
+    let text = explain().expect("it is open");
+    let explained: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(explained["steps_by_stage"]["Stable"], 5);
+    assert_eq!(explained["steps_by_stage"]["WarmUp"], warm_up);
+    rig.close();
+}
+
+#[test]
+fn the_search_is_told_once() {
+    let rig = Rig::open(8 * MIB);
+    assert_eq!(take_news().as_deref(), Some(""));
+    train_until_stable();
+    let told = take_news().expect("it is open");
+    for expect in [
+        "step 1, kind ",
+        " of 24 ops: new, in WarmUp\n",
+        ": WarmUp -> SearchPolicy\n",
+        ": tries plan 1: ",
+        " ms measured, ",
+        ": the best so far\n",
+        ": adopts a plan of ",
+        ": SearchPolicy -> Stable\n",
+    ] {
+        assert!(told.contains(expect), "no '{expect}' in\n{told}");
+    }
+    assert_eq!(take_news().as_deref(), Some(""));
+    rig.close();
+}
+
+#[test]
+fn a_cap_beyond_the_machine_is_left_out() {
+    let rig = Rig::open(1 << 60);
+    let limit_bytes = stats().limit_bytes;
+    assert!((64 * MIB..1 << 50).contains(&limit_bytes), "{limit_bytes}");
+    rig.close();
+}

@@ -1,0 +1,155 @@
+//! What the loop tells of itself, for whoever watches a search.
+
+use std::fmt;
+
+use swap_core::Signature;
+
+use super::{Measured, Stage};
+use crate::search::Prediction;
+
+/// Something that the loop did with a kind of step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct News {
+    /// The step after which it did, from 1.
+    pub step: u64,
+    /// The kind of step.
+    pub kind: Signature,
+    /// Its number of ops.
+    pub op_count: u32,
+    /// What was done.
+    pub turn: Turn,
+}
+
+/// What was done with a kind of step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Turn {
+    /// It was met for the first time.
+    Met,
+    /// It came from one stage to another.
+    Moved {
+        /// The stage before.
+        from: Stage,
+        /// The stage from here on.
+        to: Stage,
+    },
+    /// A plan is tried in the next steps.
+    Tries {
+        /// Which try of the search it is, from 1; 0 for the best plan so far, measured once more.
+        number: u32,
+        /// Actions of the plan.
+        actions: usize,
+        /// What its planner expects.
+        predicted: Prediction,
+    },
+    /// A plan was tried.
+    Tried {
+        /// Which try of the search it was.
+        number: u32,
+        /// What its planner expected.
+        predicted: Prediction,
+        /// What came of it.
+        measured: Measured,
+        /// Whether it is the best so far.
+        is_best: bool,
+    },
+    /// The best so far stays from here on.
+    Adopted {
+        /// Actions of its plan; nothing if memory is found on demand.
+        actions: Option<usize>,
+        /// What was measured under it.
+        measured: Measured,
+        /// Why nothing else is tried.
+        why: Why,
+    },
+    /// A step showed that what was adopted no longer serves.
+    Disturbed {
+        /// The step.
+        measured: Measured,
+    },
+}
+
+/// Why a search ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The step fits as it is.
+    Fits,
+    /// It hardly waits, so no other plan could gain.
+    HardlyWaits,
+    /// As many plans were tried as may be.
+    NoTriesLeft,
+    /// The planner has no plan that was not tried.
+    NoOtherPlan,
+    /// No rank has anything new to try.
+    RanksAreDone,
+    /// What seemed to have changed is as it was.
+    FalseAlarm,
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let News { step, kind, op_count, turn } = self;
+        write!(f, "step {step}, kind {:08x} of {op_count} ops: {turn}", kind.0 >> 32)
+    }
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Turn::Met => write!(f, "new, in {:?}", Stage::WarmUp),
+            Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
+            Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan once more"),
+            Turn::Tries { number, actions, predicted } => {
+                write!(f, "tries plan {number}: {actions} actions, {} predicted", Ms(predicted))
+            }
+            Turn::Tried { number, predicted, measured, is_best } => {
+                let verdict = if is_best { "the best so far" } else { "no better" };
+                write!(f, "plan {number}: {measured}, {} predicted: {verdict}", Ms(predicted))
+            }
+            Turn::Adopted { actions: Some(actions), measured, why } => {
+                write!(f, "adopts a plan of {actions} actions, {measured}: {why}")
+            }
+            Turn::Adopted { actions: None, measured, why } => {
+                write!(f, "adopts no plan, {measured}: {why}")
+            }
+            Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
+        }
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |us: f64| us / 1e3;
+        write!(
+            f,
+            "{:.3} ms measured, {:.3} ms of it waiting",
+            ms(self.step_us),
+            ms(self.stall_us)
+        )?;
+        if self.misses + self.rescues > 0 {
+            write!(f, ", {} missed, {} rescued", self.misses, self.rescues)?;
+        }
+        f.write_str(if self.drifted { ", left the plan" } else { "" })
+    }
+}
+
+/// A predicted time.
+struct Ms(Prediction);
+
+impl fmt::Display for Ms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} ms", self.0.step_us / 1e3)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Fits => "everything fits",
+            Why::HardlyWaits => "it hardly waits, so no other plan could gain",
+            Why::NoTriesLeft => "the best of all tries",
+            Why::NoOtherPlan => "there is no other plan to try",
+            Why::RanksAreDone => "no rank has another plan to try",
+            Why::FalseAlarm => "all is as it was",
+        })
+    }
+}

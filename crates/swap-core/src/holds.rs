@@ -1,0 +1,132 @@
+//! Blocks that stay although no open op uses them: held for good, or lent until the step ends.
+
+use vmem::{BlockId, DeviceMemory, DevicePtr};
+
+use crate::core::{Core, NO_PLACE};
+use crate::entry::Hold;
+use crate::error::Error;
+use crate::trace::BlockIndex;
+
+/// Blocks that are kept on the device for one reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Who asked for it.
+    pub by: &'static str,
+    /// Whether they may leave again when the step ends; the others stay until they are freed.
+    pub is_lent: bool,
+    /// How many there are.
+    pub blocks: u64,
+    /// Their physical bytes.
+    pub size_bytes: u64,
+}
+
+impl Core {
+    /// Keeps a block on the device, until it is touched or for its whole life.
+    pub(crate) fn hold(&mut self, id: BlockId, hold: Hold, by: &'static str) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        entry.hold = hold;
+        entry.held_by = by;
+        let place = entry.place;
+        self.record_held(place, hold != Hold::No);
+        Ok(())
+    }
+
+    /// Keeps a fresh block until it is touched, and returns it with its address.
+    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<(BlockId, DevicePtr), Error> {
+        if self.memory.pool.is_swappable(id) {
+            self.hold(id, Hold::UntilTouched, "")?;
+        }
+        Ok((id, self.memory.pool.address(id)))
+    }
+
+    /// Keeps a block, which an open op holds, until the step ends.
+    pub(crate) fn lend(&mut self, id: BlockId, by: &'static str) -> Result<(), Error> {
+        let entry = self.entry_mut(id)?;
+        match entry.hold {
+            Hold::Always => return Ok(()),
+            // The latest is the last to be taken back.
+            Hold::Lent => self.lent.retain(|lent| *lent != id),
+            Hold::No | Hold::UntilTouched => {
+                entry.hold = Hold::Lent;
+                entry.held_by = by;
+                let place = entry.place;
+                // What was lent before the step began is no part of it.
+                if self.step.event_count > 0 {
+                    self.record_held(place, true);
+                }
+            }
+        }
+        self.lent.push(id);
+        Ok(())
+    }
+
+    /// The step ends, and with it all that was lent in it or before it.
+    pub(crate) fn take_all_back(&mut self) -> Result<(), Error> {
+        for id in std::mem::take(&mut self.lent) {
+            self.take_back(id)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the block away that was lent the longest, of those that can leave. Returns whether
+    /// there was one. Nobody knows of the uses, so the device must be done with all that it was
+    /// given; then the address is unmapped, and faults.
+    pub(crate) fn recall_one(&mut self) -> Result<bool, Error> {
+        let is_idle = |&id: &BlockId| self.entry(id).is_ok_and(|entry| entry.pins == 0);
+        let Some(index) = self.lent.iter().position(is_idle) else { return Ok(false) };
+        let id = self.lent.remove(index);
+        self.take_back(id)?;
+        if !self.can_leave(id) || !self.swap_out(id)? {
+            return Ok(false);
+        }
+        self.step.counters.recalls += 1;
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        streams.synchronize()?;
+        pool.poll(streams)?;
+        Ok(true)
+    }
+
+    /// Whoever had its pointer may have used and written it by work that nobody told of.
+    fn take_back(&mut self, id: BlockId) -> Result<(), Error> {
+        if !self.entry(id).is_ok_and(|entry| entry.hold == Hold::Lent) {
+            return Ok(());
+        }
+        self.note_open_uses(id);
+        self.drop_host_copy(id)?;
+        let entry = self.entry_mut(id)?;
+        entry.hold = Hold::No;
+        entry.change();
+        self.drop_recipe(id)
+    }
+
+    /// What is held and lent, most bytes first.
+    pub(crate) fn held(&self) -> Vec<Held> {
+        let mut all: Vec<Held> = Vec::new();
+        for entry in self.entries.iter().flatten() {
+            let is_lent = entry.hold == Hold::Lent;
+            if !is_lent && entry.hold != Hold::Always || !self.memory.pool.is_swappable(entry.id) {
+                continue;
+            }
+            let size_bytes = self.memory.pool.size_bytes(entry.id);
+            match all.iter_mut().find(|held| held.by == entry.held_by && held.is_lent == is_lent) {
+                Some(held) => {
+                    held.blocks += 1;
+                    held.size_bytes += size_bytes;
+                }
+                None => all.push(Held { by: entry.held_by, is_lent, blocks: 1, size_bytes }),
+            }
+        }
+        all.sort_by(|left, right| {
+            right.size_bytes.cmp(&left.size_bytes).then(left.by.cmp(right.by))
+        });
+        all
+    }
+
+    fn record_held(&mut self, place: BlockIndex, held: bool) {
+        if let Some(recorder) = &mut self.recorder
+            && place != NO_PLACE
+        {
+            recorder.set_held(place, held);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+"""What public scripts train on here: images and words, all made up, the same each time."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from pathlib import Path
+
+WORDS = 60_000
+VOCABULARY = 2_000
+
+
+def make(folder: Path, is_small: bool) -> None:
+    """Makes all inputs, unless they are there."""
+    if (folder / "made").exists():
+        return
+    n_images, side = (32, 72) if is_small else (1280, 256)
+    _images(folder / "images" / "train", n_images, side)
+    _images(folder / "images" / "val", max(n_images // 8, 8), side)
+    _images(folder / "few", 16, 40)
+    text = _words(folder / "words.txt", 1 if is_small else 20)
+    _corpus(folder / "corpus", text)
+    n_tokens, vocabulary = (20_000, 256) if is_small else (2_000_000, None)
+    _tokens(folder / "nanogpt" / "words", n_tokens, vocabulary)
+    _tokenizer(folder / "tokenizer", text)
+    _unet(folder / "unet")
+    (folder / "made").touch()
+
+
+def _images(folder: Path, count: int, side: int) -> None:
+    import numpy
+    from PIL import Image
+
+    source = numpy.random.default_rng(5)
+    for index in range(count):
+        path = folder / f"class{index % 4}" / f"{index}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = source.integers(0, 255, (8, 8, 3), dtype=numpy.uint8)
+        Image.fromarray(pixels).resize((side, side)).save(path, quality=80)
+
+
+def _words(path: Path, times: int) -> str:
+    source = random.Random(5)
+    names = ["".join(source.choices("abcdefghij", k=source.randint(2, 7))) for _ in range(3000)]
+    lines = [" ".join(source.choices(names, k=30)) for _ in range(WORDS * times // 30)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines[:2000])
+
+
+def _corpus(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train", "valid", "test"):
+        (folder / f"{name}.txt").write_text(text[:60_000] + "\n")
+
+
+def _tokens(folder: Path, count: int, vocabulary: int | None) -> None:
+    """Tokens of nanoGPT's own vocabulary, or of a smaller one, so that logits are small too."""
+    import numpy
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if vocabulary is not None:
+        (folder / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": vocabulary}))
+    for name, share in (("train", 1), ("val", 4)):
+        tokens = numpy.random.default_rng(share).integers(0, vocabulary or 50_000, count // share)
+        tokens.astype(numpy.uint16).tofile(folder / f"{name}.bin")
+
+
+def _tokenizer(folder: Path, text: str) -> None:
+    from tokenizers import ByteLevelBPETokenizer
+
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(text.splitlines(), vocab_size=VOCABULARY, special_tokens=["<|end|>"])
+    folder.mkdir(parents=True, exist_ok=True)
+    made.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def _unet(folder: Path) -> None:
+    config = {
+        "_class_name": "UNet2DModel",
+        "sample_size": 32,
+        "in_channels": 3,
+        "out_channels": 3,
+        "layers_per_block": 1,
+        "block_out_channels": [32, 64],
+        "norm_num_groups": 8,
+        "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))

@@ -1,0 +1,153 @@
+"""Which public scripts are run, where they come from, and with which arguments at which size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script of others. `{data}` and `{out}` in its arguments are folders."""
+
+    name: str
+    # In the folder of sources: the repository's name, then the path in it.
+    file: str
+    # At a small size on the CPU, and at a size that people use on a GPU.
+    small: Sequence[str]
+    large: Sequence[str] | None
+    # Run before, plainly, in the same folder.
+    before: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+_NANOGPT = "nanoGPT/train.py"
+_NANOGPT_BOTH = [
+    *["--dataset=words", "--always_save_checkpoint=True", "--warmup_iters=2", "--log_interval=1"],
+    *["--gradient_accumulation_steps=2", "--eval_iters=2", "--dropout=0.1"],
+]
+_NANOGPT_SMALL = [
+    *[*_NANOGPT_BOTH, "--device=cpu", "--n_layer=4", "--n_head=4", "--n_embd=128"],
+    *["--block_size=128", "--batch_size=8", "--dtype=float32"],
+]
+_NANOGPT_LARGE = [*_NANOGPT_BOTH, "--batch_size=12", "--block_size=1024", "--dtype=bfloat16"]
+_TIMM = "pytorch-image-models/train.py"
+_TIMM_BOTH = ["--data-dir", "{data}/images", "--num-classes", "4", "--seed", "1", "--epochs", "2"]
+_TIMM_SMALL = [
+    *[*_TIMM_BOTH, "--device", "cpu", "--workers", "2", "--batch-size", "8"],
+    *["--img-size", "64", "--output", "{out}", "--log-interval", "1"],
+]
+_TIMM_LARGE = [
+    *[*_TIMM_BOTH, "--workers", "8", "--amp", "--amp-dtype", "bfloat16"],
+    *["--output", "{out}", "--log-interval", "4"],
+]
+
+SCRIPTS = [
+    Script(
+        "nanoGPT eager",
+        _NANOGPT,
+        [*_NANOGPT_SMALL, "--compile=False", "--max_iters=8", "--eval_interval=4"],
+        [*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
+    ),
+    Script(
+        "nanoGPT compiled",
+        _NANOGPT,
+        [*_NANOGPT_SMALL, "--compile=True", "--max_iters=8", "--eval_interval=8"],
+        [*_NANOGPT_LARGE, "--compile=True", "--max_iters=20", "--eval_interval=20"],
+    ),
+    Script(
+        "nanoGPT resumed",
+        _NANOGPT,
+        [
+            *[*_NANOGPT_SMALL, "--compile=False", "--max_iters=8", "--eval_interval=4"],
+            "--init_from=resume",
+        ],
+        [
+            *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
+            "--init_from=resume",
+        ],
+        before=["--max_iters=4", "--eval_interval=2"],
+    ),
+    Script(
+        "timm ViT, EMA",
+        _TIMM,
+        [*_TIMM_SMALL, "--model", "vit_tiny_patch16_224", "--model-ema"],
+        [*_TIMM_LARGE, "--model", "vit_base_patch16_224", "--batch-size", "96", "--model-ema"],
+    ),
+    Script(
+        "timm ConvNeXt, Muon",
+        _TIMM,
+        [*_TIMM_SMALL, "--model", "convnext_atto", "--opt", "muon"],
+        [*_TIMM_LARGE, "--model", "convnext_small", "--batch-size", "64", "--opt", "muon"],
+    ),
+    Script(
+        "imagenet resnet",
+        "examples/imagenet/main.py",
+        [
+            *["{data}/images", "-a", "resnet18", "-b", "8", "-j", "2", "--epochs", "2"],
+            *["--seed", "1", "--no-accel"],
+        ],
+        ["{data}/images", "-a", "resnet50", "-b", "128", "-j", "8", "--epochs", "3", "--seed", "1"],
+    ),
+    Script(
+        "dcgan",
+        "examples/dcgan/main.py",
+        [
+            *["--dataset", "fake", "--niter", "1", "--batchSize", "64", "--dry-run"],
+            *["--manualSeed", "1", "--ngf", "16", "--ndf", "16", "--outf", "{out}"],
+        ],
+        [
+            *["--dataset", "folder", "--dataroot", "{data}/images/train", "--niter", "8"],
+            *["--batchSize", "256", "--accel", "--ngf", "256", "--ndf", "256", "--manualSeed", "1"],
+            *["--outf", "{out}"],
+        ],
+    ),
+    Script(
+        "run_clm",
+        "run_clm.py",
+        [
+            *["--model_type", "gpt2", "--tokenizer_name", "{data}/tokenizer"],
+            "--config_overrides",
+            "n_layer=4,n_embd=128,n_head=4,vocab_size=2000,n_positions=128",
+            *["--train_file", "{data}/words.txt", "--do_train", "--max_steps", "8"],
+            *["--block_size", "128", "--per_device_train_batch_size", "8", "--use_cpu"],
+            *["--output_dir", "{out}", "--report_to", "none", "--seed", "1"],
+        ],
+        [
+            *["--model_type", "gpt2", "--tokenizer_name", "{data}/tokenizer"],
+            *["--config_overrides", "n_layer=24,n_embd=1024,n_head=16"],
+            *["--train_file", "{data}/words.txt", "--do_train", "--max_steps", "24"],
+            *["--block_size", "1024", "--per_device_train_batch_size", "4", "--bf16"],
+            *["--output_dir", "{out}", "--report_to", "none", "--seed", "1"],
+        ],
+        environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+    ),
+    Script(
+        "diffusers unconditional, EMA",
+        "diffusers/train_unconditional.py",
+        [
+            *["--train_data_dir", "{data}/few", "--resolution", "32", "--train_batch_size", "4"],
+            *["--num_epochs", "1", "--save_images_epochs", "9", "--save_model_epochs", "9"],
+            *["--ddpm_num_inference_steps", "2"],
+            *["--use_ema", "--output_dir", "{out}", "--dataloader_num_workers", "0"],
+            *["--model_config_name_or_path", "{data}/unet"],
+        ],
+        [
+            *["--train_data_dir", "{data}/images/val", "--resolution", "64"],
+            *["--train_batch_size", "16", "--num_epochs", "1", "--save_images_epochs", "9"],
+            *["--save_model_epochs", "9", "--use_ema", "--output_dir", "{out}"],
+            *["--ddpm_num_inference_steps", "5"],
+            *["--mixed_precision", "bf16", "--dataloader_num_workers", "4"],
+        ],
+        environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+    ),
+    Script(
+        "word language model, LSTM",
+        "examples/word_language_model/main.py",
+        [
+            *["--data", "{data}/corpus", "--epochs", "1", "--emsize", "128", "--nhid", "128"],
+            *["--batch_size", "16", "--seed", "1", "--save", "{out}/model.pt", "--dry-run"],
+        ],
+        None,
+    ),
+]

@@ -1,0 +1,58 @@
+"""Makes any training script deterministic from outside, and digests its weights at the end.
+
+Python imports this by itself where its folder is on PYTHONPATH. It knows nothing of SmartSwap.
+PUBLIC_DIGEST names the file that gets the digest, of the process that runs the script alone.
+With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are no errors.
+"""
+
+import atexit
+import hashlib
+import os
+import random
+import sys
+
+_OUT = os.environ.pop("PUBLIC_DIGEST", None)
+_WARNS_ONLY = os.environ.get("PUBLIC_WARNS_ONLY") == "1"
+
+
+def _prepare(out):
+    # Whoever forks or spawns workers from here means them to be plain.
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    owner = os.getpid()
+    optimizers = {}
+
+    def note(optimizer, *_):
+        optimizers[id(optimizer)] = optimizer
+        counts["steps"] += 1
+
+    counts = {"steps": 0}
+
+    def digest():
+        if os.getpid() != owner or not optimizers:
+            return
+        bits = hashlib.sha256()
+        for optimizer in optimizers.values():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    copy = parameter.detach().clone(memory_format=torch.contiguous_format).cpu()
+                    bits.update(copy.reshape(-1).view(torch.uint8).numpy().tobytes())
+        with open(out, "w") as file:
+            file.write(f"{bits.hexdigest()} {counts['steps']}\n")
+
+    register_optimizer_step_post_hook(note)
+    atexit.register(digest)
+    random.seed(7)
+    torch.manual_seed(7)
+    # Attention warns only of what it would else do right.
+    torch.use_deterministic_algorithms(True, warn_only=_WARNS_ONLY)
+    cudnn = type(torch.backends.cudnn)
+    for name, value in (("benchmark", False), ("deterministic", True)):
+        setattr(torch.backends.cudnn, name, value)
+        # Scripts set them as well.
+        setattr(cudnn, name, property(lambda _, value=value: value, lambda _, __: None))
+
+
+if _OUT is not None and os.path.basename(sys.executable).startswith("python"):
+    _prepare(_OUT)

@@ -1,0 +1,231 @@
+"""What a run says of itself: the report, the summary, the log, warnings."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import python, run
+from smartswap import program
+
+# Twenty steps under a cap that they do not fit in. The last one is `odd`.
+TRAINING = """
+import sys, torch
+torch.manual_seed(1)
+odd, steps = sys.argv[1], int(sys.argv[2])
+model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(steps):
+    is_odd = step == steps - 1
+    batch = 300 if is_odd and odd == "shorter" else 512
+    loss = model(torch.randn(batch, 256)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    if is_odd and odd == "longer":
+        model(torch.randn(batch, 256)).sum().backward()
+    if is_odd and odd == "with one more op":
+        loss = loss * 2
+    optimizer.step()
+"""
+
+
+def train(tmp_path, *flags, odd="", steps=20):
+    """Runs the training in a process of its own. Returns what came on stderr."""
+    script = tmp_path / "training.py"
+    script.write_text(TRAINING)
+    done = python("-m", "smartswap", "--min-block", "64KiB", *flags, script, odd, steps)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def swap(*words):
+    """Runs the packaged command line."""
+    return subprocess.run(
+        [str(program.path()), *map(str, words)], capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("odd", ["shorter", "longer", "with one more op"])
+def test_a_report_is_whole_whatever_the_last_step_was(tmp_path, odd):
+    report = tmp_path / "report"
+    said = train(tmp_path, "--memory", "12MiB", "--report", report, odd=odd)
+    assert said == ""
+    names = {"explain.json", "plan.json", "step.html", "timeline.json", "trace.json"}
+    assert {path.name for path in report.iterdir()} == names
+    done = swap("simulate", report / "trace.json", "--plan", report / "plan.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["swapped_out_bytes"] > 0
+    explained = json.loads((report / "explain.json").read_text())
+    assert explained["steps_by_stage"]["Stable"] > 10
+    actions = json.loads((report / "plan.json").read_text())["body"]["actions"]
+    assert explained["plan_actions"] == len(actions) > 0
+    leaves = sum(action["kind"] in ("swap_out", "discard") for action in actions)
+    moved = [one for one in explained["decisions"] if one["treatment"] != "keep"]
+    assert len(moved) == leaves
+    page = (report / "step.html").read_text()
+    assert page.count('class="badge swap"') + page.count('class="badge recompute"') == leaves
+    assert "smartswap: " not in page
+
+
+def test_a_report_takes_the_place_of_an_earlier_one(tmp_path):
+    report = tmp_path / "report"
+    train(tmp_path, "--memory", "12MiB", "--report", report)
+    assert (report / "plan.json").exists()
+    # Everything fits, so there is no plan.
+    assert train(tmp_path, "--memory", "64MiB", "--report", report) == ""
+    names = {"explain.json", "step.html", "timeline.json", "trace.json"}
+    assert {path.name for path in report.iterdir()} == names
+
+
+def test_the_page_begins_with_what_was_measured(tmp_path):
+    report = tmp_path / "report"
+    train(tmp_path, "--memory", "12MiB", "--report", report)
+    explained = json.loads((report / "explain.json").read_text())
+    headline = re.search("<h1>(.*)</h1>", (report / "step.html").read_text()).group(1)
+    measured_ms = explained["measured"]["step_us"] / 1e3
+    said, unit = re.search(r"at ([0-9.]+) (ms|s) a step; .* in the simulation", headline).groups()
+    assert float(said) * {"ms": 1, "s": 1000}[unit] == pytest.approx(measured_ms, rel=0.01)
+    peak_mib = explained["measured"]["resident_bytes_peak"] / 2**20
+    assert float(headline.split(" MiB instead of")[0]) == pytest.approx(peak_mib, abs=0.1)
+    # The prediction is for this machine's link.
+    facts = (report / "step.html").read_text()
+    assert f"--link-out {int(explained['link']['out_bytes_per_s'])}" in facts
+
+
+def test_the_summary_tells_what_was_needed_and_the_steps_by_stage(tmp_path):
+    said = train(tmp_path, "--memory", "12MiB", "--log-level", "info", odd="shorter").splitlines()
+    counts = re.search(
+        r"20 steps: (\d+) WarmUp, (\d+) SearchPolicy, (\d+) Stable; tensors took ([0-9.]+) MiB at "
+        r"most, and ([0-9.]+) MiB were held of a cap of 12.00 MiB; moved out ",
+        said[-1],
+    )
+    assert counts, said
+    warm_up, search, stable = map(int, counts.groups()[:3])
+    assert warm_up + search + stable == 20
+    assert stable > 10
+    # At what the tensors took everything fits; at what was held it did not.
+    took, held = map(float, counts.groups()[3:])
+    assert held <= 12 < took
+    said = train(tmp_path, "--memory", f"{took + 4}MiB", "--log-level", "info", steps=8)
+    assert "moved out 0 B" in said
+    assert train(tmp_path, "--memory", "64MiB", "--log-level", "info", steps=1).endswith(
+        "waited 0.000 s\n"
+    )
+
+
+LOOP = """
+    smartswap.enable({cap!r}, device="host", min_block="64KiB")
+    weights = [values(seed, MIB).requires_grad_() for seed in range(4)]
+    for _ in range(3):
+        sum(weight.square().sum() for weight in weights).backward()
+        with torch.no_grad():
+            for weight in weights:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+    print(smartswap.summary())
+"""
+
+
+# Asks for 20 MiB at once, once, in one of three places.
+FAILS = """
+import sys, torch
+weight = torch.ones(1024, 1024, requires_grad=True)
+class Step(torch.optim.SGD):
+    def step(self):
+        if self.too_much:
+            torch.ones(5, 1024, 1024)  # optimizer
+        super().step()
+optimizer = Step([weight], 0.1)
+caught = 0
+for where in (sys.argv[1], "nowhere"):
+    optimizer.too_much = where == "optimizer"
+    def look(gradient):
+        if where == "backward":
+            gradient.expand(5, 1024, 1024).contiguous()  # backward
+    try:
+        x = weight * 2
+        x.register_hook(look)
+        if where == "forward":
+            x.expand(5, 1024, 1024).contiguous()  # forward
+        x.sum().backward()
+        optimizer.step()
+    except torch.OutOfMemoryError:
+        if len(sys.argv) < 3:
+            raise
+        caught += 1
+print(caught)
+"""
+
+
+@pytest.mark.parametrize(("cap", "warned"), [("64MiB", False), ("16MiB", True)])
+def test_a_loop_without_an_optimizer_is_told_how_to_end_its_steps(tmp_path, cap, warned):
+    told = run(tmp_path, LOOP.format(cap=cap))
+    assert told.startswith("0 steps, so nothing was planned: ")
+    assert "smartswap.step()" in told
+    # Nobody asked for it on stderr, but where memory is short it matters.
+    done = python(tmp_path / "script.py", cwd=tmp_path)
+    assert len(done.stderr.splitlines()) == int(warned)
+    assert ("smartswap.step()" in done.stderr) == warned
+
+
+def test_a_script_that_fails_says_so_once(tmp_path):
+    """Out of memory in a forward pass, in a backward pass, in an optimizer: one error each."""
+    script = tmp_path / "fails.py"
+    for where in ("forward", "backward", "optimizer"):
+        script.write_text(FAILS)
+        done = python("-m", "smartswap", "--memory", "16MiB", script, where, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.count("out of device memory") == 1, done.stderr
+        assert done.stderr.splitlines()[-1].startswith("torch.OutOfMemoryError: SmartSwap: ")
+        assert f'fails.py", line {1 + FAILS[: FAILS.index("# " + where)].count(chr(10))}, in ' in (
+            done.stderr
+        )
+        # Who goes on after it meets it no more.
+        done = python("-m", "smartswap", "--memory", "16MiB", script, where, "goes on")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.stdout == "1\n"
+
+
+def test_debug_shows_the_search(tmp_path):
+    said = train(tmp_path, "--memory", "12MiB", "--log-level", "debug", odd="longer")
+    time = r"[0-9.]+ ms"
+    for expect in (
+        r"step 1, kind \w{8} of \d+ ops: new, in WarmUp",
+        r"kind \w{8} of \d+ ops: WarmUp -> SearchPolicy",
+        rf": tries plan 1: [1-9]\d* actions, {time} predicted",
+        rf": plan 1: {time} measured, {time} of it waiting.*, {time} predicted: the best so far",
+        rf": adopts a plan of [1-9]\d* actions, {time} measured, .*: \w.*",
+        r": SearchPolicy -> Stable",
+        r"step 20, kind \w{8} of \d+ ops: new, in WarmUp",
+    ):
+        assert len(re.findall(f"^smartswap: .*{expect}$", said, re.MULTILINE)) >= 1, expect
+    assert ": tries" not in train(tmp_path, "--memory", "12MiB", "--log-level", "info")
+
+
+def test_a_cap_beyond_the_machine_is_said_in_one_line(tmp_path):
+    said = train(tmp_path, "--memory", "100TiB", steps=2)
+    warned = re.fullmatch(
+        r"SmartSwap: a cap of 102400.00 GiB is beyond the machine's memory of [0-9.]+ GiB: it is "
+        r"chosen as if left out\n",
+        said,
+    )
+    assert warned, said
+    said = train(tmp_path, "--memory", "100TiB", "--log-level", "info", steps=2)
+    assert re.search(r"enabled on host, cap [0-9.]+ (MiB|GiB)\n", said)
+    assert train(tmp_path, "--memory", "64MiB", steps=2) == ""
+
+
+def test_the_command_that_pages_name_is_there(monkeypatch, capsys):
+    words = "from smartswap.program import main; main()"
+    done = python("-c", words, "plan", "--help")
+    assert done.returncode == 0
+    assert "Usage: smartswap plan" in done.stdout
+    # It is what pip puts on the path.
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert '[project.scripts]\nsmartswap = "smartswap.program:main"\n' in project
+    monkeypatch.setattr(program, "path", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    assert "without its command line" in capsys.readouterr().err

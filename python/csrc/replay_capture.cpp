@@ -121,7 +121,7 @@ std::vector<Output> find_outputs(const std::vector<at::Tensor>& results) {
   return outputs;
 }
 
-int run_for_engine(void* data, void* memory) {
+int run_for_engine(void* data, void* memory, char* why, uint64_t why_bytes) {
   const auto& call = *static_cast<Call*>(data);
   ++counts().runs;
   try {
@@ -131,8 +131,10 @@ int run_for_engine(void* data, void* memory) {
         return 0;
       }
     }
+  } catch (const c10::Error& error) {
+    std::snprintf(why, why_bytes, "%s", error.what_without_backtrace());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "SmartSwap: running an operator again failed: %s\n", error.what());
+    std::snprintf(why, why_bytes, "%s", error.what());
   } catch (...) {
   }
   return 1;

@@ -187,8 +187,9 @@ uint64_t smartswap_least_bytes(void);
 typedef struct smartswap_replay {
   /* Submits the op's work again, to bring back the output at this address: from the same inputs
    * it writes the same bytes there, and to no other memory that was there before. It may allocate
-   * and free; begin, touch and end do nothing in it. 0 if it worked. */
-  int (*run)(void *data, void *output);
+   * and free; begin, touch, lend and end do nothing in it. 0 if it worked; if not, it may write
+   * why, as a text of at most `why_bytes` with its zero. */
+  int (*run)(void *data, void *output, char *why, uint64_t why_bytes);
   /* Gives `data` up. It must not call the engine. */
   void (*release)(void *data);
   void *data;

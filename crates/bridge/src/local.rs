@@ -44,8 +44,8 @@ pub(crate) enum Use {
 
 /// A caller's way to run an op again.
 pub(crate) trait Replay: Send + Sync + 'static {
-    /// Submits the op's work, for the output at this address. Says whether it could.
-    fn run(&self, output: u64) -> bool;
+    /// Submits the op's work, for the output at this address. Says why if it could not.
+    fn run(&self, output: u64) -> Result<(), String>;
 }
 
 thread_local! {
@@ -76,6 +76,12 @@ pub(crate) fn allocate(size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         return with_context(|context| context.allocate_beside(size_bytes, stream));
     }
     with(|local| local.allocate(size_bytes, stream))
+}
+
+/// Keeps a block on the device for `by` until it is freed. A replay may ask for its workspaces.
+pub(crate) fn hold(address: u64, stream: u64, by: &str) -> Result<(), Failure> {
+    let by = NAMES.with_borrow_mut(|names| names.find(by));
+    with_context(|context| context.hold(address, stream, by))
 }
 
 /// As [`with`], for what says how ops use memory. Inside a replay all of that has been said.
@@ -190,12 +196,6 @@ impl Local {
         self.context.lend(live, stream, by)
     }
 
-    /// Keeps a block on the device for `by` until it is freed.
-    pub(crate) fn hold(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
-        let by = NAMES.with_borrow_mut(|names| names.find(by));
-        self.context.hold(address, stream, by)
-    }
-
     /// Small blocks stay where they are. But where recipes read them, their writers matter.
     fn touch_small(&mut self, address: u64, how: Use) -> Result<(), Failure> {
         let writes = match how {
@@ -254,13 +254,11 @@ impl Local {
             }
             ops.touch(block, AccessMode::Write)?;
             let start = outputs.iter().find(|output| output.0 == block).map(|output| output.1);
+            let run = |start| replay.run(start);
             REPLAYING.set(true);
-            let worked = start.is_some_and(|start| replay.run(start));
+            let ran = start.map_or_else(|| Err("it has no such output".to_owned()), run);
             REPLAYING.set(false);
-            if !worked {
-                let text = "its owner could not run it again".to_owned();
-                return Err(Error::Replay { op: name.to_owned(), text });
-            }
+            ran.map_err(|text| Error::Replay { op: name.to_owned(), text })?;
             ops.end()
         }))?)
     }

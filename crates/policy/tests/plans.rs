@@ -137,6 +137,25 @@ fn no_op_uses_a_block_while_a_candidate_has_it_away() {
 }
 
 #[test]
+fn what_may_change_unseen_is_not_made_again_and_nothing_from_it() {
+    let seen = Cell::new([0; 2]);
+    check(|seed, mut trace, _| {
+        let before = replayable_blocks(&trace);
+        let mut numbers = Numbers::new(seed);
+        trace.blocks.iter_mut().for_each(|block| block.held = numbers.below(8) == 0);
+        let after = replayable_blocks(&trace);
+        let held = |block: &BlockIndex| trace.blocks[block.0 as usize].held;
+        let (lost, left): (Vec<_>, Vec<_>) =
+            before.into_iter().partition(|r| held(&r.block) || r.inputs.iter().any(held));
+        let [lost_count, left_count] = seen.get();
+        seen.set([lost_count + lost.len(), left_count + left.len()]);
+        prop_assert_eq!(after, left);
+        Ok(())
+    });
+    assert!(seen.get().iter().all(|&count| count > CASES as usize), "too little seen: {seen:?}");
+}
+
+#[test]
 fn more_memory_never_means_more_bytes_swapped() {
     let (steps, falls) = (Cell::new(0), Cell::new(0));
     check(|seed, trace, percent| {

@@ -10,10 +10,9 @@ use vmem::{
 };
 
 use crate::core::{Asker, Core};
-use crate::entry::{Hold, Residency};
+use crate::entry::Residency;
 use crate::error::Error;
 use crate::hand_over::Monitor;
-use crate::holds::Held;
 use crate::orders::Orders;
 use crate::report::StepReport;
 
@@ -250,53 +249,6 @@ impl Engine {
         }
         core.memory.free_swapped(block, uses);
         Ok(())
-    }
-
-    /// Keeps a resident block on the device for its whole life, because somebody uses it where the
-    /// engine does not see it: through a raw pointer, or in work that outlives its op. `by` says
-    /// who, for reports.
-    ///
-    /// # Errors
-    /// [`Error::Freed`].
-    pub fn hold(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
-        self.shared.lock()?.hold(block, Hold::Always, by)
-    }
-
-    /// Keeps a block, which an open op touches as [`ReadWrite`](vmem::AccessMode::ReadWrite), on
-    /// the device until the step ends: somebody has its raw pointer, and may use it on any stream
-    /// of the engine's where no op says so. Where memory runs out with everything else away, what
-    /// was lent the longest leaves earlier, and a use of it faults.
-    ///
-    /// # Errors
-    /// [`Error::Freed`].
-    pub fn lend(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
-        self.shared.lock()?.lend(block, by)
-    }
-
-    /// What is held and lent, and by whom, most bytes first.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`].
-    pub fn held(&self) -> Result<Vec<Held>, Error> {
-        Ok(self.shared.lock()?.held())
-    }
-
-    /// Keeps a fresh block on the device until an op touches it. For allocations that may never
-    /// be an operator's tensor, such as workspaces.
-    ///
-    /// # Errors
-    /// [`Error::Freed`].
-    pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
-        self.shared.lock()?.hold(block, Hold::UntilTouched, "")
-    }
-
-    /// Whether a block is on the device and stays there although no op uses it. A touch of one that
-    /// is held until then ends that, so whoever brings blocks back for others asks first.
-    ///
-    /// # Errors
-    /// [`Error::Freed`].
-    pub fn is_held(&self, block: BlockId) -> Result<bool, Error> {
-        Ok(self.shared.lock()?.entry(block)?.hold != Hold::No)
     }
 
     /// Whether every op is told of from here on. Where not, ops may use and write any block, so

@@ -3,6 +3,7 @@
 use vmem::{BlockId, DeviceMemory, DevicePtr};
 
 use crate::core::{Core, NO_PLACE};
+use crate::engine::Engine;
 use crate::entry::Hold;
 use crate::error::Error;
 use crate::trace::BlockIndex;
@@ -18,6 +19,55 @@ pub struct Held {
     pub blocks: u64,
     /// Their physical bytes.
     pub size_bytes: u64,
+}
+
+impl Engine {
+    /// Keeps a resident block on the device for its whole life, because somebody uses it where the
+    /// engine does not see it: through a raw pointer, or in work that outlives its op. `by` says
+    /// who, for reports.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn hold(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
+        self.shared().lock()?.hold(block, Hold::Always, by)
+    }
+
+    /// Keeps a block, which an open op touches as [`ReadWrite`](vmem::AccessMode::ReadWrite), on
+    /// the device until the step ends: somebody has its raw pointer, and may use it on any stream
+    /// of the engine's where no op says so. Where memory runs out with everything else away, what
+    /// was lent the longest leaves earlier, and a use of it faults.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn lend(&self, block: BlockId, by: &'static str) -> Result<(), Error> {
+        self.shared().lock()?.lend(block, by)
+    }
+
+    /// What is held and lent, and by whom, most bytes first.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn held(&self) -> Result<Vec<Held>, Error> {
+        Ok(self.shared().lock()?.held())
+    }
+
+    /// Keeps a fresh block on the device until an op touches it. For allocations that may never
+    /// be an operator's tensor, such as workspaces.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn hold_until_touched(&self, block: BlockId) -> Result<(), Error> {
+        self.shared().lock()?.hold(block, Hold::UntilTouched, "")
+    }
+
+    /// Whether a block is on the device and stays there although no op uses it. A touch of one that
+    /// is held until then ends that, so whoever brings blocks back for others asks first.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn is_held(&self, block: BlockId) -> Result<bool, Error> {
+        Ok(self.shared().lock()?.entry(block)?.hold != Hold::No)
+    }
 }
 
 impl Core {
@@ -72,8 +122,10 @@ impl Core {
     /// there was one. Nobody knows of the uses, so the device must be done with all that it was
     /// given; then the address is unmapped, and faults.
     pub(crate) fn recall_one(&mut self) -> Result<bool, Error> {
-        let is_idle = |&id: &BlockId| self.entry(id).is_ok_and(|entry| entry.pins == 0);
-        let Some(index) = self.lent.iter().position(is_idle) else { return Ok(false) };
+        let may_go = |&id: &BlockId| {
+            self.entry(id).is_ok_and(|entry| entry.pins == 0) && self.memory.pool.is_swappable(id)
+        };
+        let Some(index) = self.lent.iter().position(may_go) else { return Ok(false) };
         let id = self.lent.remove(index);
         self.take_back(id)?;
         if !self.can_leave(id) || !self.swap_out(id)? {

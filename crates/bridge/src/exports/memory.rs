@@ -47,7 +47,7 @@ pub unsafe extern "C" fn smartswap_hold(
     code(|| {
         // SAFETY: the caller promises null or a zero at the end.
         let by = unsafe { name_of(by) }?;
-        local::with(|local| local.hold(address_of(address), stream, by))
+        local::hold(address_of(address), stream, by)
     })
 }
 
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn smartswap_lend(
     code(|| {
         // SAFETY: the caller promises null or a zero at the end.
         let by = unsafe { name_of(by) }?;
-        local::with(|local| local.lend(address_of(address), stream, by))
+        local::with_op(|local| local.lend(address_of(address), stream, by))
     })
 }
 

@@ -1,6 +1,6 @@
 //! Replays: how a caller lets the engine run one of its ops again.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use adaptive::RecipeUse;
 
@@ -9,11 +9,13 @@ use crate::context::Context;
 use crate::failure::{Failure, code, guard};
 use crate::local::{self, Replay, with_context};
 
+type Run = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_char, u64) -> c_int;
+
 /// `smartswap_replay`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SmartswapReplay {
-    run: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
+    run: Option<Run>,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
     outputs: *const *const c_void,
@@ -31,11 +33,20 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Replay for Owned {
-    fn run(&self, output: u64) -> bool {
-        let Some(run) = self.0.run else { return false };
+    fn run(&self, output: u64) -> Result<(), String> {
+        let Some(run) = self.0.run else { return Err("its function is NULL".to_owned()) };
+        let mut why: [c_char; 512] = [0; 512];
+        let output = output as *mut c_void;
         // SAFETY: the caller of `smartswap_offer_replay` promises that it may be called so until
         // it is released.
-        unsafe { run(self.0.data, output as *mut c_void) == 0 }
+        let code = unsafe { run(self.0.data, output, why.as_mut_ptr(), why.len() as u64) };
+        if code == 0 {
+            return Ok(());
+        }
+        let why = why.map(|letter| letter as u8);
+        let why = CStr::from_bytes_until_nul(&why).unwrap_or_default().to_string_lossy();
+        let unsaid = "its owner could not run it again";
+        Err(if why.is_empty() { unsaid.to_owned() } else { why.into_owned() })
     }
 }
 

@@ -1,14 +1,14 @@
 //! What is recorded of an op, and how an op is run again.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
 use super::rig::{
     BLOCK, MIB, OK, OUTPUT, READ, READ_WRITE, Replay, Rig, Settings, UNKNOWN, USAGE, WRITE,
-    assert_fails, begin, check, default_settings, fill, free, last_error, make, offer_replay,
-    save_trace, smartswap_allocate, smartswap_end, smartswap_touch, stats, step,
+    assert_fails, begin, check, default_settings, fill, free, hold, last_error, lend, make,
+    offer_replay, save_trace, smartswap_allocate, smartswap_end, smartswap_touch, stats, step,
 };
 
 /// Reads, writes and outputs of each recorded op, as places in the trace.
@@ -83,7 +83,7 @@ struct Made {
     tag: u64,
 }
 
-extern "C" fn run(data: *mut c_void, output: *mut c_void) -> c_int {
+extern "C" fn run(data: *mut c_void, output: *mut c_void, _: *mut c_char, _: u64) -> c_int {
     RUNS.fetch_add(1, Ordering::Relaxed);
     // SAFETY: `offer` made it, and `release` has not been called.
     let made = unsafe { &*data.cast::<Made>() };
@@ -93,6 +93,8 @@ extern "C" fn run(data: *mut c_void, output: *mut c_void) -> c_int {
     fill(output, BLOCK, made.tag);
     // It may allocate and free.
     let scratch = smartswap_allocate(BLOCK, 0);
+    // Or take addresses.
+    assert_eq!((lend(output), hold(scratch)), (OK, OK), "{}", last_error());
     fill(scratch, BLOCK, 99);
     free(scratch);
     0

@@ -1,21 +1,28 @@
 //! Ops with several outputs and small inputs, dropped and made again by hand.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::rig::{
-    BLOCK, MIB, OK, READ, READ_WRITE, Replay, Rig, USAGE, WRITE, assert_fails, begin, check, fill,
-    free, last_error, make, offer_replay, smartswap_allocate, smartswap_discard, smartswap_end,
-    smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch, stats,
+    BLOCK, BROKEN, MIB, OK, READ, READ_WRITE, Replay, Rig, USAGE, WRITE, assert_fails, begin,
+    check, fill, free, last_error, make, offer_replay, say, smartswap_allocate, smartswap_discard,
+    smartswap_end, smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch,
+    stats,
 };
 
 const SMALL: u64 = 1024;
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
+static FAILS: AtomicBool = AtomicBool::new(false);
+
 /// `data` is the number of a pattern, which all outputs get.
-extern "C" fn run(data: *mut c_void, output: *mut c_void) -> c_int {
+extern "C" fn run(data: *mut c_void, output: *mut c_void, why: *mut c_char, room: u64) -> c_int {
+    if FAILS.load(Ordering::Relaxed) {
+        say(c"not now", why, room);
+        return 1;
+    }
     RUNS.fetch_add(1, Ordering::Relaxed);
     fill(output, BLOCK, data.addr() as u64);
     0
@@ -71,6 +78,16 @@ fn outputs_come_back_one_by_one_before_a_small_input_changes() {
     assert_eq!(smartswap_end(), OK, "{}", last_error());
     assert_eq!((smartswap_discard(first), smartswap_discard(second)), (0, 0));
     check(second, BLOCK, 7);
+    // Why a replay failed is the error of whoever needs the memory.
+    FAILS.store(true, Ordering::Relaxed);
+    let ([failing, other], code) = make_two(small, 7, 2);
+    assert_eq!((code, smartswap_discard(failing)), (OK, 1), "{}", last_error());
+    assert_eq!(begin("needs it"), OK, "{}", last_error());
+    assert_fails(smartswap_touch(failing, READ), BROKEN, "replaying 'two' failed: not now");
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
+    FAILS.store(false, Ordering::Relaxed);
+    check(failing, BLOCK, 7);
+    [failing, other].into_iter().for_each(free);
     // Freed, a small input stays for the recipes that read it.
     let ([third, fourth], code) = make_two(small, 8, 2);
     assert_eq!(code, OK, "{}", last_error());

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const OK: c_int = 0;
 pub(crate) const OUT_OF_MEMORY: c_int = 1;
 pub(crate) const USAGE: c_int = 2;
+pub(crate) const BROKEN: c_int = 5;
 pub(crate) const SETTINGS: c_int = 3;
 
 pub(crate) const READ: c_int = 0;
@@ -85,7 +86,7 @@ pub(crate) struct Stats {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Replay {
-    pub(crate) run: extern "C" fn(*mut c_void, *mut c_void) -> c_int,
+    pub(crate) run: extern "C" fn(*mut c_void, *mut c_void, *mut c_char, u64) -> c_int,
     pub(crate) release: extern "C" fn(*mut c_void),
     pub(crate) data: *mut c_void,
     pub(crate) outputs: *const *const c_void,
@@ -235,6 +236,14 @@ pub(crate) fn find_nothing(address: *const c_void) -> c_int {
 pub(crate) fn offer_replay(replay: Option<&Replay>) -> c_int {
     // SAFETY: null, or one whose functions may be called with its data, as the tests make them.
     unsafe { smartswap_offer_replay(replay.map_or(std::ptr::null(), std::ptr::from_ref)) }
+}
+
+/// Says why a replay failed, where the engine wants to know.
+pub(crate) fn say(text: &CStr, why: *mut c_char, why_bytes: u64) {
+    let text = text.to_bytes_with_nul();
+    assert!(text.len() as u64 <= why_bytes);
+    // SAFETY: the engine gives so much room.
+    unsafe { why.copy_from_nonoverlapping(text.as_ptr().cast(), text.len()) };
 }
 
 pub(crate) fn get_stats(stats: Option<&mut Stats>) -> c_int {

@@ -51,9 +51,14 @@ impl Usage {
         let Some(Effects { inputs, made }) = self.effects(trace, begin, end) else { return };
         let changes = inputs.iter().map(|&input| self.first_change(trace, BlockIndex(input), end));
         let until = changes.min().unwrap_or(trace.events.len());
+        // What is held may be written where nobody sees it, so the engine makes nothing from it.
+        let held = |block: u32| trace.blocks[block as usize].held;
+        if inputs.iter().any(|&input| held(input)) {
+            return;
+        }
         outputs.sort_unstable();
         outputs.dedup();
-        for output in outputs {
+        for output in outputs.into_iter().filter(|output| !held(output.0)) {
             let others = made.iter().filter(|&&block| block != output.0);
             let recipe = Recipe {
                 producer: op,

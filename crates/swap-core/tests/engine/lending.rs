@@ -80,6 +80,7 @@ fn what_a_lent_block_was_made_from_may_change_unseen_so_it_is_not_made_again() {
     lab.engine.hold(input, "a test").expect("lives");
     lab.write_unseen(compute, input, 11);
     lab.act(&[(ActionKind::Discard, derived)]);
+    assert_eq!(lab.engine.discard(derived), Ok(false));
     assert!(lab.is_there(derived));
     lab.op(&[read(derived, 3), read(discarded, 2), read(input, 11)]).expect("reads");
     lab.finish();

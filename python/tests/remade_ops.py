@@ -37,7 +37,9 @@ def _bytes_of(tensor: torch.Tensor) -> bytes | None:
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return None
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    # Of a copy, as nothing is made again from what NumPy sees.
+    copy = plain.reshape(-1).view(torch.uint8).clone()
+    return copy.numpy().tobytes() if plain.numel() else b""
 
 
 def _results(value: Any) -> list[Any]:

@@ -315,9 +315,12 @@ def stats() -> dict[str, Any]:
     """
     adapter = _engine()
     assert _open is not None
-    held = json.loads(adapter.held())
-    n_ranks = _open.agreement.n_ranks
-    return {**adapter.stats(), "held": held, "recipes": adapter.recipes(), "agreeing_ranks": n_ranks}
+    return {
+        **adapter.stats(),
+        "held": json.loads(adapter.held()),
+        "recipes": adapter.recipes(),
+        "agreeing_ranks": _open.agreement.n_ranks,
+    }
 
 
 def reset_peaks() -> None:

@@ -313,6 +313,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
   });
+  module.def("owns", [](uint64_t address) {
+    return smartswap_find(reinterpret_cast<void*>(address), nullptr, nullptr) == SMARTSWAP_OK;
+  });
   module.def("discard", [](const at::Tensor& tensor) {
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });

@@ -103,15 +103,15 @@ class Extensions:
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            moving = [
-                tensor
-                for tensor in tensors_in((args, kwargs))
-                if adapter.moves(storage_address(tensor))
-            ]
-            if not moving:
+            used = {storage_address(tensor): tensor for tensor in tensors_in((args, kwargs))}
+            used.pop(0, None)
+            if not any(adapter.moves(address) for address in used):
+                # It is no op, but may change what operators that are run again have read.
+                for address in used:
+                    adapter.lend(address, name)
                 return function(*args, **kwargs)
             with _native.op(adapter, name):
-                for tensor in moving:
+                for tensor in used.values():
                     adapter.touch(tensor, _UNKNOWN)
                 result = function(*args, **kwargs)
                 for tensor in tensors_in(result):

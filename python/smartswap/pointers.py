@@ -130,7 +130,8 @@ class RawPointers:
         def run(value: Any, *args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling() and not getattr(_unwatched, "depth", 0):
                 address = storage_address(value)
-                if address and self._adapter.moves(address):
+                # Of what never moves too: operators that read it are run again.
+                if address and self._adapter.owns(address):
                     keep(address, _asker(function, 2))
             return function(value, *args, **kwargs)
 

@@ -106,6 +106,17 @@ del held
 assert adapter.discard(made)
 other = torch.full((256,), 7.0)
 assert torch.equal(made, wanted)
+# Nobody sees what is written by its address.
+bias = torch.randn(256)
+for take, byte, is_over in (torch.Tensor.data_ptr, 64, True), (torch.Tensor.numpy, 65, False):
+    made, wanted = once(), once().clone()
+    assert adapter.discard(made)
+    take(bias)
+    ctypes.memset(bias.untyped_storage().data_ptr(), byte, bias.nbytes)
+    assert torch.equal(made, wanted)
+    assert not adapter.discard(once())
+    smartswap.step()
+    assert adapter.discard(once()) == is_over
 """
 
 

@@ -124,7 +124,8 @@ int smartswap_free(void *address);
 int smartswap_use_on(const void *address, uint64_t stream);
 
 /* Brings the memory back before what `stream` is given next, and keeps it on the device until it
- * is freed: somebody uses it where no op says so. `by` says who, for reports. */
+ * is freed: somebody uses it where no op says so. `by` says who, for reports. As it may be written
+ * unseen, replays do not read it from here on; so this matters for memory that never moves too. */
 int smartswap_hold(const void *address, uint64_t stream, const char *by);
 
 /* As smartswap_hold, but until the step ends: somebody takes the memory's address, and may use it

@@ -222,9 +222,10 @@ impl Context {
         live.or_else(|| self.blocks.find_swapped(address)).ok_or_else(|| unknown(address))
     }
 
-    /// Brings a block back if it is away, and keeps it there for `by`.
+    /// Brings a block back if it is away, and keeps it there for `by`. Nothing is made again from
+    /// a small one either.
     pub(crate) fn hold(&self, address: u64, stream: u64, by: OpName) -> Result<(), Failure> {
-        let Some(live) = self.blocks.find_large(address) else { return Ok(()) };
+        let Some(live) = self.blocks.find(address) else { return Ok(()) };
         self.keep(&[live], self.stream(stream)?, |block| self.engine.hold(block, by.text()))
     }
 

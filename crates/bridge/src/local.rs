@@ -182,11 +182,13 @@ impl Local {
     }
 
     /// Somebody takes the address of a block and may use it where no op says so. The open op keeps
-    /// it while it runs; without one it is kept for `by` until the step ends.
+    /// it while it runs; without one it is kept for `by` until the step ends, and nothing is made
+    /// again from it, even if it is small.
     pub(crate) fn lend(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
-        let Some(live) = self.context.blocks.find_large(address) else { return Ok(()) };
+        let Some(live) = self.context.blocks.find(address) else { return Ok(()) };
         if self.depth > 0 {
-            let is_used = self.touched.iter().any(|&(block, _)| block == live.id)
+            let is_used = !self.context.is_large(live.size_bytes)
+                || self.touched.iter().any(|&(block, _)| block == live.id)
                 || self.fresh.contains(&live.start);
             let how = Use::Known(AccessMode::ReadWrite);
             return if is_used { Ok(()) } else { self.touch(address, how) };

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::rig::{
     BLOCK, BROKEN, MIB, OK, READ, READ_WRITE, Replay, Rig, USAGE, WRITE, assert_fails, begin,
-    check, fill, free, last_error, make, offer_replay, say, smartswap_allocate, smartswap_discard,
-    smartswap_end, smartswap_least_bytes, smartswap_moves, smartswap_replay_use, smartswap_touch,
-    stats,
+    check, fill, free, last_error, lend, make, offer_replay, say, smartswap_allocate,
+    smartswap_discard, smartswap_end, smartswap_least_bytes, smartswap_moves, smartswap_replay_use,
+    smartswap_touch, stats, step,
 };
 
 const SMALL: u64 = 1024;
@@ -65,16 +65,17 @@ fn make_two(input: *mut c_void, tag: usize, told: usize) -> ([*mut c_void; 2], c
 fn outputs_come_back_one_by_one_before_a_small_input_changes() {
     let rig = Rig::open(8 * MIB);
     assert_eq!(smartswap_least_bytes(), 64 << 10);
+    let before = RUNS.load(Ordering::Relaxed);
     let small = make(SMALL, 40);
     let ([first, second], code) = make_two(small, 7, 2);
     assert_eq!(code, OK, "{}", last_error());
     assert_eq!([first, second, small].map(|memory| smartswap_discard(memory)), [1, 1, 0]);
     check(first, BLOCK, 7);
-    assert_eq!(RUNS.load(Ordering::Relaxed), 1);
+    assert_eq!(RUNS.load(Ordering::Relaxed), before + 1);
     // A write to the input brings the other back first, and leaves nothing to make it from.
     assert_eq!(begin("changes"), OK, "{}", last_error());
     assert_eq!(smartswap_touch(small, READ_WRITE), OK, "{}", last_error());
-    assert_eq!(RUNS.load(Ordering::Relaxed), 2);
+    assert_eq!(RUNS.load(Ordering::Relaxed), before + 2);
     assert_eq!(smartswap_end(), OK, "{}", last_error());
     assert_eq!((smartswap_discard(first), smartswap_discard(second)), (0, 0));
     check(second, BLOCK, 7);
@@ -98,6 +99,24 @@ fn outputs_come_back_one_by_one_before_a_small_input_changes() {
     [third, fourth].into_iter().for_each(free);
     assert_eq!(stats().kept_bytes, 0);
     [first, second].into_iter().for_each(free);
+    rig.close();
+}
+
+#[test]
+fn nothing_is_made_again_from_small_memory_whose_address_is_out() {
+    let rig = Rig::open(8 * MIB);
+    let small = make(SMALL, 40);
+    let ([before, other], code) = make_two(small, 7, 2);
+    assert_eq!((code, smartswap_discard(before)), (OK, 1), "{}", last_error());
+    let runs = RUNS.load(Ordering::Relaxed);
+    // Whoever takes the address may write, so what is made from it comes back first.
+    assert_eq!(lend(small), OK, "{}", last_error());
+    assert_eq!(RUNS.load(Ordering::Relaxed), runs + 1);
+    let ([first, second], code) = make_two(small, 8, 2);
+    assert_eq!((code, smartswap_discard(first)), (OK, 0), "{}", last_error());
+    step();
+    assert_eq!(smartswap_discard(second), 0, "it was made from what may have changed since");
+    [before, other, first, second, small].into_iter().for_each(free);
     rig.close();
 }
 

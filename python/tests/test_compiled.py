@@ -44,6 +44,8 @@ class Adapter:
     def moves(self, address):
         return True
 
+    owns = moves
+
     def hold(self, address, by):
         self.calls.append(("hold", address))
 

@@ -176,7 +176,8 @@ def judge(script: Script, sources: Path, data: Path, caps: Sequence[int], is_sma
         if plain.code != 0 or plain.digest == "none":
             print(plain.tail)
             return False
-        return all([_judge_cap(place, plain, base_mib, cap) for cap in caps])
+        least = script.small_percent_min if is_small else 0
+        return all([_judge_cap(place, plain, base_mib, max(cap, least)) for cap in caps])
     finally:
         place.remove()
 

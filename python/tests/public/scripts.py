@@ -75,7 +75,7 @@ SCRIPTS = [
     Script(
         "timm ViT, EMA",
         _TIMM,
-        [*_TIMM_SMALL, "--model", "vit_tiny_patch16_224", "--model-ema"],
+        [*_TIMM_SMALL, "--model", "vit_tiny_patch16_224", "--img-size", "224", "--model-ema"],
         [*_TIMM_LARGE, "--model", "vit_base_patch16_224", "--batch-size", "96", "--model-ema"],
     ),
     Script(

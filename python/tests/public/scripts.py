@@ -15,7 +15,7 @@ class Script:
     file: str
     # At a small size on the CPU, and at a size that people use on a GPU.
     small: Sequence[str]
-    large: Sequence[str] | None
+    large: Sequence[str]
     # Run before, plainly, in the same folder.
     before: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
@@ -144,14 +144,5 @@ SCRIPTS = [
             *["--mixed_precision", "bf16", "--dataloader_num_workers", "4"],
         ],
         environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-    ),
-    Script(
-        "word language model, LSTM",
-        "examples/word_language_model/main.py",
-        [
-            *["--data", "{data}/corpus", "--epochs", "1", "--emsize", "128", "--nhid", "128"],
-            *["--batch_size", "16", "--seed", "1", "--save", "{out}/model.pt", "--dry-run"],
-        ],
-        None,
     ),
 ]

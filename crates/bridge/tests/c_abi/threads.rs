@@ -45,6 +45,7 @@ fn an_op_belongs_to_the_thread_that_began_it() {
 #[test]
 fn threads_share_a_small_memory_and_keep_their_bytes() {
     const THREADS: u64 = 4;
+    const ROUNDS: u64 = 20;
     let rig = Rig::open(8 * MIB);
     let start = Barrier::new(THREADS as usize);
     let left: Vec<_> = thread::scope(|scope| {
@@ -52,11 +53,11 @@ fn threads_share_a_small_memory_and_keep_their_bytes() {
         let threads: Vec<_> = (0..THREADS)
             .map(|number| {
                 scope.spawn(move || {
-                    start.wait();
                     let tag = |index: u64| number * 1000 + index;
                     let blocks: Vec<_> =
                         (0..5).map(|index| Sent::of(make(BLOCK, tag(index)))).collect();
-                    for _ in 0..20 {
+                    for _ in 0..ROUNDS {
+                        start.wait();
                         for (index, block) in (0..).zip(&blocks) {
                             check(block.memory(), BLOCK, tag(index));
                         }
@@ -72,7 +73,8 @@ fn threads_share_a_small_memory_and_keep_their_bytes() {
     });
     step();
     let now = stats();
-    assert!(now.rescues > 30 && now.misses > 10, "{now:?}");
+    // Of twenty blocks eight fit, so twelve or more come back in each round.
+    assert!(now.swapped_in_bytes >= 12 * ROUNDS * BLOCK, "{now:?}");
     rig.check_cap();
     // What one thread made another may use and free.
     for (number, blocks) in left {

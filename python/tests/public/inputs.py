@@ -20,7 +20,6 @@ def make(folder: Path, is_small: bool) -> None:
     _images(folder / "images" / "val", max(n_images // 8, 8), side)
     _images(folder / "few", 16, 40)
     text = _words(folder / "words.txt", 1 if is_small else 20)
-    _corpus(folder / "corpus", text)
     n_tokens, vocabulary = (20_000, 256) if is_small else (2_000_000, None)
     _tokens(folder / "nanogpt" / "words", n_tokens, vocabulary)
     _tokenizer(folder / "tokenizer", text)
@@ -47,12 +46,6 @@ def _words(path: Path, times: int) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return "\n".join(lines[:2000])
-
-
-def _corpus(folder: Path, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("train", "valid", "test"):
-        (folder / f"{name}.txt").write_text(text[:60_000] + "\n")
 
 
 def _tokens(folder: Path, count: int, vocabulary: int | None) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from .patches import Patches
+
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
 
 # A part holds at most this part of the cap.
@@ -102,31 +104,25 @@ class ChunkedOps:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = max(1, limit_bytes)
         self.parts_run = 0
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
 
     def install(self) -> None:
         """Replaces them all. Does nothing if that is done already."""
-        if self._replaced:
+        if self._patches:
             return
         for module in _optimizer_modules():
             for name, function in list(vars(module).items()):
                 if name.startswith(("_multi_tensor_", "_fused_")) and inspect.isfunction(function):
-                    self._replace(module, name, self._chunk_optimizer(function))
+                    self._patches.replace(module, name, self._chunk_optimizer(function))
         for name in dir(torch):
             if name.startswith("_foreach_"):
-                self._replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
+                self._patches.replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
         name = "_amp_foreach_non_finite_check_and_unscale_"
-        self._replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
+        self._patches.replace(torch, name, self._chunk_foreach(name, getattr(torch, name)))
 
     def remove(self) -> None:
         """Puts back what `install` replaced."""
-        while self._replaced:
-            owner, name, function = self._replaced.pop()
-            setattr(owner, name, function)
-
-    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
-        self._replaced.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, function)
+        self._patches.restore()
 
     def _parts(self, lists: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
         parts = split(lists, self.limit_bytes)

@@ -12,6 +12,7 @@ import torch
 
 from . import _native
 from .imports import ImportWatch
+from .patches import Patches
 from .pointers import RawPointers
 from .tensors import tensors_in
 
@@ -39,7 +40,7 @@ class CompiledCode:
     def __init__(self, adapter: ModuleType, pointers: RawPointers) -> None:
         self._adapter = adapter
         self._pointers = pointers
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
         self._imports = ImportWatch(
             {
                 "torch._inductor.output_code": self._change_graphs,
@@ -55,9 +56,7 @@ class CompiledCode:
     def remove(self) -> None:
         """Puts back what was changed, and watches no more."""
         self._imports.remove()
-        while self._replaced:
-            owner, name, function = self._replaced.pop()
-            setattr(owner, name, function)
+        self._patches.restore()
 
     def _replace(self, module: ModuleType, kind: str, name: str, make: Callable[..., Any]) -> None:
         owner = getattr(module, kind, None)
@@ -65,8 +64,7 @@ class CompiledCode:
         if function is None:
             _log.warning("%s.%s is not there: code that it compiles may fail", kind, name)
             return
-        self._replaced.append((owner, name, function))
-        setattr(owner, name, functools.wraps(function)(make(function)))
+        self._patches.replace(owner, name, functools.wraps(function)(make(function)))
 
     def _change_graphs(self, module: ModuleType) -> None:
         self._replace(module, "CompiledFxGraph", "__call__", self._graph)

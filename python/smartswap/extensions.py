@@ -16,6 +16,7 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 from . import _native
+from .patches import Patches
 from .pointers import storage_address
 from .tensors import tensors_in
 
@@ -45,33 +46,27 @@ class Extensions:
 
     def __init__(self, adapter: ModuleType) -> None:
         self._adapter = adapter
-        self._replaced: list[tuple[Any, str, Any]] = []
-        self._execute: Callable[..., None] | None = None
+        self._patches = Patches()
 
     def install(self) -> None:
         """Changes what is imported already, and watches for the rest."""
-        if self._execute is not None:
+        if self._patches:
             return
-        execute = self._execute = ExtensionFileLoader.exec_module
+        execute = ExtensionFileLoader.exec_module
 
         @functools.wraps(execute)
         def exec_module(loader: ExtensionFileLoader, module: ModuleType) -> None:
             execute(loader, module)
             self._change(module)
 
-        ExtensionFileLoader.exec_module = exec_module  # type: ignore[method-assign]
+        self._patches.replace(ExtensionFileLoader, "exec_module", exec_module)
         for module in list(sys.modules.values()):
             if isinstance(getattr(module, "__loader__", None), ExtensionFileLoader):
                 self._change(module)
 
     def remove(self) -> None:
         """Puts back what was changed, and watches no more."""
-        if self._execute is not None:
-            ExtensionFileLoader.exec_module = self._execute  # type: ignore[method-assign]
-            self._execute = None
-        while self._replaced:
-            owner, name, function = self._replaced.pop()
-            setattr(owner, name, function)
+        self._patches.restore()
 
     def _change(self, module: ModuleType) -> None:
         path = getattr(module, "__file__", None)
@@ -92,11 +87,10 @@ class Extensions:
                 made = self._as_op(value, full)
                 is_static = isinstance(owner, type) and isinstance(value, BuiltinFunctionType)
                 try:
-                    setattr(owner, key, staticmethod(made) if is_static else made)
+                    self._patches.replace(owner, key, staticmethod(made) if is_static else made)
                 except (AttributeError, TypeError):
                     # A class that cannot be changed stays as it is.
                     return
-                self._replaced.append((owner, key, value))
 
     def _as_op(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         adapter = self._adapter

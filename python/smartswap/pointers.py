@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 from . import _native
+from .patches import Patches
 
 __all__ = ["RawPointers"]
 
 _READ, _WRITE, _READ_WRITE = 0, 1, 2
-_MISSING = object()
 _unwatched = threading.local()
 _storage_data_ptr = torch.UntypedStorage.data_ptr
 
@@ -61,11 +61,11 @@ class RawPointers:
 
     def __init__(self, adapter: ModuleType) -> None:
         self._adapter = adapter
-        self._replaced: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
 
     def install(self) -> None:
         """Begins to watch. Does nothing if it does already."""
-        if self._replaced:
+        if self._patches:
             return
         tensor, storage = torch.Tensor, torch.UntypedStorage
         for owner in (tensor, storage, torch.TypedStorage):
@@ -92,12 +92,7 @@ class RawPointers:
 
     def remove(self) -> None:
         """Watches no more. Memory that is kept stays so as long as was promised."""
-        while self._replaced:
-            owner, name, function = self._replaced.pop()
-            if function is _MISSING:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, function)
+        self._patches.restore()
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -110,10 +105,8 @@ class RawPointers:
 
     def _replace(self, owner: Any, name: str, make: Callable[..., Any]) -> None:
         function = getattr(owner, name, None)
-        if function is None:
-            return
-        self._replaced.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, make(function))
+        if function is not None:
+            self._patches.replace(owner, name, make(function))
 
     def _holding(self, function: Callable[..., Any]) -> Any:
         return self._keeping(function, self._adapter.hold)

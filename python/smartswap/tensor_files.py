@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .imports import ImportWatch
+from .patches import Patches
 
 __all__ = ["TensorFiles"]
 
@@ -33,7 +34,7 @@ class TensorFiles:
 
     def __init__(self) -> None:
         self._imports = ImportWatch({"safetensors.torch": self._change})
-        self._replaced: list[tuple[ModuleType, str, Any]] = []
+        self._patches = Patches()
 
     def install(self) -> None:
         """Changes the library, or watches for its import."""
@@ -42,16 +43,13 @@ class TensorFiles:
     def remove(self) -> None:
         """Puts back what was changed, and watches no more."""
         self._imports.remove()
-        while self._replaced:
-            module, name, function = self._replaced.pop()
-            setattr(module, name, function)
+        self._patches.restore()
 
     def _change(self, module: ModuleType) -> None:
         for name in _READERS:
             function = getattr(module, name, None)
             if function is not None:
-                self._replaced.append((module, name, function))
-                setattr(module, name, _reading_a_copy(function))
+                self._patches.replace(module, name, _reading_a_copy(function))
 
 
 def _reading_a_copy(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -65,8 +65,9 @@ typedef struct smartswap_settings {
   uint32_t struct_size;
   /* "host", "cuda", "cuda:1", "acl", "acl:1". */
   const char *device;
-  /* The cap of physical device memory; 0: all that the device has free. One that is more than the
-   * device has is told on stderr and taken for 0. */
+  /* The cap of physical device memory; 0: all that the device has free, of which little more is
+   * held than steps need. One that is more than the device has is told on stderr and taken for
+   * 0. */
   uint64_t memory_bytes;
   /* The cap of pinned host memory; 0: what the device's NUMA node and the group have free. */
   uint64_t host_memory_bytes;

@@ -44,11 +44,8 @@ pub unsafe extern "C" fn smartswap_hold(
     stream: u64,
     by: *const c_char,
 ) -> c_int {
-    code(|| {
-        // SAFETY: the caller promises null or a zero at the end.
-        let by = unsafe { name_of(by) }?;
-        local::hold(address_of(address), stream, by)
-    })
+    // SAFETY: the caller promises null or a zero at the end.
+    code(|| unsafe { keep(by, |by| local::hold(address_of(address), stream, by)) })
 }
 
 /// See `smartswap.h`.
@@ -61,22 +58,27 @@ pub unsafe extern "C" fn smartswap_lend(
     stream: u64,
     by: *const c_char,
 ) -> c_int {
-    code(|| {
-        // SAFETY: the caller promises null or a zero at the end.
-        let by = unsafe { name_of(by) }?;
-        local::with_op(|local| local.lend(address_of(address), stream, by))
+    // SAFETY: the caller promises null or a zero at the end.
+    code(|| unsafe {
+        keep(by, |by| local::with_op(|local| local.lend(address_of(address), stream, by)))
     })
 }
 
+/// Runs `body` with the name of who wants memory kept.
+///
 /// # Safety
-/// `name` is null or ends with a zero, and lives as long as the result.
-unsafe fn name_of<'a>(name: *const c_char) -> Result<&'a str, Failure> {
-    if name.is_null() {
+/// `by` is null or ends with a zero, and lives until this returns.
+unsafe fn keep(
+    by: *const c_char,
+    body: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if by.is_null() {
         return Err(Failure::usage("the name of who wants the memory is NULL"));
     }
     // SAFETY: not null, so the caller promises a zero at the end.
-    let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_err(|_| Failure::usage("the name of who wants the memory is not UTF-8"))
+    let by = unsafe { CStr::from_ptr(by) }.to_str();
+    let by = by.map_err(|_| Failure::usage("the name of who wants the memory is not UTF-8"))?;
+    body(by)
 }
 
 /// See `smartswap.h`.

@@ -42,6 +42,7 @@ impl Pool {
         streams: &mut Streams,
         fit: Fit,
     ) -> Result<Spare, MemoryError> {
+        // The simulator of the planner takes in the same order.
         if let Some(spare) = self.cache.serve(fit, |spare| spare.departure.is_none()) {
             return Ok(spare);
         }

@@ -123,7 +123,7 @@ struct Settings {
 
   static Settings now();
   void apply() const;
-  bool operator==(const Settings&) const = default;
+  bool operator==(const Settings& other) const;
 };
 
 // An output that the engine moves.

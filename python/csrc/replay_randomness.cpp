@@ -7,9 +7,12 @@
 #include <c10/core/DefaultDtype.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <mutex>
+#include <tuple>
 
 #include "engine.h"
 #include "replay_call.h"
@@ -173,6 +176,16 @@ void Settings::apply() const {
   if (threads != before.threads) {
     at::set_num_threads(threads);
   }
+}
+
+bool Settings::operator==(const Settings& other) const {
+  const auto all = [](const Settings& one) {
+    return std::tie(
+        one.gradients, one.autocast, one.autocast_type, one.deterministic,
+        one.deterministic_warns, one.default_type, one.threads);
+  };
+  return all(*this) == all(other) &&
+      std::equal(std::begin(precisions), std::end(precisions), std::begin(other.precisions));
 }
 
 }  // namespace smartswap::replay

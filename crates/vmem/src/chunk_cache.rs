@@ -9,16 +9,15 @@
 //! stays close to what the last steps needed while the cap is far. A new chunk then first gives
 //! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
 //! serves where none of the size is left, so that steps that are alike soon make few chunks, or
-//! none.
+//! none. Steps that differ make chunks all the same: then more is held, up to three sevenths.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use self::history::History;
+use self::spare::Spare;
 
 mod history;
-
-/// What is held by need beyond that of the last steps, as a part of it.
-const SPARE_DIVISOR: u64 = 14;
+mod spare;
 
 /// At least this part of the cap is held beyond: what small models would save is not worth calls.
 const LEAST_SPARE_DIVISOR: u64 = 256;
@@ -26,7 +25,7 @@ const LEAST_SPARE_DIVISOR: u64 = 256;
 /// The part of what steps needed that chunks in use may be too large, all together.
 const SLACK_DIVISOR: u64 = 4;
 
-/// The same while few steps are known.
+/// The same while few steps are known, and these were alike.
 const EARLY_SLACK_DIVISOR: u64 = 14;
 
 /// The cap is near when less than this part of it would be left.
@@ -68,6 +67,7 @@ pub struct ChunkCache<T> {
     sequence: u64,
     by_size: BTreeMap<u64, VecDeque<(u64, T)>>,
     history: History,
+    spare: Spare,
 }
 
 /// Whether a new chunk fits under the cap.
@@ -93,6 +93,7 @@ impl<T> ChunkCache<T> {
             sequence: 0,
             by_size: BTreeMap::new(),
             history: History::default(),
+            spare: Spare::default(),
         }
     }
 
@@ -190,6 +191,7 @@ impl<T> ChunkCache<T> {
         {
             given_back.push(oldest);
         }
+        self.spare.note_given_back(given_back.len());
         Room::After(given_back)
     }
 
@@ -197,6 +199,7 @@ impl<T> ChunkCache<T> {
     /// chunks that nobody wanted for several steps; they have left the cache and are no longer
     /// held.
     pub fn end_step(&mut self) -> Vec<(u64, T)> {
+        self.spare.end_step();
         let live_bytes = self.live_bytes();
         let Some(unwanted) = self.history.end_step(self.sequence, live_bytes) else {
             return Vec::new();
@@ -214,6 +217,7 @@ impl<T> ChunkCache<T> {
         while let Some(oldest) = self.give_back_oldest() {
             chunks.push(oldest);
         }
+        self.spare = Spare::default();
         self.history = History::default();
         self.history.note_live(self.live_bytes());
         chunks
@@ -254,7 +258,7 @@ impl<T> ChunkCache<T> {
     fn most_by_need(&self, size_bytes: u64) -> Option<u64> {
         let need_bytes = self.history.peak_bytes().max(self.live_bytes() + size_bytes);
         let least_bytes = self.limit_bytes / LEAST_SPARE_DIVISOR;
-        let spare_bytes = (need_bytes / SPARE_DIVISOR).max(least_bytes);
+        let spare_bytes = self.spare.of(need_bytes).max(least_bytes);
         let most_bytes = need_bytes.saturating_add(spare_bytes);
         let far_bytes = self.limit_bytes - self.limit_bytes / NEAR_DIVISOR;
         (self.by_need && most_bytes <= far_bytes).then_some(most_bytes)
@@ -268,7 +272,8 @@ impl<T> ChunkCache<T> {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
-        let divisor = if self.history.is_long() { SLACK_DIVISOR } else { EARLY_SLACK_DIVISOR };
+        let is_known = self.history.is_long() || self.spare.has_grown();
+        let divisor = if is_known { SLACK_DIVISOR } else { EARLY_SLACK_DIVISOR };
         used_bytes <= past_bytes
             && slack_bytes <= past_bytes / divisor
             && self.most_by_need(fit.wanted_bytes).is_some()

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// A new chunk waits on the host while more than this part of what is held is on its way out. With
-/// what the cache holds by need, that is a tenth.
+/// A new chunk waits on the host while more than this part of what is held is on its way out.
 const LEAVING_DIVISOR: u64 = 40;
 
 /// Mapping failed, and so perhaps did taking the half-made mapping back.

@@ -1,5 +1,5 @@
-//! How much is held: by need, little more than the largest of the last steps needs, whatever the
-//! sizes, with few calls and without waiting for the device; under a cap, no chunk for ever that
+//! How much is held: by need, little more than the largest of the last steps needs, or half more
+//! where sizes change, with few calls and without waiting for the device; under a cap, no chunk for ever that
 //! nobody wants. The driver's ledger judges, and the order checker.
 
 use std::sync::Arc;
@@ -115,7 +115,7 @@ impl Training {
 }
 
 #[test]
-fn changing_lengths_hold_a_tenth_more_than_the_largest_step_needs() {
+fn changing_lengths_hold_half_more_than_the_largest_step_needs_and_soon_make_few_chunks() {
     for seed in 0..4 {
         let mut training = Training::by_need(seed);
         let mut random = seed;
@@ -124,13 +124,14 @@ fn changing_lengths_hold_a_tenth_more_than_the_largest_step_needs() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let before = training.record.count("create_chunk");
             training.step(8 + (random >> 33) % 13);
-            made += if step >= 100 { training.record.count("create_chunk") - before } else { 0 };
+            made += if step >= 8 { training.record.count("create_chunk") - before } else { 0 };
             let held_bytes = training.host.ledger().chunk_bytes_peak;
-            let most_bytes = training.live_bytes_peak * 11 / 10;
+            let most_bytes = training.live_bytes_peak * 3 / 2;
             assert!(held_bytes <= most_bytes, "step {step}: {held_bytes} of {most_bytes}");
         }
-        println!("seed {seed}: {made} chunks in 100 steps of {} blocks", 6 * LAYERS);
+        println!("seed {seed}: {made} chunks in 192 steps of {} blocks", 6 * LAYERS);
         assert!(made > 0, "sizes that never came make chunks");
+        assert!(made < 3 * 192, "seed {seed}: {made} chunks");
         training.close();
     }
 }
@@ -148,7 +149,7 @@ fn steps_that_are_alike_soon_make_no_memory_calls() {
     let calls = training.calls() - before;
     assert!(calls <= 20, "{calls} calls in 20 steps");
     let held_bytes = training.host.ledger().chunk_bytes_peak;
-    assert!(held_bytes <= training.live_bytes_peak * 11 / 10, "{held_bytes}");
+    assert!(held_bytes <= training.live_bytes_peak * 7 / 6, "{held_bytes}");
     training.close();
 }
 

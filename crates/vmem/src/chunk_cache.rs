@@ -9,7 +9,7 @@
 //! stays close to what the last steps needed while the cap is far. A new chunk then first gives
 //! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
 //! serves where none of the size is left, so that steps that are alike soon make few chunks, or
-//! none. Steps that differ make chunks all the same: then more is held, up to three sevenths.
+//! none. Steps that differ make chunks all the same: then more is held, up to four sevenths.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -110,6 +110,33 @@ def test_safetensors_of_more_than_fits(tmp_path):
     assert run(tmp_path, text) == "True\n"
 
 
+def test_a_pretrained_model_of_more_than_fits(tmp_path):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    text = """
+        from transformers import LlamaConfig, LlamaForCausalLM, modeling_utils
+        shape = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=8, vocab_size=500)
+        first = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4)).bfloat16()
+        first.save_pretrained("saved")
+        warmup = modeling_utils.caching_allocator_warmup
+        # Of an accelerator, all bytes are asked for at once before they are read.
+        modeling_utils.is_accelerator_device = lambda device: True
+        smartswap.enable("8MiB", device="host", min_block="64KiB")
+        loaded = LlamaForCausalLM.from_pretrained(
+            "saved", device_map={"": "cpu"}, dtype=torch.float32
+        )
+        for one, other in zip(first.parameters(), loaded.parameters(), strict=True):
+            assert torch.equal(one.float(), other)
+        smartswap.step()
+        assert smartswap.stats()["swapped_out_bytes"] > 8 * MIB
+        del loaded, other
+        smartswap.disable()
+        assert modeling_utils.caching_allocator_warmup is warmup
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
 SPARSE = """
     torch.manual_seed(0)
     if len(sys.argv) < 2:

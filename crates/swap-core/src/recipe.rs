@@ -61,7 +61,8 @@ pub enum RecipeUse {
     None,
     /// The plan may drop what the op writes.
     Planned,
-    /// The step is recorded: planning wants to know what can be made again.
+    /// The step is recorded, and the cap may be short: planning wants to know what can be made
+    /// again.
     Recorded,
 }
 
@@ -110,9 +111,10 @@ impl Core {
         Ok(kept)
     }
 
-    /// What use there is for a recipe of an op of this step.
+    /// What use there is for a recipe of an op of this step. Where memory is plenty no plan will
+    /// drop anything.
     pub(crate) fn recipe_use(&self, op: OpIndex) -> RecipeUse {
-        if self.recorder.is_some() {
+        if self.recorder.is_some() && !self.memory.pool.is_cap_far() {
             return RecipeUse::Recorded;
         }
         let planned = self.orders.as_ref().is_some_and(|orders| orders.drops_output_of(op));

@@ -9,7 +9,7 @@
 //! stays close to what the last steps needed while the cap is far. A new chunk then first gives
 //! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
 //! serves where none of the size is left, so that steps that are alike soon make few chunks, or
-//! none. Steps that differ make chunks all the same: then more is held, up to three sevenths.
+//! none. Steps that differ make chunks all the same: then more is held, up to four sevenths.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -100,6 +100,11 @@ impl<T> ChunkCache<T> {
     /// Holds little more than the last steps needed from here on, while the cap is far.
     pub fn hold_by_need(&mut self) {
         self.by_need = true;
+    }
+
+    /// Whether what the last steps needed leaves the cap far away, which nobody asked for.
+    pub fn is_cap_far(&self) -> bool {
+        self.most_by_need(0).is_some()
     }
 
     /// The cap.

@@ -143,6 +143,11 @@ impl Pool {
         self.cache.hold_by_need();
     }
 
+    /// Whether what the last steps needed leaves the cap far away, which nobody asked for.
+    pub fn is_cap_far(&self) -> bool {
+        self.cache.is_cap_far()
+    }
+
     /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
         self.has_virtual_memory && size_bytes >= self.config.swap_threshold_bytes

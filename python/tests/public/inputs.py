@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 from pathlib import Path
 
 WORDS = 60_000
@@ -24,6 +25,8 @@ def make(folder: Path, is_small: bool) -> None:
     _tokens(folder / "nanogpt" / "words", n_tokens, vocabulary)
     _tokenizer(folder / "tokenizer", text)
     _unet(folder / "unet")
+    _dialogues(folder / "dialogues", text, 64 if is_small else 2000, 2 if is_small else 16)
+    _llama(folder / "llama", folder / "tokenizer", is_small)
     (folder / "made").touch()
 
 
@@ -85,3 +88,30 @@ def _unet(folder: Path) -> None:
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def _dialogues(folder: Path, text: str, count: int, lines_max: int) -> None:
+    """Prompts with their completions, of changing lengths."""
+    source = random.Random(5)
+    lines = text.splitlines()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "train.jsonl").open("w") as file:
+        for _ in range(count):
+            prompt = source.choice(lines)
+            completion = " ".join(source.choices(lines, k=source.randint(1, lines_max)))
+            file.write(json.dumps({"prompt": prompt, "completion": " " + completion}) + "\n")
+
+
+def _llama(folder: Path, tokenizer: Path, is_small: bool) -> None:
+    """A Llama of random weights: at the large size 1.0 billion of them, as TinyLlama has."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = (512, 1408, 4, 8, 2) if is_small else (2048, 5632, 22, 32, 4)
+    names = ["hidden_size", "intermediate_size", "num_hidden_layers"]
+    names += ["num_attention_heads", "num_key_value_heads"]
+    torch.manual_seed(5)
+    config = LlamaConfig(**dict(zip(names, shape, strict=True)), vocab_size=VOCABULARY)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    shutil.copytree(tokenizer, folder, dirs_exist_ok=True)

@@ -43,6 +43,23 @@ _TIMM_LARGE = [
     *[*_TIMM_BOTH, "--workers", "8", "--amp", "--amp-dtype", "bfloat16"],
     *["--output", "{out}", "--log-interval", "4"],
 ]
+_SFT = "trl/sft.py"
+_SFT_BOTH = [
+    *["--model_name_or_path", "{data}/llama", "--dataset_name", "{data}/dialogues"],
+    *["--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "64"],
+    *["--output_dir", "{out}", "--dtype", "bfloat16"],
+    *["--learning_rate", "2e-4", "--report_to", "none", "--seed", "1", "--logging_steps", "1"],
+]
+# Few tokens: the loss takes a buffer of 32768 elements for each.
+_SFT_SMALL = [
+    *["--use_cpu", "--max_steps", "8", "--max_length", "64", "--per_device_train_batch_size", "1"],
+    *["--gradient_accumulation_steps", "2"],
+]
+_SFT_4_BITS = [
+    *[*_SFT_BOTH, "--load_in_4bit", "--use_bnb_nested_quant", "--optim", "adamw_8bit"],
+    *["--packing", "--packing_strategy", "wrapped"],
+]
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 SCRIPTS = [
     Script(
@@ -124,7 +141,7 @@ SCRIPTS = [
             *["--block_size", "1024", "--per_device_train_batch_size", "4", "--bf16"],
             *["--output_dir", "{out}", "--report_to", "none", "--seed", "1"],
         ],
-        environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        environment=_OFFLINE,
     ),
     Script(
         "diffusers unconditional, EMA",
@@ -143,6 +160,29 @@ SCRIPTS = [
             *["--ddpm_num_inference_steps", "5"],
             *["--mixed_precision", "bf16", "--dataloader_num_workers", "4"],
         ],
-        environment={"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+        environment=_OFFLINE,
+    ),
+    Script(
+        "trl sft, LoRA",
+        _SFT,
+        [
+            *[*_SFT_BOTH, *_SFT_SMALL, "--gradient_checkpointing", "False"],
+            *["--bf16", "False", "--dtype", "float32"],
+        ],
+        [
+            *[*_SFT_BOTH, "--gradient_checkpointing", "False", "--max_steps", "24"],
+            *["--max_length", "1024", "--per_device_train_batch_size", "4"],
+        ],
+        environment=_OFFLINE,
+    ),
+    Script(
+        "trl sft, LoRA on 4 bits",
+        _SFT,
+        [*_SFT_4_BITS, *_SFT_SMALL],
+        [
+            *[*_SFT_4_BITS, "--max_steps", "16", "--max_length", "2048"],
+            *["--per_device_train_batch_size", "16"],
+        ],
+        environment=_OFFLINE,
     ),
 ]

@@ -435,3 +435,25 @@ fn a_recipe_is_of_use_while_recording_and_where_the_plan_drops_an_output() {
     assert_eq!(dropping, [RecipeUse::None, RecipeUse::Planned]);
     lab.finish();
 }
+
+#[test]
+fn a_recipe_is_of_no_use_while_a_cap_that_nobody_asked_for_is_far() {
+    let mut lab = Lab::new(20 * BLOCK);
+    lab.engine.hold_by_need().expect("is open");
+    lab.end_step();
+    lab.engine.set_orders(true, None).expect("between steps");
+    let mut blocks = Vec::new();
+    let uses: Vec<RecipeUse> = (0..20)
+        .map(|_| {
+            lab.ops.begin(OP).expect("begins");
+            blocks.push(lab.ops.allocate(BLOCK, "output").expect("room"));
+            let found = lab.ops.recipe_use().expect("an op is open");
+            lab.ops.end().expect("ends");
+            found
+        })
+        .collect();
+    assert_eq!(uses[..12], [RecipeUse::None; 12]);
+    assert_eq!(uses[17..], [RecipeUse::Recorded; 3], "a fifth of the cap is left at most");
+    blocks.into_iter().for_each(|block| lab.ops.free(block).expect("lives"));
+    lab.finish();
+}

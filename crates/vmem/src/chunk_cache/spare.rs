@@ -4,7 +4,7 @@
 const DIVISOR: u64 = 14;
 
 /// It grows to so many times that at most: plain caching holds more where sizes change.
-const TIMES_MAX: u64 = 6;
+const TIMES_MAX: u64 = 8;
 
 /// So many chunks given back in a step are no reason to hold more.
 const FEW_CHUNKS: usize = 4;

@@ -4,8 +4,9 @@
 
 SOURCES has the repositories that scripts.py names, as their authors publish them. Every run is a
 process of its own in a folder of its own; what makes it deterministic, sitecustomize.py, is the
-same for all of them. Memory on a GPU is what NVML says of the device. Ends with 1 if any run
-fails, differs from the plain one, or holds more than its cap.
+same for all of them. A step's time is the median of the later half. Memory on a GPU is what NVML
+says of the device. Ends with 1 if any run fails, differs from the plain one, or holds more than
+its cap.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Run:
     seconds: float
     # Of the weights, and the number of optimizer steps.
     digest: str
+    step_ms: float
     held_mib: float
     tail: str
 
@@ -130,8 +132,8 @@ class Place:
         seconds = time.monotonic() - started
         held_mib = watch.stop() if watch is not None else _held_mib(folder / "smartswap-report")
         digest = folder / "digest"
-        digest_text = digest.read_text().strip() if digest.exists() else "none"
-        return Run(done.returncode, seconds, digest_text, held_mib, tail)
+        words = digest.read_text().splitlines() if digest.exists() else ["none", "0"]
+        return Run(done.returncode, seconds, words[0], float(words[1]), held_mib, tail)
 
     def _environment(self, folder: Path) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
@@ -170,7 +172,11 @@ def judge(script: Script, sources: Path, data: Path, caps: Sequence[int], is_sma
             plain = place.run(None)
         # The software device has no plain memory to look at: what it holds with room for all.
         base_mib = place.run(8192).held_mib if is_small else plain.held_mib
-        print(f"{script.name:30} plain {base_mib:8.0f} MiB {plain.seconds:6.1f} s", flush=True)
+        print(
+            f"{script.name:30} plain {base_mib:8.0f} MiB {plain.seconds:6.1f} s, "
+            f"{plain.step_ms:.1f} ms a step",
+            flush=True,
+        )
         if plain.code != 0 or plain.digest == "none":
             print(plain.tail)
             return False
@@ -186,7 +192,8 @@ def _judge_cap(place: Place, plain: Run, base_mib: float, percent: int) -> bool:
     extra_mib = 0 if place._is_small else CONTEXT_MIB
     is_within = done.held_mib <= cap_mib + extra_mib
     is_same = done.digest == plain.digest
-    words = [f"rc {done.code}", "same weights" if is_same else "OTHER WEIGHTS"]
+    words = [f"{done.step_ms:.1f} ms a step", f"rc {done.code}"]
+    words.append("same weights" if is_same else "OTHER WEIGHTS")
     if not is_same and done.code == 0:
         again = place.run(None)
         is_sure = again.digest == plain.digest

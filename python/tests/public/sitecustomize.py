@@ -1,7 +1,9 @@
-"""Makes any training script deterministic from outside, and digests its weights at the end.
+"""Makes any training script deterministic from outside, digests its weights, and times its steps.
 
 Python imports this by itself where its folder is on PYTHONPATH. It knows nothing of SmartSwap.
-PUBLIC_DIGEST names the file that gets the digest, of the process that runs the script alone.
+PUBLIC_DIGEST names the file that gets the digest and the number of steps, and on a line of its own
+the median time of the later half of the steps in milliseconds; of the process that runs the script
+alone.
 With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are no errors.
 """
 
@@ -9,7 +11,9 @@ import atexit
 import hashlib
 import os
 import random
+import statistics
 import sys
+import time
 
 _OUT = os.environ.pop("PUBLIC_DIGEST", None)
 _WARNS_ONLY = os.environ.get("PUBLIC_WARNS_ONLY") == "1"
@@ -22,12 +26,16 @@ def _prepare(out):
 
     owner = os.getpid()
     optimizers = {}
+    ends_s = {}
 
     def note(optimizer, *_):
         optimizers[id(optimizer)] = optimizer
-        counts["steps"] += 1
+        ends_s.setdefault(id(optimizer), []).append(time.perf_counter())
 
-    counts = {"steps": 0}
+    def step_ms():
+        most = max(ends_s.values(), key=len)
+        later = most[len(most) // 2 :]
+        return statistics.median([1000 * (b - a) for a, b in zip(later, later[1:])] or [0])
 
     def digest():
         if os.getpid() != owner or not optimizers:
@@ -39,7 +47,7 @@ def _prepare(out):
                     copy = parameter.detach().clone(memory_format=torch.contiguous_format).cpu()
                     bits.update(copy.reshape(-1).view(torch.uint8).numpy().tobytes())
         with open(out, "w") as file:
-            file.write(f"{bits.hexdigest()} {counts['steps']}\n")
+            file.write(f"{bits.hexdigest()} {sum(map(len, ends_s.values()))}\n{step_ms():.1f}\n")
 
     register_optimizer_step_post_hook(note)
     atexit.register(digest)

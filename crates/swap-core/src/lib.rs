@@ -126,7 +126,7 @@ pub use vmem::{
     Access, AccessMode, AclDriver, ArenaConfig, BlockId, Bytes, CallCost, CheckConfig, CheckDriver,
     ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind,
     EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory, HostConfig,
-    HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, MapCosts,
+    HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, Lot, MapCosts,
     MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
     ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site, Span,
     SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -144,13 +144,7 @@ impl Core {
                 Origin::Before(OpIndex(self.step.op_count))
             }
         };
-        // Replays and what runs beside the step come and go, so they have no place in it.
-        let has_place = match asker {
-            Asker::Op(_) => true,
-            // From another thread, or on another stream than the op that is open.
-            Asker::Nobody => !self.step.is_inside_op(),
-            Asker::Replay | Asker::Aside => false,
-        };
+        let has_place = self.has_place(asker);
         let placed = swappable && has_place;
         let place = if placed { self.step.next_place(id) } else { NO_PLACE };
         let entry = Entry {
@@ -399,8 +393,9 @@ impl Core {
     ) -> Result<BlockId, Error> {
         let mut counted = asker == Asker::Aside;
         loop {
+            let lot = self.lot_for(size_bytes, asker);
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
-            match pool.allocate(streams, size_bytes, stream) {
+            match pool.allocate_in(streams, size_bytes, stream, lot) {
                 Ok(id) => return Ok(id),
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
                     self.rescue(size_bytes, missing_bytes, &mut counted)?;
@@ -410,17 +405,52 @@ impl Core {
         }
     }
 
-    /// Puts a chunk behind a block; on a full device evicts others if `rescue` allows it.
-    /// Returns whether there was room.
+    /// Where the layout has the block that comes next, if it is the one that the plan knows.
+    fn lot_for(&self, size_bytes: u64, asker: Asker) -> Option<Lot> {
+        if !self.memory.pool.is_swappable_size(size_bytes) {
+            return None;
+        }
+        if asker == Asker::Replay {
+            return self.memory.pool.idle_lot(size_bytes);
+        }
+        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
+        let lot = orders.lot(self.step.coming_place()).filter(|_| self.has_place(asker))?;
+        let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
+        (lot.size_bytes == physical_bytes).then_some(lot)
+    }
+
+    /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside
+    /// the step come and go, so they have no place in it.
+    fn has_place(&self, asker: Asker) -> bool {
+        match asker {
+            Asker::Op(_) => true,
+            // From another thread, or on another stream than the op that is open.
+            Asker::Nobody => !self.step.is_inside_op(),
+            Asker::Replay | Asker::Aside => false,
+        }
+    }
+
+    /// Puts memory behind a block: its lot, if that is free, else a chunk; on a full device evicts
+    /// others if `rescue` allows it. Returns whether there was room.
     pub(crate) fn attach(
         &mut self,
         id: BlockId,
         rescue: bool,
     ) -> Result<Option<vmem::Uses>, Error> {
         let mut counted = false;
+        let place = self.entry(id)?.place;
+        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none());
+        let lot = orders.and_then(|orders| orders.lot(place));
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
-            match pool.attach(streams, id) {
+            let attached = match lot.map(|lot| pool.attach_lot(streams, id, lot)) {
+                Some(Ok(Some(ready))) => Ok(ready),
+                // Who has it will go as planned.
+                Some(Ok(None)) if !rescue => return Ok(None),
+                Some(Ok(None)) | None => pool.attach(streams, id),
+                Some(Err(error)) => Err(error),
+            };
+            match attached {
                 Ok(ready) => {
                     self.resident_bytes += self.memory.pool.size_bytes(id);
                     self.note_resident_peak();

@@ -1,5 +1,7 @@
 //! A plan made ready for execution, with the next uses that rescues ask for.
 
+use vmem::Lot;
+
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
@@ -15,6 +17,8 @@ pub struct Orders {
     droppers: Vec<OpIndex>,
     /// Blocks are dropped that no op of the step allocated: any op may have written them.
     drops_others: bool,
+    /// Where blocks lie, by their place in the step.
+    lots: Vec<Option<Lot>>,
 }
 
 impl Orders {
@@ -34,7 +38,15 @@ impl Orders {
             }
         }
         droppers.sort_unstable();
-        Orders { actions, blocks, uses: Vec::new(), event_count: 0, droppers, drops_others }
+        Orders {
+            actions,
+            blocks,
+            uses: Vec::new(),
+            event_count: 0,
+            droppers,
+            drops_others,
+            lots: Vec::new(),
+        }
     }
 
     /// Whether the plan may drop what this op writes.
@@ -52,6 +64,22 @@ impl Orders {
         }
         let event_count = trace.events.len() as u64;
         Orders { uses, event_count, ..Orders::new(plan) }
+    }
+
+    /// Orders under which blocks lie in lots, by their place in the step. Those without one have
+    /// chunks of their own.
+    pub fn with_lots(self, lots: Vec<Option<Lot>>) -> Orders {
+        Orders { lots, ..self }
+    }
+
+    /// All lots.
+    pub(crate) fn lots(&self) -> Vec<Lot> {
+        self.lots.iter().copied().flatten().collect()
+    }
+
+    /// Where a block lies.
+    pub(crate) fn lot(&self, index: BlockIndex) -> Option<Lot> {
+        *self.lots.get(index.0 as usize)?
     }
 
     /// The actions of one op boundary, in their order. Not all that sort before them are over: an

@@ -44,10 +44,15 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// The place that the next block of the step gets.
+    pub(crate) fn coming_place(&self) -> BlockIndex {
+        BlockIndex(u32::try_from(self.places.len()).expect("fewer than 2^32 blocks a step"))
+    }
+
     pub(crate) fn next_place(&mut self, id: BlockId) -> BlockIndex {
-        let place = u32::try_from(self.places.len()).expect("fewer than 2^32 blocks a step");
+        let place = self.coming_place();
         self.places.push(id);
-        BlockIndex(place)
+        place
     }
 
     /// Whether ops are open, so that what comes from elsewhere has no place in the step now.
@@ -215,6 +220,8 @@ impl Core {
             return Err(Error::Usage("orders change only between steps"));
         }
         self.moving |= orders.is_some();
+        let lots = orders.as_ref().map_or_else(Vec::new, |orders| orders.lots());
+        self.memory.pool.lay_out(&lots)?;
         self.orders = orders;
         self.record_next = record;
         if record != self.recorder.is_some() {

@@ -4,6 +4,7 @@ use npu_sys::{ChunkHandle, DevicePtr, VaRange};
 
 use crate::carver::PieceId;
 use crate::chunk_cache::Fit;
+use crate::lot::Lot;
 use crate::point::Uses;
 
 /// Names a block from allocate to free. The generation makes a stale name harmless.
@@ -27,6 +28,24 @@ impl BlockId {
 pub(crate) struct Chunk {
     pub(crate) handle: ChunkHandle,
     pub(crate) home: VaRange,
+}
+
+/// A lot of the layout of that number: planned memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PlannedLot {
+    pub(crate) layout: u32,
+    pub(crate) lot: Lot,
+}
+
+/// The physical memory behind a block.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// Given away: the block is on the host, or dropped.
+    Nothing,
+    /// A chunk of its own.
+    Chunk(Chunk),
+    /// Planned memory, and where in the home addresses of its layout.
+    Lot { lot: PlannedLot, home: VaRange },
 }
 
 /// A cached chunk.
@@ -75,8 +94,8 @@ pub(crate) enum Place {
     Nowhere,
     /// A piece of a segment.
     Segment { piece: PieceId, start: DevicePtr },
-    /// A range of its own, as long as its chunks.
-    Swappable { range: VaRange, chunk: Option<Chunk>, mapping: Mapping },
+    /// A range of its own, as long as what is behind it.
+    Swappable { range: VaRange, backing: Backing, mapping: Mapping },
 }
 
 /// What is mapped at a swappable block's range.
@@ -84,11 +103,14 @@ pub(crate) enum Place {
 pub(crate) enum Mapping {
     /// Nothing: a touch faults.
     Unmapped,
-    /// The block's chunk.
+    /// What is behind the block.
     Mapped,
     /// The block's chunk, as soon as another thread has mapped it.
     Coming,
     /// A chunk that the block gave away, or one that was mapped but not given access to. It is
     /// unmapped once `uses` are complete.
     Stale { chunk: ChunkHandle, uses: Uses, is_whole: bool },
+    /// A lot that the block gave away, and will find again. Before anything else comes here, it is
+    /// unmapped once `uses` are complete.
+    Kept { lot: PlannedLot, uses: Uses },
 }

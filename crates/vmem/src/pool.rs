@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
-use crate::block::{Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
+use crate::block::{Backing, Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
 use crate::carver::Carver;
 use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
+use crate::lot::Lot;
 use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
@@ -26,11 +27,13 @@ use mapper::{Mapper, Need, Progress, Settled, Task};
 use physical::MapFailure;
 
 use self::plain::PlainSegment;
+use self::planned::{Leftover, Planned};
 
 mod mapper;
 mod mapping;
 mod physical;
 mod plain;
+mod planned;
 mod query;
 
 /// Sizes of small blocks are multiples of this.
@@ -72,9 +75,15 @@ pub struct Pool {
     /// first. They are no longer the cache's.
     leaving: VecDeque<Spare>,
     leaving_bytes: u64,
-    /// Chunks that the driver failed to take back; tried again later.
-    unreleased: Vec<(Chunk, bool)>,
+    /// What the driver failed to take back; tried again later.
+    unreleased: Vec<Leftover>,
     departures: u64,
+    /// Memory of the present layout and of earlier ones, in their order.
+    planned: Vec<Planned>,
+    /// The present layout.
+    layout: Option<u32>,
+    layouts: u32,
+    idle_count: u64,
     stats: MemoryStats,
 }
 
@@ -128,6 +137,10 @@ impl Pool {
             leaving_bytes: 0,
             unreleased: Vec::new(),
             departures: 0,
+            planned: Vec::new(),
+            layout: None,
+            layouts: 0,
+            idle_count: 0,
             stats: MemoryStats::default(),
         })
     }
@@ -163,15 +176,28 @@ impl Pool {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<BlockId, MemoryError> {
+        self.allocate_in(streams, size_bytes, stream, None)
+    }
+
+    /// As [`allocate`](Pool::allocate), in a lot of the layout if that is free.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Pool::allocate).
+    pub fn allocate_in(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+        stream: StreamId,
+        lot: Option<Lot>,
+    ) -> Result<BlockId, MemoryError> {
         let swappable = self.is_swappable_size(size_bytes);
-        let unit_bytes = if swappable { self.granularity_bytes } else { PIECE_BYTES };
-        let physical_bytes = size_bytes
-            .max(1)
-            .checked_next_multiple_of(unit_bytes)
-            .filter(|&bytes| i64::try_from(bytes).is_ok())
-            .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })?;
+        let physical_bytes = self.physical_bytes(size_bytes)?;
         let (place, uses) = if swappable {
-            self.place_swappable(streams, physical_bytes, stream)?
+            let lot = lot.filter(|lot| lot.size_bytes >= physical_bytes);
+            match self.place_planned(streams, lot, stream)? {
+                Some(placed) => placed,
+                None => self.place_swappable(streams, physical_bytes, stream)?,
+            }
         } else {
             self.place_small(streams, physical_bytes, stream)?
         };
@@ -187,6 +213,20 @@ impl Pool {
             place,
         };
         Ok(self.insert(block))
+    }
+
+    /// What a block of `size_bytes` takes.
+    ///
+    /// # Errors
+    /// [`BadSize`](MemoryError::BadSize) if no device has so much.
+    pub fn physical_bytes(&self, size_bytes: u64) -> Result<u64, MemoryError> {
+        let swappable = self.is_swappable_size(size_bytes);
+        let unit_bytes = if swappable { self.granularity_bytes } else { PIECE_BYTES };
+        size_bytes
+            .max(1)
+            .checked_next_multiple_of(unit_bytes)
+            .filter(|&bytes| i64::try_from(bytes).is_ok())
+            .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })
     }
 
     fn insert(&mut self, mut block: Block) -> BlockId {
@@ -205,6 +245,29 @@ impl Pool {
         }
     }
 
+    fn place_planned(
+        &mut self,
+        streams: &mut Streams,
+        lot: Option<Lot>,
+        stream: StreamId,
+    ) -> Result<Option<(Place, Uses)>, MemoryError> {
+        let Some(lot) = lot else { return Ok(None) };
+        let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
+        let Backing::Lot { lot, .. } = backing else { unreachable!("a lot was asked for") };
+        let mut waits = ready.points().iter();
+        let waited =
+            waits.try_for_each(|&p| streams.order_after(stream, p, Site::AllocateAfterRelease));
+        match waited.and_then(|()| self.show_lot(lot)) {
+            Ok(range) => {
+                Ok(Some((Place::Swappable { range, backing, mapping: Mapping::Mapped }, ready)))
+            }
+            Err(error) => {
+                self.vacate(lot, &ready, None);
+                Err(error.into())
+            }
+        }
+    }
+
     fn place_swappable(
         &mut self,
         streams: &mut Streams,
@@ -215,8 +278,8 @@ impl Pool {
         let mut spare = self.take_spare(streams, fit)?;
         match self.prepare(streams, &mut spare, stream) {
             Ok(range) => {
-                let chunk = Some(spare.chunk);
-                Ok((Place::Swappable { range, chunk, mapping: Mapping::Mapped }, spare.ready))
+                let backing = Backing::Chunk(spare.chunk);
+                Ok((Place::Swappable { range, backing, mapping: Mapping::Mapped }, spare.ready))
             }
             Err(error) => {
                 self.cache.put(fit, spare);
@@ -306,38 +369,39 @@ impl Pool {
                 self.stats.active_bytes.shrink(size_bytes);
                 self.carver.give_back(piece, uses);
             }
-            Place::Swappable { range, chunk, mapping } => {
-                if chunk.is_some() {
+            Place::Swappable { range, backing, mapping } => {
+                if !matches!(backing, Backing::Nothing) {
                     self.stats.active_bytes.shrink(size_bytes);
                 }
                 let fit = Fit { wanted_bytes: size_bytes, chunk_bytes: range.size_bytes };
-                self.retire(fit, range, chunk, mapping, uses);
+                self.retire(fit, range, backing, mapping, uses);
             }
         }
     }
 
     /// Caches what a freed swappable block leaves behind.
-    fn retire(
-        &mut self,
-        fit: Fit,
-        range: VaRange,
-        chunk: Option<Chunk>,
-        mapping: Mapping,
-        uses: Uses,
-    ) {
+    fn retire(&mut self, fit: Fit, range: VaRange, backing: Backing, mapping: Mapping, uses: Uses) {
         let mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
         match mapping {
-            Mapping::Mapped | Mapping::Coming => {
-                assert!(chunk.is_some(), "a mapped block has its chunk");
-            }
+            Mapping::Mapped | Mapping::Coming => {}
             Mapping::Unmapped => self.keep_range(range),
             Mapping::Stale { chunk, uses, .. } => {
                 self.stale_ranges.push_back(StaleRange { range, chunk, uses });
             }
+            Mapping::Kept { lot, .. } => self.keep_shown(lot, range),
         }
-        if let Some(chunk) = chunk {
-            let range = mapped.then_some(range);
-            self.cache.put(fit, Spare { chunk, range, ready: uses, departure: None });
+        match backing {
+            Backing::Nothing => assert!(!mapped, "a mapped block has something behind it"),
+            Backing::Chunk(chunk) => {
+                let range = mapped.then_some(range);
+                self.cache.put(fit, Spare { chunk, range, ready: uses, departure: None });
+            }
+            Backing::Lot { lot, .. } => {
+                if mapped {
+                    self.keep_shown(lot, range);
+                }
+                self.vacate(lot, &uses, None);
+            }
         }
     }
 
@@ -353,18 +417,29 @@ impl Pool {
         let departure = Departure(self.departures);
         let block = self.block_mut(id);
         let (fit, uses) = (block.fit(), block.uses.clone());
-        let Place::Swappable { chunk, mapping, .. } = &mut block.place else {
+        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
             unreachable!("small blocks keep their memory")
         };
-        let chunk = chunk.take().expect("the caller knows that the block is resident");
-        let handle = chunk.handle;
-        if matches!(mapping, Mapping::Mapped | Mapping::Coming) {
-            *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
-            self.stale_blocks.push_back(id);
+        let is_mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
+        match std::mem::replace(backing, Backing::Nothing) {
+            Backing::Nothing => unreachable!("the caller knows that the block is resident"),
+            Backing::Chunk(chunk) => {
+                let handle = chunk.handle;
+                if is_mapped {
+                    *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
+                    self.stale_blocks.push_back(id);
+                }
+                let range = self.map_ahead(handle, fit.chunk_bytes);
+                self.cache.put(fit, Spare { chunk, range, ready, departure: Some(departure) });
+            }
+            Backing::Lot { lot, .. } => {
+                if is_mapped {
+                    *mapping = Mapping::Kept { lot, uses };
+                }
+                self.vacate(lot, &ready, Some(departure));
+            }
         }
         self.stats.active_bytes.shrink(fit.wanted_bytes);
-        let range = self.map_ahead(handle, fit.chunk_bytes);
-        self.cache.put(fit, Spare { chunk, range, ready, departure: Some(departure) });
         departure
     }
 
@@ -374,6 +449,11 @@ impl Pool {
     /// If the block is not live, not swappable, or has a chunk.
     pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
         let fit = self.block(id).fit();
+        if let Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } = self.block(id).place {
+            let Some(ready) = self.retake_lot(lot, departure) else { return false };
+            self.put_behind(id, Backing::Lot { lot, home: self.home_of_lot(lot) }, &ready);
+            return true;
+        }
         let own = |spare: &Spare| spare.departure == Some(departure);
         let Some(spare) = self.cache.take_if(fit, own) else {
             return false;
@@ -397,14 +477,28 @@ impl Pool {
                 }
             }
         }
+        self.put_behind(id, Backing::Chunk(spare.chunk), &spare.ready);
+        true
+    }
+
+    /// Puts memory behind a block that has none. A lot that its address still shows is mapped.
+    fn put_behind(&mut self, id: BlockId, new: Backing, ready: &Uses) {
         let block = self.block_mut(id);
-        block.uses.merge(&spare.ready);
-        let Place::Swappable { chunk, .. } = &mut block.place else {
+        block.uses.merge(ready);
+        let size_bytes = block.size_bytes;
+        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
             unreachable!("small blocks keep their memory")
         };
-        assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
-        self.stats.active_bytes.grow(fit.wanted_bytes);
-        true
+        assert!(matches!(backing, Backing::Nothing), "the block has memory already");
+        let is_there = |kept: &Mapping| match (&new, kept) {
+            (Backing::Lot { lot, .. }, Mapping::Kept { lot: kept, .. }) => lot == kept,
+            _ => false,
+        };
+        if is_there(mapping) {
+            *mapping = Mapping::Mapped;
+        }
+        *backing = new;
+        self.stats.active_bytes.grow(size_bytes);
     }
 
     /// Puts a chunk behind a block. Its bytes are undefined, and whoever writes it first waits
@@ -420,18 +514,37 @@ impl Pool {
         let spare = self.take_spare(streams, fit)?;
         self.allocations_follow = false;
         self.set_aside(&spare);
-        let block = self.block_mut(id);
-        block.uses.merge(&spare.ready);
-        let Place::Swappable { chunk, .. } = &mut block.place else {
-            unreachable!("small blocks keep their memory")
-        };
-        assert!(chunk.replace(spare.chunk).is_none(), "the block had a chunk");
-        self.stats.active_bytes.grow(fit.wanted_bytes);
+        self.put_behind(id, Backing::Chunk(spare.chunk), &spare.ready);
         Ok(spare.ready)
     }
 
-    fn has_chunk(&self, id: BlockId) -> bool {
-        matches!(self.block(id).place, Place::Swappable { chunk: Some(_), .. })
+    /// As [`attach`](Pool::attach), but puts a lot of the layout behind the block. `None` if that
+    /// is taken.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    ///
+    /// # Panics
+    /// If the block is not live, not swappable, or has memory.
+    pub fn attach_lot(
+        &mut self,
+        streams: &mut Streams,
+        id: BlockId,
+        lot: Lot,
+    ) -> Result<Option<Uses>, MemoryError> {
+        if self.block(id).fit().chunk_bytes != lot.size_bytes {
+            return Ok(None);
+        }
+        let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
+        self.put_behind(id, backing, &ready);
+        Ok(Some(ready))
+    }
+
+    fn has_backing(&self, id: BlockId) -> bool {
+        match &self.block(id).place {
+            Place::Swappable { backing, .. } => !matches!(backing, Backing::Nothing),
+            _ => false,
+        }
     }
 
     fn block(&self, id: BlockId) -> &Block {

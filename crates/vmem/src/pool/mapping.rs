@@ -33,17 +33,27 @@ impl Pool {
                 streams.wait_host(&uses, Site::RemapAfterUse)?;
                 self.unmap_stale(id)?;
             }
+            Mapping::Kept { .. } => self.unmap_kept(streams, id)?,
         }
-        let Place::Swappable { range, chunk, .. } = &self.block(id).place else {
+        let Place::Swappable { range, backing, .. } = &self.block(id).place else {
             unreachable!("checked above")
         };
-        let handle = chunk.as_ref().expect("the caller attached one").handle;
-        match self.try_map(*range, handle) {
-            Ok(()) => self.set_mapping(id, Mapping::Mapped),
-            Err(failure) => {
-                return Err(self.note_failure(id, failure));
+        let range = *range;
+        match backing {
+            Backing::Nothing => unreachable!("the caller attached something"),
+            Backing::Chunk(chunk) => {
+                let mapped = self.try_map(range, chunk.handle);
+                mapped.map_err(|failure| self.note_failure(id, failure))?;
+            }
+            Backing::Lot { lot, .. } => {
+                let lot = *lot;
+                self.map_lot(range, lot).map_err(|(error, mapped)| {
+                    self.unreleased.push(Leftover { mapped, chunk: None, range: None });
+                    error
+                })?;
             }
         }
+        self.set_mapping(id, Mapping::Mapped);
         Ok(())
     }
 
@@ -79,7 +89,7 @@ impl Pool {
                 Some(false) => break,
                 Some(true) => {
                     self.unmap_stale(id)?;
-                    if self.has_chunk(id) {
+                    if self.has_backing(id) {
                         self.map_block(streams, id)?;
                     }
                 }
@@ -119,10 +129,17 @@ impl Pool {
         if !self.mapper.is_running() {
             return self.map_block(streams, id);
         }
-        let Place::Swappable { range, chunk: Some(chunk), mapping } = &self.block(id).place else {
-            return Ok(());
+        let (range, handle, mapping) = match &self.block(id).place {
+            Place::Swappable { range, backing: Backing::Chunk(chunk), mapping } => {
+                (*range, chunk.handle, mapping)
+            }
+            Place::Swappable {
+                backing: Backing::Lot { .. }, mapping: Mapping::Unmapped, ..
+            } => {
+                return self.map_block(streams, id);
+            }
+            _ => return Ok(()),
         };
-        let (range, handle) = (*range, chunk.handle);
         match mapping {
             Mapping::Unmapped => {
                 self.mapper.post(range, Task::Map(handle), Need::Soon);
@@ -132,7 +149,7 @@ impl Pool {
             Mapping::Stale { .. } if self.mapper.progress(range).is_none() => {
                 self.mapper.post(range, Task::Unmap, Need::Soon);
             }
-            Mapping::Stale { .. } | Mapping::Mapped | Mapping::Coming => {}
+            Mapping::Stale { .. } | Mapping::Kept { .. } | Mapping::Mapped | Mapping::Coming => {}
         }
         Ok(())
     }
@@ -156,7 +173,7 @@ impl Pool {
 
     /// Notes that a block's address could not be mapped, and perhaps is so in part.
     pub(super) fn note_failure(&mut self, id: BlockId, failure: MapFailure) -> DriverError {
-        let Place::Swappable { chunk: Some(chunk), .. } = &self.block(id).place else {
+        let Place::Swappable { backing: Backing::Chunk(chunk), .. } = &self.block(id).place else {
             unreachable!("the caller mapped the block's chunk")
         };
         let chunk = chunk.handle;
@@ -241,7 +258,7 @@ impl Pool {
         match self.mapper.progress(range) {
             None if self.is_out_of_use(streams, id)? == Some(false) => Ok(false),
             None => {
-                let need = if self.has_chunk(id) { Need::Soon } else { Need::Perhaps };
+                let need = if self.has_backing(id) { Need::Soon } else { Need::Perhaps };
                 self.mapper.post(range, Task::Unmap, need);
                 Ok(false)
             }

@@ -74,23 +74,30 @@ impl Pool {
     }
 
     /// Makes room under the cap; cached chunks are given back for it.
-    fn make_room(&mut self, streams: &mut Streams, size_bytes: u64) -> Result<(), MemoryError> {
+    pub(super) fn make_room(
+        &mut self,
+        streams: &mut Streams,
+        size_bytes: u64,
+    ) -> Result<(), MemoryError> {
         if !self.unreleased.is_empty() {
             // What still fails stays counted, and may leave room enough.
             let _ = self.release_leftovers();
         }
         let limit_bytes = self.config.limit_bytes;
-        match self.cache.make_room(size_bytes) {
-            Room::Short(missing_bytes) => {
-                Err(MemoryError::DeviceFull { missing_bytes, limit_bytes })
+        let given_back = loop {
+            match self.cache.make_room(size_bytes) {
+                Room::After(given_back) => break given_back,
+                Room::Short(missing_bytes) => {
+                    if !self.release_idle_tile(streams)? {
+                        return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });
+                    }
+                }
             }
-            Room::After(given_back) => {
-                self.leave(given_back);
-                let held_bytes = self.cache.held_bytes();
-                let most_bytes = held_bytes + held_bytes / LEAVING_DIVISOR;
-                Ok(self.release_leaving(streams, most_bytes.min(limit_bytes - size_bytes))?)
-            }
-        }
+        };
+        self.leave(given_back);
+        let held_bytes = self.cache.held_bytes();
+        let most_bytes = held_bytes + held_bytes / LEAVING_DIVISOR;
+        Ok(self.release_leaving(streams, most_bytes.min(limit_bytes - size_bytes))?)
     }
 
     fn leave(&mut self, given_back: Vec<(u64, Spare)>) {
@@ -135,7 +142,9 @@ impl Pool {
         if let Err(failure) = self.try_map(home, handle) {
             self.cache.count_again(size_bytes);
             self.note_held();
-            self.unreleased.push((Chunk { handle, home }, failure.still_mapped));
+            let mapped = if failure.still_mapped { vec![home] } else { Vec::new() };
+            let chunk = Some((handle, size_bytes));
+            self.unreleased.push(Leftover { mapped, chunk, range: Some(home) });
             self.release_leftovers();
             return Err(failure.error);
         }
@@ -156,7 +165,12 @@ impl Pool {
             self.cache.put(Fit::exact(spare.chunk.home.size_bytes), spare);
             return Err(error);
         }
-        self.unreleased.push((spare.chunk, true));
+        let Chunk { handle, home } = spare.chunk;
+        self.unreleased.push(Leftover {
+            mapped: vec![home],
+            chunk: Some((handle, home.size_bytes)),
+            range: Some(home),
+        });
         match self.release_leftovers() {
             Some(error) => Err(error),
             None => Ok(()),
@@ -192,20 +206,31 @@ impl Pool {
         Ok(())
     }
 
-    /// Releases the chunks in `unreleased` that the driver will take; returns the first error.
-    fn release_leftovers(&mut self) -> Option<DriverError> {
+    /// Releases what of `unreleased` the driver will take; returns the first error.
+    pub(super) fn release_leftovers(&mut self) -> Option<DriverError> {
         let mut first_error = None;
-        for (chunk, mut at_home) in std::mem::take(&mut self.unreleased) {
-            let unmapped = if at_home { self.unmap(chunk.home) } else { Ok(()) };
-            at_home = unmapped.is_err();
-            match unmapped.and_then(|()| self.driver.release_chunk(chunk.handle)) {
-                Ok(()) => {
-                    self.cache.refund(chunk.home.size_bytes);
-                    self.keep_range(chunk.home);
+        for mut leftover in std::mem::take(&mut self.unreleased) {
+            let mut result = Ok(());
+            leftover.mapped.retain(|&range| match self.unmap(range) {
+                Ok(()) => false,
+                Err(error) => {
+                    result = Err(error);
+                    true
                 }
+            });
+            if result.is_ok()
+                && let Some((handle, size_bytes)) = leftover.chunk
+            {
+                result = self.driver.release_chunk(handle);
+                if result.is_ok() {
+                    self.cache.refund(size_bytes);
+                }
+            }
+            match result {
+                Ok(()) => leftover.range.into_iter().for_each(|range| self.keep_range(range)),
                 Err(error) => {
                     first_error.get_or_insert(error);
-                    self.unreleased.push((chunk, at_home));
+                    self.unreleased.push(leftover);
                 }
             }
         }
@@ -304,7 +329,8 @@ impl Pool {
     pub fn end_step(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         let unwanted = self.cache.end_step();
         self.leave(unwanted);
-        self.release_leaving(streams, self.config.limit_bytes)
+        self.release_leaving(streams, self.config.limit_bytes)?;
+        self.release_earlier_layouts(streams, false)
     }
 
     /// Gives all cached chunks and empty segments back to the driver.
@@ -315,6 +341,14 @@ impl Pool {
         let cached = self.cache.drain();
         self.leave(cached);
         let mut first_error = self.release_leaving(streams, 0);
+        first_error = first_error.and(self.release_earlier_layouts(streams, true));
+        while first_error.is_ok() {
+            match self.release_idle_tile(streams) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => first_error = Err(error),
+            }
+        }
         if !self.has_virtual_memory {
             return self.free_empty_segments(streams);
         }
@@ -340,6 +374,7 @@ impl Pool {
                 self.free(id);
             }
         }
+        self.layout = None;
         let mut result = self.trim(streams);
         for stale in std::mem::take(&mut self.stale_ranges) {
             match self.unmap(stale.range) {
@@ -352,6 +387,7 @@ impl Pool {
         if let Some(error) = self.release_leftovers() {
             result = result.and(Err(error));
         }
+        let again = again.and(self.release_earlier_layouts(streams, true));
         for range in std::mem::take(&mut self.spare_ranges).into_values().flatten() {
             let freed = self.driver.free_range(range).or_else(|_| self.driver.free_range(range));
             result = result.and(freed);

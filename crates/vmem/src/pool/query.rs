@@ -15,13 +15,14 @@ impl Pool {
         }
     }
 
-    /// The home address of the block's chunk, where copies run.
+    /// The home address of what is behind the block, where copies run.
     ///
     /// # Panics
     /// If the block is not live or has no chunk of its own.
     pub fn home(&self, id: BlockId) -> DevicePtr {
         match &self.block(id).place {
-            Place::Swappable { chunk: Some(chunk), .. } => chunk.home.start,
+            Place::Swappable { backing: Backing::Chunk(chunk), .. } => chunk.home.start,
+            Place::Swappable { backing: Backing::Lot { home, .. }, .. } => home.start,
             _ => unreachable!("the caller knows that the block has a chunk"),
         }
     }

@@ -72,6 +72,7 @@ mod error;
 mod file;
 mod filter;
 mod generate;
+mod layout;
 mod machine;
 mod ranks;
 mod search;
@@ -96,6 +97,7 @@ pub use generate::{
     Decision, GenerateConfig, Generated, Generator, Movable, Preference, Reason, RecomputeOption,
     Replayable, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
+pub use layout::{Layout, lay_out};
 pub use machine::{Link, Machine};
 pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};

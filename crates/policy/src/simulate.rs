@@ -14,8 +14,10 @@ use crate::usage::{NONE, Usage};
 
 mod link;
 mod memory;
+mod residency;
 mod state;
 
+pub(crate) use residency::{Residency, residency};
 use state::State;
 
 /// A span of time from the step's start, in microseconds. It may end after the step does.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use swap_core::{AccessMode, Direction, Fit, Origin, Room};
 
+use super::residency::Change;
 use super::state::{Moment, NEVER, Place, Ready, State};
 use crate::usage::NONE;
 
@@ -359,6 +360,7 @@ impl State<'_> {
     /// Gives a resident block's chunk to the cache.
     fn vacate(&mut self, index: usize, ready: Ready) {
         self.vacate_bytes(self.trace.blocks[index].size_bytes, ready);
+        self.changes.push(Change { block: index as u32, arrives: false });
     }
 
     fn vacate_bytes(&mut self, size_bytes: u64, ready: Ready) {
@@ -370,6 +372,7 @@ impl State<'_> {
     fn settle(&mut self, index: usize) {
         self.blocks[index].place = Place::Resident;
         self.resident_bytes += self.trace.blocks[index].size_bytes;
+        self.changes.push(Change { block: index as u32, arrives: true });
         self.note_peak();
     }
 

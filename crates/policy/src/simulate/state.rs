@@ -7,6 +7,7 @@ use swap_core::{
 };
 
 use super::link::{CopyId, Engines};
+use super::residency::Change;
 use super::{ActionTable, CopySpan, ReplaySpan, Shortfall, Simulation, Span, left_away};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
@@ -117,6 +118,8 @@ pub(super) struct State<'a> {
     pub(super) pinned: Vec<Vec<u32>>,
     pub(super) counts: Counts,
     pub(super) curve: Vec<u64>,
+    /// Who came to the device and who left it, since the step began.
+    pub(super) changes: Vec<Change>,
     pub(super) shortfall: Option<Shortfall>,
     now_us: f64,
     step_start_us: f64,
@@ -159,6 +162,7 @@ impl<'a> State<'a> {
             pinned: Vec::new(),
             counts: Counts::default(),
             curve: Vec::with_capacity(trace.events.len()),
+            changes: Vec::new(),
             shortfall: None,
             now_us: 0.0,
             step_start_us: 0.0,
@@ -209,6 +213,7 @@ impl<'a> State<'a> {
             ..Counts::default()
         };
         self.curve.clear();
+        self.changes.clear();
         self.replays.clear();
     }
 

@@ -4,7 +4,7 @@
 //! Time is the order of calls. A step follows a step, so a block that outlives one and the block
 //! that it is in the next have one lot between them.
 
-use swap_core::{Lot, Plan, Trace};
+use swap_core::{Lot, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::simulate::{Residency, residency};
@@ -18,7 +18,7 @@ mod tests;
 use pack::{Item, pack};
 
 /// Where the blocks of a step lie while its plan runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     /// By [`BlockIndex`](swap_core::BlockIndex). Nothing for a block that is always on the device
     /// or never, and for one that another cannot stand for in the next step: they keep the memory
@@ -28,6 +28,8 @@ pub struct Layout {
     pub height_bytes: u64,
     /// The most bytes of blocks with lots that are on the device at once. No layout is lower.
     pub need_bytes: u64,
+    /// The most bytes of blocks without lots that are on the device at once, and of segments.
+    pub beside_bytes: u64,
 }
 
 impl Layout {
@@ -42,8 +44,7 @@ impl Layout {
 /// A trace that is not well formed ([`check_trace`](crate::check_trace)) gets no lots, nor does one
 /// whose steps under the plan do not come to start alike.
 pub fn lay_out(trace: &Trace, plan: &Plan) -> Layout {
-    let mut layout =
-        Layout { lots: vec![None; trace.blocks.len()], height_bytes: 0, need_bytes: 0 };
+    let mut layout = Layout { lots: vec![None; trace.blocks.len()], ..Layout::default() };
     if check_trace(trace).is_err() {
         return layout;
     }
@@ -59,7 +60,29 @@ pub fn lay_out(trace: &Trace, plan: &Plan) -> Layout {
     }
     layout.height_bytes = packing.height_bytes;
     layout.need_bytes = packing.need_bytes;
+    layout.beside_bytes = beside_bytes(trace, &residency, &layout.lots);
     layout
+}
+
+/// What there is beside the lots, at most.
+fn beside_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> u64 {
+    let size_bytes = |block: usize| match lots[block] {
+        None => trace.blocks[block].size_bytes,
+        Some(_) => 0,
+    };
+    let at_start = residency.at_start.iter().enumerate().filter(|&(_, &resident)| resident);
+    let mut now_bytes: u64 = at_start.map(|(block, _)| size_bytes(block)).sum();
+    let mut most_bytes = now_bytes;
+    for change in &residency.changes {
+        let bytes = size_bytes(change.block as usize);
+        now_bytes = if change.arrives { now_bytes + bytes } else { now_bytes - bytes };
+        most_bytes = most_bytes.max(now_bytes);
+    }
+    let grown = trace.events.iter().filter_map(|event| match event {
+        TraceEvent::Segments(size_bytes) => Some(*size_bytes),
+        _ => None,
+    });
+    most_bytes + grown.max().unwrap_or(0).max(trace.segment_bytes)
 }
 
 /// What is to be packed, each with the blocks that it stands for.

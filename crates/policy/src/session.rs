@@ -11,7 +11,10 @@ use crate::search::{Planner, fingerprint};
 use crate::stage::{Directive, Loop, LoopConfig, News, Stage};
 
 pub(crate) mod frees;
+mod layouts;
 mod ranks;
+
+use layouts::Layouts;
 
 /// Recorded steps kept, to choose victims by next use.
 const TRACES_KEPT: usize = 16;
@@ -34,13 +37,14 @@ pub struct Session<P> {
     shared: Option<Shared>,
     /// What a report that came in the middle of a step has led to: it waits for the step's end.
     put_off: Option<Directive>,
+    layouts: Layouts,
 }
 
 /// What a step ran under whose report is owed.
 #[derive(Debug)]
 struct Owed {
-    /// The number of the directive.
-    directive: u64,
+    /// The number of the directive, if the step is to be judged.
+    directive: Option<u64>,
     stage: Stage,
     plan: Option<Arc<Plan>>,
     made: Option<Arc<Generated>>,
@@ -99,6 +103,7 @@ impl<P: Planner> Session<P> {
             made: None,
             shared: None,
             put_off: None,
+            layouts: Layouts::default(),
         })
     }
 
@@ -157,8 +162,9 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        let is_judged = self.layouts.end_step() || self.shared.is_some();
         self.owed.push_back(Owed {
-            directive: self.directives,
+            directive: is_judged.then_some(self.directives),
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
@@ -170,7 +176,9 @@ impl<P: Planner> Session<P> {
         if let Some(directive) = self.put_off.take() {
             self.follow(directive)?;
         }
-        self.observe(reports)
+        let finished = self.observe(reports)?;
+        self.lay_out_if_due()?;
+        Ok(finished)
     }
 
     /// Waits for the device and returns the steps that are still owed.
@@ -193,9 +201,13 @@ impl<P: Planner> Session<P> {
             match &mut self.shared {
                 Some(shared) => {
                     let report = Box::new(report.clone());
+                    let directive = directive.unwrap_or(self.directives);
                     shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
-                None => self.judge(directive, &report, None)?,
+                None => match directive {
+                    Some(directive) => self.judge(directive, &report, None)?,
+                    None => {}
+                },
             }
             finished.push(FinishedStep { stage, plan, made, report });
         }
@@ -243,6 +255,7 @@ impl<P: Planner> Session<P> {
             })
         });
         self.engine.set_orders(directive.record, orders)?;
+        self.layouts.leave();
         self.current = directive;
         self.made = self.policy.made().cloned();
         self.directives += 1;

@@ -171,6 +171,11 @@ impl<P: Planner> Loop<P> {
         }
     }
 
+    /// The cap on physical bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.config.limit_bytes
+    }
+
     /// How to run the step that comes next. Before the first report: record it, without a plan.
     pub fn directive(&self) -> Directive {
         let stage = self.stage();

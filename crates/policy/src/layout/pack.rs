@@ -52,8 +52,7 @@ pub(super) fn pack(items: &[Item]) -> Packing {
     let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
     let mut placer = Placer::new(items);
     let mut best: Option<(Packing, Vec<u32>, Fit)> = None;
-    let all =
-        [By::ContentionThenSize, By::ContentionThenLifetime, By::Size, By::Area].into_iter();
+    let all = [By::ContentionThenSize, By::ContentionThenLifetime, By::Size, By::Area].into_iter();
     for (by, fit) in all.flat_map(|by| [(by, Fit::Lowest), (by, Fit::Best)]) {
         let order = by.order(&traits);
         let ceiling_bytes = best.as_ref().map_or(u64::MAX, |best| best.0.height_bytes - 1);

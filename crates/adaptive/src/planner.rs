@@ -3,7 +3,7 @@
 
 use policy::{
     Feedback, Generated, Link, Machine, Movable, Planner, Prediction, Proposal, Trace, TraceFault,
-    check_trace,
+    check_trace, lay_out,
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
@@ -14,6 +14,12 @@ use crate::rivals::{Rivals, against};
 const LOOKS_OPS_MAX: usize = 1_250;
 /// A step that is longer than the bound by less than this share is as good as any.
 const AT_BOUND: f64 = 1e-9;
+
+/// A plan is made for less memory at most so often until its layout fits.
+const TIGHTER_PLANS: usize = 3;
+/// What an action without a lot costs at least: a mapping beside copies takes a millisecond, of
+/// which a part is hidden.
+const UNPLACED_ACTION_US: f64 = 300.0;
 
 /// Makes the best plan that the settings allow.
 ///
@@ -28,7 +34,9 @@ const AT_BOUND: f64 = 1e-9;
 /// which everything may leave.
 ///
 /// In the loop, a plan of others must leave nothing to demand: steps that run without one are
-/// measured there anyway, and steps that need nothing on demand are preferred.
+/// measured there anyway, and steps that need nothing on demand are preferred. Where a plan's
+/// layout does not fit, one for a little less memory is taken instead, if it costs less than the
+/// mappings that it saves.
 #[derive(Clone, Debug)]
 pub struct JointPlanner {
     machine: Machine,
@@ -65,7 +73,7 @@ impl Planner for JointPlanner {
         let mut config = self.config;
         let reserve_bytes = &mut config.generate.reserve_bytes;
         *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
-        let made = best(&Joint::new(trace, &machine, &config), Rivals::WithoutDemand);
+        let made = with_layout(trace, &machine, config);
         let offer = !made.plan.actions.is_empty();
         let proposal = Proposal { plan: made.plan.clone(), predicted: predict(&made) };
         self.latest = Some(made);
@@ -83,6 +91,33 @@ impl Planner for JointPlanner {
     fn set_link(&mut self, link: Link) {
         self.machine.link = link;
     }
+}
+
+/// The best plan whose layout fits, or the best of all if that is too dear.
+fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Generated {
+    let plan = |config: &JointConfig| {
+        best(&Joint::new(trace, machine, config), Rivals::WithoutDemand)
+    };
+    let first = plan(&config);
+    let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
+    let actions = first.plan.actions.len() as f64;
+    let most_us = first.simulation.step_us + actions * UNPLACED_ACTION_US;
+    let mut excess_bytes = lay_out(trace, &first.plan).excess_bytes(limit_bytes);
+    let mut tighter = None;
+    for _ in 0..TIGHTER_PLANS {
+        if excess_bytes == 0 || first.infeasible.is_some() {
+            break;
+        }
+        let reserve_bytes = &mut config.generate.reserve_bytes;
+        *reserve_bytes = reserve_bytes.saturating_add(excess_bytes);
+        let made = plan(&config);
+        if made.infeasible.is_some() || made.simulation.step_us > most_us {
+            return first;
+        }
+        excess_bytes = lay_out(trace, &made.plan).excess_bytes(limit_bytes);
+        tighter = Some(made);
+    }
+    tighter.filter(|_| excess_bytes == 0).unwrap_or(first)
 }
 
 fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {

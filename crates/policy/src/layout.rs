@@ -33,6 +33,11 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// What is missing for it under a cap.
+    pub fn excess_bytes(&self, limit_bytes: u64) -> u64 {
+        (self.height_bytes + self.beside_bytes).saturating_sub(limit_bytes)
+    }
+
     /// Height over need: 1 is perfect.
     pub fn ratio(&self) -> f64 {
         if self.need_bytes == 0 { 1.0 } else { self.height_bytes as f64 / self.need_bytes as f64 }

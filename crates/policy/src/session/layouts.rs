@@ -90,7 +90,7 @@ impl<P: Planner> Session<P> {
             beside = layout.beside_bytes,
             "laid the step out"
         );
-        if layout.height_bytes == 0 || layout.height_bytes + layout.beside_bytes > limit_bytes {
+        if layout.height_bytes == 0 || layout.excess_bytes(limit_bytes) > 0 {
             return Ok(());
         }
         let orders = Orders::with_trace(plan, trace).with_lots(layout.lots);

@@ -95,9 +95,8 @@ impl Planner for JointPlanner {
 
 /// The best plan whose layout fits, or the best of all if that is too dear.
 fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Generated {
-    let plan = |config: &JointConfig| {
-        best(&Joint::new(trace, machine, config), Rivals::WithoutDemand)
-    };
+    let plan =
+        |config: &JointConfig| best(&Joint::new(trace, machine, config), Rivals::WithoutDemand);
     let first = plan(&config);
     let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
     let actions = first.plan.actions.len() as f64;

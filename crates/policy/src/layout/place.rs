@@ -18,16 +18,29 @@ pub(super) struct Stuck(pub(super) usize);
 /// Places items with the times of their stays at hand, and counts what that takes.
 pub(super) struct Placer<'a> {
     items: &'a [Item],
-    /// By item: a bit for each of 64 parts of the step in which it stays.
-    parts: Vec<u64>,
+    times: Vec<Times>,
     /// Lots that were looked at: a measure of time that is the same on every machine.
     pub(super) work: u64,
+}
+
+/// What placing an item takes beside looking at lots, in lots looked at.
+const PLACING_WORK: u64 = 16;
+
+/// When an item is there, to see at a glance whom it does not meet.
+#[derive(Clone, Copy)]
+struct Times {
+    /// A bit for each of 64 parts of the step.
+    parts: u64,
+    first: u32,
+    last: u32,
+    /// Whether it is away in between.
+    several: bool,
 }
 
 struct Placed {
     offset_bytes: u64,
     end_bytes: u64,
-    parts: u64,
+    times: Times,
     item: u32,
 }
 
@@ -36,14 +49,16 @@ impl<'a> Placer<'a> {
         let ends = items.iter().filter_map(|item| item.stays.last());
         let end = u64::from(ends.map(|stay| stay.1).max().unwrap_or(0)).max(1);
         let part = |time: u32| (u64::from(time) * 64 / end) as u32;
-        let parts = |item: &Item| {
-            let bits = |&(start, stop): &(u32, u32)| {
-                let (first, last) = (part(start), part(stop - 1));
-                (u64::MAX << first) & (u64::MAX >> (63 - last))
-            };
-            item.stays.iter().map(bits).fold(0, |all, bits| all | bits)
+        let parts = |&(start, stop): &(u32, u32)| {
+            (u64::MAX << part(start)) & (u64::MAX >> (63 - part(stop - 1)))
         };
-        Placer { items, parts: items.iter().map(parts).collect(), work: 0 }
+        let times = |item: &Item| Times {
+            parts: item.stays.iter().map(parts).fold(0, |all, parts| all | parts),
+            first: item.stays.first().map_or(0, |stay| stay.0),
+            last: item.stays.last().map_or(0, |stay| stay.1),
+            several: item.stays.len() > 1,
+        };
+        Placer { items, times: items.iter().map(times).collect(), work: 0 }
     }
 
     /// Offsets by item, all lots ending at the ceiling or below.
@@ -58,6 +73,7 @@ impl<'a> Placer<'a> {
         let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
         for (position, &item) in order.iter().enumerate() {
             let size_bytes = self.items[item as usize].size_bytes;
+            self.work += PLACING_WORK;
             let offset_bytes = self.gap(&placed, item as usize, fit);
             let end_bytes = offset_bytes.saturating_add(size_bytes);
             if end_bytes > ceiling_bytes {
@@ -65,19 +81,20 @@ impl<'a> Placer<'a> {
             }
             offsets[item as usize] = offset_bytes;
             let rank = placed.partition_point(|lot| lot.offset_bytes <= offset_bytes);
-            let parts = self.parts[item as usize];
-            placed.insert(rank, Placed { offset_bytes, end_bytes, parts, item });
+            let times = self.times[item as usize];
+            placed.insert(rank, Placed { offset_bytes, end_bytes, times, item });
         }
         Ok(offsets)
     }
 
     fn gap(&mut self, placed: &[Placed], item: usize, fit: Fit) -> u64 {
-        let (wanted, parts) = (&self.items[item], self.parts[item]);
+        let (wanted, times) = (&self.items[item], self.times[item]);
         let mut top_bytes = 0;
         let mut best: Option<(u64, u64)> = None;
         for (seen, lot) in placed.iter().enumerate() {
-            let may_meet = lot.parts & parts != 0 && lot.end_bytes > top_bytes;
-            if !may_meet || !meet(&wanted.stays, &self.items[lot.item as usize].stays) {
+            let away = lot.end_bytes <= top_bytes || !times.may_meet(lot.times);
+            let several = times.several || lot.times.several;
+            if away || several && !meet(&wanted.stays, &self.items[lot.item as usize].stays) {
                 continue;
             }
             let gap_bytes = lot.offset_bytes.saturating_sub(top_bytes);
@@ -97,14 +114,21 @@ impl<'a> Placer<'a> {
     }
 }
 
+impl Times {
+    /// Whether two items meet; if either is away in between, whether they could.
+    fn may_meet(self, other: Times) -> bool {
+        self.first < other.last && other.first < self.last && self.parts & other.parts != 0
+    }
+}
+
 /// Whether two items are ever there at the same time. Stays are in order.
 fn meet(one: &[(u32, u32)], other: &[(u32, u32)]) -> bool {
-    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
-    while let (Some(left), Some(right)) = (one.peek(), other.peek()) {
-        if left.1 <= right.0 {
-            one.next();
-        } else if right.1 <= left.0 {
-            other.next();
+    let (mut left, mut right) = (0, 0);
+    while left < one.len() && right < other.len() {
+        if one[left].1 <= other[right].0 {
+            left += 1;
+        } else if other[right].1 <= one[left].0 {
+            right += 1;
         } else {
             return true;
         }

@@ -17,6 +17,9 @@ mod tests;
 
 use pack::{Item, pack};
 
+/// This part of a cap may be missing.
+const TOLERATED_DIVISOR: u64 = 64;
+
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
@@ -33,9 +36,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// What is missing for it under a cap.
+    /// What is too much under a cap. A little that is missing costs a few calls a step, as what
+    /// lies idle then makes room, and is no excess.
     pub fn excess_bytes(&self, limit_bytes: u64) -> u64 {
-        (self.height_bytes + self.beside_bytes).saturating_sub(limit_bytes)
+        let all_bytes = self.height_bytes + self.beside_bytes;
+        if all_bytes <= limit_bytes + limit_bytes / TOLERATED_DIVISOR {
+            return 0;
+        }
+        all_bytes - limit_bytes
     }
 
     /// Height over need: 1 is perfect.

@@ -177,6 +177,15 @@ py::dict bytes_dict(const smartswap_bytes& bytes) {
   return result;
 }
 
+py::dict calls_dict(const uint64_t (&calls)[4]) {
+  static const char* const kinds[] = {"created", "released", "mapped", "unmapped"};
+  py::dict result;
+  for (size_t kind = 0; kind < std::size(kinds); ++kind) {
+    result[kinds[kind]] = calls[kind];
+  }
+  return result;
+}
+
 py::dict stats() {
   smartswap_stats now = {};
   now.struct_size = sizeof(now);
@@ -209,6 +218,8 @@ py::dict stats() {
     by_stage[stages[stage]] = now.steps_by_stage[stage];
   }
   result["steps_by_stage"] = by_stage;
+  result["memory_calls"] = calls_dict(now.memory_calls);
+  result["last_memory_calls"] = calls_dict(now.last_memory_calls);
   return result;
 }
 

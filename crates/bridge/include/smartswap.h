@@ -350,6 +350,10 @@ typedef struct smartswap_stats {
   uint64_t plan;
   /* Steps ended in WarmUp, in SearchPolicy and in Stable. */
   uint64_t steps_by_stage[3];
+  /* What the driver was asked for: chunks created, released, mapped at an address, unmapped. In
+   * all, and in the last step that reported. */
+  uint64_t memory_calls[4];
+  uint64_t last_memory_calls[4];
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);

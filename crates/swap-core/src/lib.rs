@@ -127,8 +127,8 @@ pub use vmem::{
     ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind,
     EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory, HostConfig,
     HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, Lot, MapCosts,
-    MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands, Order,
-    ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site, Span,
-    SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map,
+    MemoryCalls, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands,
+    Order, ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site,
+    Span, SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map,
     numa_nodes, pattern_word, save_file,
 };

@@ -1,5 +1,7 @@
 //! What happened in one step, counted by the engine.
 
+use vmem::MemoryCalls;
+
 use crate::trace::{OpIndex, Signature, Trace};
 
 /// Counts of one step.
@@ -21,6 +23,8 @@ pub struct StepCounters {
     pub recalls: u64,
     /// Times that the host waited for the device.
     pub host_waits: u64,
+    /// What the driver was asked for.
+    pub memory_calls: MemoryCalls,
     /// Device time that compute spent waiting for copies, in microseconds.
     pub stall_us: f64,
 }

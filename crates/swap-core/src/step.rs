@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, DeviceMemory, EventHandle, Stall, Uses};
+use vmem::{BlockId, DeviceMemory, EventHandle, MemoryCalls, Stall, Uses};
 
 use crate::core::Core;
 use crate::entry::Hold;
@@ -37,6 +37,7 @@ pub(crate) struct Step {
     /// Waits for copies.
     pub(crate) stalls: Vec<Stall>,
     pub(crate) host_waits_before: u64,
+    pub(crate) calls_before: MemoryCalls,
     pub(crate) moves: Vec<Move>,
     /// Ops of the step that are open, innermost last, and the op stack that they are on.
     open: SmallVec<[OpIndex; 4]>,
@@ -143,6 +144,7 @@ impl Core {
         let step = std::mem::take(&mut self.step);
         let mut counters = step.counters;
         counters.host_waits = self.memory.streams.host_waits() - step.host_waits_before;
+        counters.memory_calls = stats.calls.since(step.calls_before);
         let report = StepReport {
             step: step.number,
             signature: step.signature,
@@ -169,6 +171,7 @@ impl Core {
         self.memory.pool.reset_peaks();
         self.step.number = number;
         self.step.host_waits_before = self.memory.streams.host_waits();
+        self.step.calls_before = self.memory.pool.stats().calls;
         self.step.segment_bytes = self.memory.pool.stats().segment_bytes.current;
         self.recorder = self.record_next.then(Recorder::default);
         let mut live: Vec<(u64, BlockId)> = self
@@ -231,6 +234,7 @@ impl Core {
             }
             self.begin_step(step.number);
             self.step.host_waits_before = step.host_waits_before;
+            self.step.calls_before = step.calls_before;
         }
         Ok(())
     }

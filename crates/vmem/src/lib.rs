@@ -94,7 +94,7 @@ pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
 pub use probe::{LinkRates, MapCosts, measure_link, measure_map};
 pub use saving::{SaveError, save_file};
-pub use stats::{MemoryStats, Peak, SwappedStats};
+pub use stats::{MemoryCalls, MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};
 pub use swapped::{SwappedBlock, SwappedMemory};
 pub use tensor::{

@@ -23,12 +23,14 @@ use crate::point::{Point, Site, StreamId, Uses};
 use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
 
+use caller::Caller;
 use mapper::{Mapper, Need, Progress, Settled, Task};
 use physical::MapFailure;
 
 use self::plain::PlainSegment;
 use self::planned::{Leftover, Planned};
 
+mod caller;
 mod mapper;
 mod mapping;
 mod physical;
@@ -52,7 +54,7 @@ pub struct PoolConfig {
 
 /// The device pool. See the module's first lines.
 pub struct Pool {
-    driver: Arc<dyn Driver>,
+    driver: Arc<Caller>,
     mapper: Mapper,
     /// Whether a chunk that was given away was last taken by an allocation.
     allocations_follow: bool,
@@ -117,6 +119,7 @@ impl Pool {
                 config.limit_bytes
             ));
         }
+        let driver = Arc::new(Caller::new(driver));
         Ok(Pool {
             mapper: Mapper::new(&driver),
             allocations_follow: false,

@@ -39,6 +39,39 @@ pub struct MemoryStats {
     pub slack_bytes: u64,
     /// Allocations so far.
     pub allocations: u64,
+    /// What the driver was asked for so far.
+    pub calls: MemoryCalls,
+}
+
+/// Calls of the driver that change what memory there is and where it is seen. On a GPU each takes
+/// 20 us to a millisecond of the host's time.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryCalls {
+    /// Chunks asked for.
+    pub created: u64,
+    /// Chunks given back.
+    pub released: u64,
+    /// Chunks made visible at an address.
+    pub mapped: u64,
+    /// Those taken away from there.
+    pub unmapped: u64,
+}
+
+impl MemoryCalls {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.created + self.released + self.mapped + self.unmapped
+    }
+
+    /// Those made since `before`.
+    pub fn since(self, before: MemoryCalls) -> MemoryCalls {
+        MemoryCalls {
+            created: self.created - before.created,
+            released: self.released - before.released,
+            mapped: self.mapped - before.mapped,
+            unmapped: self.unmapped - before.unmapped,
+        }
+    }
 }
 
 impl MemoryStats {

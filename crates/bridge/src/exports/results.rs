@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr;
 
-use adaptive::{Peak, save, save_bytes, save_trace};
+use adaptive::{MemoryCalls, Peak, save, save_bytes, save_trace};
 
 use crate::context::{self, Context};
 use crate::explain::{explain, held};
@@ -45,6 +45,12 @@ pub struct SmartswapStats {
     last_step_us: f64,
     plan: u64,
     steps_by_stage: [u64; 3],
+    memory_calls: [u64; 4],
+    last_memory_calls: [u64; 4],
+}
+
+fn in_order(calls: MemoryCalls) -> [u64; 4] {
+    [calls.created, calls.released, calls.mapped, calls.unmapped]
 }
 
 impl From<Peak> for SmartswapBytes {
@@ -100,6 +106,8 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         last_step_us: totals.last_step_us,
         plan: course.session.plan_number(),
         steps_by_stage: totals.steps_by_stage,
+        memory_calls: in_order(memory.calls),
+        last_memory_calls: in_order(totals.last_calls),
     })
 }
 

@@ -1,15 +1,19 @@
-//! Finds a low packing: several greedy orders, then two of them with those first that found no room.
+//! Finds a low packing: several greedy orders, then two of them with those first that found no
+//! room.
 
 use std::cmp::Reverse;
 
 use super::place::{Fit, Placer, Stuck};
 
+/// From one time to another, that one not included. Not empty.
+pub(super) type Stay = (u32, u32);
+
 /// What needs the same bytes in each of its stays.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Item {
     pub(super) size_bytes: u64,
-    /// From one time to another, that one not included; none empty, in order, none overlap.
-    pub(super) stays: Vec<(u32, u32)>,
+    /// In order; none overlap.
+    pub(super) stays: Vec<Stay>,
 }
 
 /// Where items lie.
@@ -163,7 +167,7 @@ impl Curve {
     }
 
     fn traits(&self, item: &Item) -> Traits {
-        let peak = |&(start, end): &(u32, u32)| {
+        let peak = |&(start, end): &Stay| {
             let (start, end) = (self.rank(start), self.rank(end));
             let level = (end - start).ilog2() as usize;
             let peaks = &self.peaks[level];

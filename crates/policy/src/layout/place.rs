@@ -1,6 +1,6 @@
 //! Gives lots to items one after the other.
 
-use super::pack::Item;
+use super::pack::{Item, Stay};
 
 /// Which of the gaps that are large enough an item gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,9 +49,8 @@ impl<'a> Placer<'a> {
         let ends = items.iter().filter_map(|item| item.stays.last());
         let end = u64::from(ends.map(|stay| stay.1).max().unwrap_or(0)).max(1);
         let part = |time: u32| (u64::from(time) * 64 / end) as u32;
-        let parts = |&(start, stop): &(u32, u32)| {
-            (u64::MAX << part(start)) & (u64::MAX >> (63 - part(stop - 1)))
-        };
+        let parts =
+            |&(start, stop): &Stay| (u64::MAX << part(start)) & (u64::MAX >> (63 - part(stop - 1)));
         let times = |item: &Item| Times {
             parts: item.stays.iter().map(parts).fold(0, |all, parts| all | parts),
             first: item.stays.first().map_or(0, |stay| stay.0),
@@ -122,7 +121,7 @@ impl Times {
 }
 
 /// Whether two items are ever there at the same time. Stays are in order.
-fn meet(one: &[(u32, u32)], other: &[(u32, u32)]) -> bool {
+fn meet(one: &[Stay], other: &[Stay]) -> bool {
     let (mut left, mut right) = (0, 0);
     while left < one.len() && right < other.len() {
         if one[left].1 <= other[right].0 {

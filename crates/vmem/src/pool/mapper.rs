@@ -9,8 +9,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use npu_sys::{Driver, VaRange};
+use npu_sys::VaRange;
 
+use super::caller::Caller;
 use super::physical::{MapFailure, map_with_access, unmap_unused};
 
 use self::board::{Board, Busy, Next, Wake};
@@ -36,12 +37,12 @@ pub(super) struct Mapper {
 
 impl Mapper {
     /// Starts the thread if the device needs one. Without it nothing is posted.
-    pub(super) fn new(driver: &Arc<dyn Driver>) -> Mapper {
+    pub(super) fn new(driver: &Arc<Caller>) -> Mapper {
         let shared = Arc::new(Shared::default());
         let mut thread = None;
         if driver.properties().map_waits_for_copies {
             let (driver, shared) = (Arc::clone(driver), Arc::clone(&shared));
-            let work = move || run(&*driver, &shared);
+            let work = move || run(&driver, &shared);
             // A system without another thread maps when it must.
             thread = thread::Builder::new().name("smartswap map".to_owned()).spawn(work).ok();
         }
@@ -114,14 +115,14 @@ impl Shared {
     }
 }
 
-fn run(driver: &dyn Driver, shared: &Shared) {
+fn run(driver: &Caller, shared: &Shared) {
     while let Some((range, task)) = shared.next() {
         let settled = perform(driver, range, task);
         shared.change(|board| board.finish(range, settled));
     }
 }
 
-fn perform(driver: &dyn Driver, range: VaRange, task: Task) -> Settled {
+fn perform(driver: &Caller, range: VaRange, task: Task) -> Settled {
     let (done, result) = match task {
         Task::Map(chunk) => (Settled::Mapped, map_with_access(driver, range, chunk)),
         Task::Unmap => {

@@ -14,13 +14,14 @@ pub(super) struct MapFailure {
 
 /// Puts a chunk behind a range of which nobody else knows yet, for the device to use.
 pub(super) fn map_with_access(
-    driver: &dyn Driver,
+    driver: &Caller,
     range: VaRange,
     handle: ChunkHandle,
 ) -> Result<(), MapFailure> {
     let failed = |still_mapped| move |error| MapFailure { error, still_mapped };
     driver.map(range, handle).map_err(failed(false))?;
     driver.set_access(range).map_err(|error| {
+        driver.note_unmap();
         // SAFETY: nothing has used the mapping yet.
         let unmapped = unsafe { driver.unmap(range) };
         failed(unmapped.is_err())(error)
@@ -28,7 +29,8 @@ pub(super) fn map_with_access(
 }
 
 /// Takes away a mapping that nobody uses any more.
-pub(super) fn unmap_unused(driver: &dyn Driver, range: VaRange) -> Result<(), DriverError> {
+pub(super) fn unmap_unused(driver: &Caller, range: VaRange) -> Result<(), DriverError> {
+    driver.note_unmap();
     // SAFETY: all callers are in the modules of the pool; each has waited for, or queried, the
     // uses noted for the mapping, and `note_use` is called for all work (its contract).
     unsafe { driver.unmap(range) }
@@ -262,7 +264,7 @@ impl Pool {
     }
 
     pub(super) fn try_map(&self, range: VaRange, handle: ChunkHandle) -> Result<(), MapFailure> {
-        map_with_access(&*self.driver, range, handle)
+        map_with_access(&self.driver, range, handle)
     }
 
     /// Unmaps a range, if anything is mapped there: it may have been posted.
@@ -272,7 +274,7 @@ impl Pool {
             Some(Settled::Failed(failure)) if failure.still_mapped => {}
             Some(Settled::Unmapped | Settled::Failed(_)) => return Ok(()),
         }
-        unmap_unused(&*self.driver, range)
+        unmap_unused(&self.driver, range)
     }
 
     /// Frees a segment of a device without virtual memory.

@@ -310,7 +310,7 @@ impl Pool {
         let result = result.and_then(|()| self.driver.set_access(range));
         result.map_err(|error| {
             // Nothing has used the mappings yet.
-            mapped.retain(|&piece| unmap_unused(&*self.driver, piece).is_err());
+            mapped.retain(|&piece| unmap_unused(&self.driver, piece).is_err());
             (error, mapped)
         })
     }
@@ -327,7 +327,7 @@ impl Pool {
         let mut pieces: Vec<VaRange> =
             tiles.clone().map(|tile| planned.range_at(range, tiles.start, tile)).collect();
         let mut result = Ok(());
-        pieces.retain(|&piece| match unmap_unused(&*self.driver, piece) {
+        pieces.retain(|&piece| match unmap_unused(&self.driver, piece) {
             Ok(()) => false,
             Err(error) => {
                 result = Err(error);

@@ -95,7 +95,8 @@ impl Pool {
         let reserved_bytes =
             Peak { current: self.held_bytes(), peak: self.stats.reserved_bytes.peak };
         let (cached_bytes, slack_bytes) = (self.cache.cached_bytes(), self.cache.slack_bytes());
-        MemoryStats { reserved_bytes, cached_bytes, slack_bytes, ..self.stats }
+        let calls = self.driver.calls();
+        MemoryStats { reserved_bytes, cached_bytes, slack_bytes, calls, ..self.stats }
     }
 
     /// Starts a new measurement of all peaks.

@@ -55,7 +55,8 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// As [`calls`], under layouts of any lots: they overlap, are of wrong sizes, and change.
 pub(super) fn planned_calls() -> impl Strategy<Value = Vec<Call>> {
-    let units = prop_oneof![1 => Just(1u64), 3 => Just(2), 2 => Just(3), 1 => Just(5), 1 => Just(8)];
+    let units =
+        prop_oneof![1 => Just(1u64), 3 => Just(2), 2 => Just(3), 1 => Just(5), 1 => Just(8)];
     let lots = prop::collection::vec((0u64..32, units), 0..16);
     let layout = lots.prop_map(Call::LayOut).boxed();
     let calls = prop::collection::vec(prop_oneof![1 => layout.clone(), 40 => call()], 1..150);

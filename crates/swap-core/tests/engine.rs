@@ -13,6 +13,7 @@ mod engine {
     mod lab;
     mod launches;
     mod lending;
+    mod lots;
     mod plain;
     mod plans;
     #[cfg(feature = "planted")]

@@ -40,7 +40,7 @@ fn apart(trace: &Trace) -> Vec<Option<Lot>> {
 }
 
 /// As [`apart`], but some lie where others do, which may be away meanwhile.
-fn shared(trace: &Trace, random: &mut Random) -> Vec<Option<Lot>> {
+pub(crate) fn shared(trace: &Trace, random: &mut Random) -> Vec<Option<Lot>> {
     let mut lots = apart(trace);
     for at in 0..lots.len() {
         let other = lots[random.below(lots.len() as u64) as usize];
@@ -58,7 +58,11 @@ fn crowded(trace: &Trace) -> Vec<Option<Lot>> {
 }
 
 /// Anything, for blocks that the step has and others that it has not.
-fn nonsense(trace: &Trace, random: &mut Random, granularity_bytes: u64) -> Vec<Option<Lot>> {
+pub(crate) fn nonsense(
+    trace: &Trace,
+    random: &mut Random,
+    granularity_bytes: u64,
+) -> Vec<Option<Lot>> {
     let sizes = trace.blocks.iter().map(|block| block.size_bytes);
     let more = std::iter::repeat_n(8 * granularity_bytes, random.below(5) as usize);
     let mut lot = |size_bytes: u64| {

@@ -11,6 +11,7 @@ mod engine {
     mod hold;
     mod judge;
     mod lab;
+    mod laid_out;
     mod launches;
     mod lending;
     mod lots;

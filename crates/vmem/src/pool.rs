@@ -533,7 +533,7 @@ impl Pool {
         id: BlockId,
         lot: Lot,
     ) -> Result<Option<Uses>, MemoryError> {
-        if self.block(id).fit().chunk_bytes != lot.size_bytes {
+        if !self.could_lie_in(id, lot) {
             return Ok(None);
         }
         let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };

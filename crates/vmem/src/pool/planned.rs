@@ -193,6 +193,16 @@ impl Pool {
         Ok(Some((Backing::Lot { lot, home }, ready)))
     }
 
+    /// Whether the present layout has the lot, and the block's addresses are as long.
+    ///
+    /// # Panics
+    /// If the block is not live or not swappable.
+    pub fn could_lie_in(&self, id: BlockId, lot: Lot) -> bool {
+        let index = self.layout.and_then(|number| self.planned_index(number));
+        let has = index.is_some_and(|index| self.planned[index].tiles_of(lot).is_some());
+        has && self.block(id).fit().chunk_bytes == lot.size_bytes
+    }
+
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
     pub fn idle_lot(&self, size_bytes: u64) -> Option<Lot> {
         let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;

@@ -441,6 +441,7 @@ impl Core {
         let place = self.entry(id)?.place;
         let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none());
         let lot = orders.and_then(|orders| orders.lot(place));
+        let lot = lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot));
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             let attached = match lot.map(|lot| pool.attach_lot(streams, id, lot)) {

@@ -11,8 +11,10 @@ mod engine {
     mod hold;
     mod judge;
     mod lab;
+    mod laid_out;
     mod launches;
     mod lending;
+    mod lots;
     mod plain;
     mod plans;
     #[cfg(feature = "planted")]

@@ -452,8 +452,9 @@ impl Pool {
     /// If the block is not live, not swappable, or has a chunk.
     pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
         let fit = self.block(id).fit();
-        if let Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } = self.block(id).place {
-            let Some(ready) = self.retake_lot(lot, departure) else { return false };
+        if let Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } = self.block(id).place
+            && let Some(ready) = self.retake_lot(lot, departure)
+        {
             self.put_behind(id, Backing::Lot { lot, home: self.home_of_lot(lot) }, &ready);
             return true;
         }
@@ -535,7 +536,7 @@ impl Pool {
         id: BlockId,
         lot: Lot,
     ) -> Result<Option<Uses>, MemoryError> {
-        if self.block(id).fit().chunk_bytes != lot.size_bytes {
+        if !self.could_lie_in(id, lot) {
             return Ok(None);
         }
         let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };

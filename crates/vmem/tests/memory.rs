@@ -10,6 +10,7 @@ mod memory {
     mod growth;
     mod held;
     mod plain;
+    mod planned;
     #[cfg(feature = "planted")]
     mod planted;
     mod pool;

@@ -1,8 +1,9 @@
 //! Every driver call of a scripted run fails, once and for good, each in turn.
 //!
 //! The script opens an engine, fills blocks, runs a recorded step under rescue, steps under a plan
-//! with swaps and replays, a trim, and shuts down. A failure must be a typed error or a fallback:
-//! the run goes on, no byte is lost, and in the end nothing is left.
+//! with swaps and replays, a trim, and shuts down; it does so again with layouts, the later of
+//! which is nonsense. A failure must be a typed error or a fallback: the run goes on, no byte is
+//! lost, and in the end nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use swap_core::{
     Lasting, StepCounters,
 };
 
+use super::lots::{nonsense, shared};
 use super::script::{Command, Random, Script, random_plan, script};
 use super::world::{GRANULARITY, Setup, Tally, World, host};
 
@@ -30,16 +32,24 @@ fn setup(seed: u64) -> Setup {
     }
 }
 
-/// The run. With a fault for good, the driver is mended after the second step.
+/// The run, under a fault and perhaps a second one, which counts the calls that the first lets
+/// through. With a fault for good, the driver is mended after the second step.
 fn run(
     script: &Script,
     seed: u64,
+    lays_out: bool,
     fault: Option<FaultPlan>,
+    second: Option<FaultPlan>,
 ) -> Result<(Tally, Arc<FaultDriver>), String> {
     let setup = setup(seed);
+    let mut random = Random(!seed);
     let host = host(setup.host.clone());
     let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
-    let driver = Arc::new(FaultDriver::new(check.clone()));
+    let behind = Arc::new(FaultDriver::new(check.clone()));
+    if let Some(plan) = second {
+        behind.arm(plan);
+    }
+    let driver = Arc::new(FaultDriver::new(behind.clone()));
     if let Some(plan) = fault {
         driver.arm(plan);
     }
@@ -60,6 +70,9 @@ fn run(
     let trace = world.trace.clone();
     let plan = trace.as_ref().map(|trace| random_plan(trace, &mut Random(seed), false));
     let orders = plan.as_ref().map(|plan| (plan, trace.as_ref()));
+    if let Some(trace) = trace.as_ref().filter(|_| lays_out) {
+        world.lots = shared(trace, &mut random);
+    }
     let ordered = world.set_orders(false, orders);
     if fault.is_none() {
         ordered.map_err(|stop| format!("{stop:?}"))?;
@@ -68,10 +81,23 @@ fn run(
     if fault.is_none_or(|plan| plan.lasting == Lasting::ForGood) {
         world.expect_no_faults();
     }
+    if let Some(trace) = trace.as_ref().filter(|_| lays_out) {
+        world.lots = nonsense(trace, &mut random, GRANULARITY);
+        let ordered = world.set_orders(false, orders);
+        // A step whose end failed goes on.
+        if fault.is_none() {
+            ordered.map_err(|stop| format!("{stop:?}"))?;
+        }
+    }
     let mut again = script.step.clone();
     again.push(Command::Trim);
     world.step(&again)?;
     world.step(&script.step)?;
+    if second.is_some() {
+        // What a driver refuses twice at the end is lost to it.
+        driver.disarm();
+        behind.disarm();
+    }
     world.read_all()?;
     Ok((world.close()?, driver))
 }
@@ -88,7 +114,7 @@ fn scripts() -> Vec<(Script, u64)> {
     let mut calls: BTreeSet<&str> = BTreeSet::new();
     for seed in 0..400 {
         let script = script(14).new_tree(&mut runner).expect("a script").current();
-        let Ok((tally, driver)) = run(&script, seed, None) else { continue };
+        let Ok((tally, driver)) = run(&script, seed, false, None, None) else { continue };
         let c = tally.counters;
         let new = [
             (seen.recomputed_ops, c.recomputed_ops),
@@ -121,17 +147,22 @@ fn any_driver_call_may_fail() {
     let mut made: BTreeMap<&str, u64> = BTreeMap::new();
     let mut hits: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut runs, mut stopped) = (0, 0);
-    for (script, seed) in scripts() {
-        let (_, driver) = run(&script, seed, None).expect("without faults all is well");
+    let scripts = scripts();
+    for ((script, seed), lays_out) in scripts.iter().flat_map(|it| [(it, false), (it, true)]) {
+        let run = |fault| run(script, *seed, lays_out, fault, None);
+        let (_, driver) = run(None).expect("without faults all is well");
         let calls = driver.calls();
         for (name, count) in driver.calls_by_name() {
             *made.entry(name).or_default() += count;
         }
         for call in 1..=calls {
             for lasting in [Lasting::Once, Lasting::ForGood] {
-                for kind in [ErrorKind::OutOfMemory, ErrorKind::Failed] {
+                let kinds = [ErrorKind::OutOfMemory, ErrorKind::Failed];
+                // With layouts only every other call of each kind, for time.
+                let some = kinds.iter().zip(0..).filter(|it| !lays_out || (call + it.1) % 2 == 0);
+                for (&kind, _) in some {
                     let fault = FaultPlan { call, lasting, kind, only: None };
-                    let (_, driver) = run(&script, seed, Some(fault))
+                    let (_, driver) = run(Some(fault))
                         .unwrap_or_else(|what| panic!("{fault:?} of {calls}: {what}"));
                     runs += 1;
                     stopped += u64::from(driver.injected() > 0);
@@ -147,4 +178,31 @@ fn any_driver_call_may_fail() {
         assert!(hits.contains_key(name), "{name} never failed");
     }
     assert_eq!(made.len(), CALL_KINDS, "the script makes other calls than it did: {made:?}");
+}
+
+#[test]
+fn any_two_driver_calls_may_fail() {
+    let (mut runs, mut both) = (0, 0);
+    let mut random = Random(7);
+    for (script, seed) in scripts() {
+        let (_, driver) = run(&script, seed, true, None, None).expect("without faults all is well");
+        let calls = driver.calls();
+        for _ in 0..1000 {
+            let kinds = match random.below(2) {
+                0 => [ErrorKind::OutOfMemory, ErrorKind::Failed],
+                _ => [ErrorKind::Failed, ErrorKind::OutOfMemory],
+            };
+            // Most often the second stands in the way of mending the first.
+            let first = random.below(calls) + 1;
+            let reach = if random.chance(70) { 12 } else { calls };
+            let second = first + random.below(reach);
+            let faults = [FaultPlan::once(first, kinds[0]), FaultPlan::once(second, kinds[1])];
+            let (_, driver) = run(&script, seed, true, Some(faults[0]), Some(faults[1]))
+                .unwrap_or_else(|what| panic!("{faults:?} of {calls}: {what}"));
+            runs += 1;
+            both += u64::from(driver.injected() > 0 && driver.calls() > second);
+        }
+    }
+    println!("{runs} runs, {both} with both faults");
+    assert!(both > runs / 2);
 }

@@ -12,12 +12,13 @@ const RUNS_MAX: u32 = 600;
 #[test]
 fn every_missing_wait_is_noticed() {
     let mut missed = Vec::new();
-    for site in Site::MOVES {
+    for (site, lays_out) in Site::MOVES.into_iter().flat_map(|site| [(site, false), (site, true)]) {
         let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
         let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
         let mut found = None;
         for number in 1..=RUNS_MAX {
-            let case = case().new_tree(&mut runner).expect("a case").current();
+            let mut case = case().new_tree(&mut runner).expect("a case").current();
+            case.lays_out = lays_out;
             let planted = run_with(&case, |engine| engine.plant(Some(site)).expect("plants"));
             let Err(what) = planted else { continue };
             let noticed = what.contains("not ordered") || what.contains("wrong bytes");
@@ -29,8 +30,10 @@ fn every_missing_wait_is_noticed() {
             }
         }
         match found {
-            Some((number, what)) => println!("{site:?} after {number} runs: {what}"),
-            None => missed.push(site),
+            Some((number, what)) => {
+                println!("{site:?}, laid out: {lays_out}, after {number} runs: {what}");
+            }
+            None => missed.push((site, lays_out)),
         }
     }
     assert!(missed.is_empty(), "nobody noticed in {RUNS_MAX} runs: {missed:?}");

@@ -1,5 +1,5 @@
-//! Random work under random plans, legal and illegal: whatever the plan says, no op sees a wrong
-//! byte, the cap holds, everything is ordered, and memory runs out only where it must.
+//! Random work under random plans and layouts, legal and illegal: whatever they say, no op sees a
+//! wrong byte, the cap holds, everything is ordered, and memory runs out only where it must.
 //!
 //! Workload: training steps of a few dozen ops on two streams with nested ops, in-place updates,
 //! short-lived blocks, recipes, exceptions and step ends at odd places. Most blocks have the same
@@ -7,14 +7,17 @@
 //! a run takes milliseconds; nothing in the engine knows sizes. Smaller steps are found not to
 //! pay: what goes wrong takes several blocks under way at once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
-use swap_core::{Engine, HostConfig};
+use swap_core::{CheckConfig, CheckDriver, Engine, FaultDriver, HostConfig, RecordDriver};
 
+use super::lots::random_lots;
 use super::script::{Random, Script, random_plan, script};
-use super::world::{GRANULARITY, Setup, Tally, World};
+use super::world::{GRANULARITY, Setup, Tally, World, host};
 
 const GENEROUS: u64 = 1 << 30;
 
@@ -53,6 +56,8 @@ pub(super) struct Case {
     /// Rescues know next uses.
     with_trace: bool,
     probe: bool,
+    /// Blocks also have random lots.
+    pub(super) lays_out: bool,
 }
 
 fn device() -> impl Strategy<Value = Device> {
@@ -78,6 +83,7 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
             illegal: options.1,
             with_trace: options.2,
             probe: options.3,
+            lays_out: false,
         },
     )
 }
@@ -133,6 +139,7 @@ pub(super) fn run_on(
         world.engine.hold_by_need().map_err(|error| error.to_string())?;
     }
     let mut random = Random(case.plan_seed);
+    let mut lots_random = Random(!case.plan_seed);
     match world.open(&case.script) {
         Ok(()) => {}
         // The host arena is too small to move anything: legitimate, and the run is over.
@@ -145,9 +152,17 @@ pub(super) fn run_on(
         let trace = world.trace.clone();
         let plan = trace.as_ref().map(|trace| random_plan(trace, &mut random, case.illegal));
         let orders = plan.as_ref().map(|plan| (plan, trace.as_ref().filter(|_| case.with_trace)));
-        world.set_orders(round == 1, orders).map_err(|stop| format!("{stop:?}"))?;
-        world.step(steps)?;
-        world.step(steps)?;
+        for part in 0..2 {
+            // Another layout, or none, while blocks are away.
+            let changes = case.lays_out && (part == 0 || lots_random.chance(40));
+            if let Some(trace) = trace.as_ref().filter(|_| changes) {
+                world.lots = random_lots(trace, &mut lots_random, granularity_bytes);
+            }
+            if part == 0 || changes {
+                world.set_orders(round == 1, orders).map_err(|stop| format!("{stop:?}"))?;
+            }
+            world.step(steps)?;
+        }
     }
     world.read_all()?;
     world.close()
@@ -207,4 +222,60 @@ pub(super) fn run_all(cases: u32, run: impl Fn(&Case) -> Result<Tally, String>) 
 fn no_plan_breaks_a_promise() {
     let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
     assert_busy(&run_all(cases.unwrap_or(3000), run));
+}
+
+/// What the driver's log says about tiles. No block is as small as the tiles that are counted.
+#[derive(Default)]
+struct Tiles {
+    made: Cell<usize>,
+    /// Given back before the last work.
+    reclaimed: Cell<usize>,
+}
+
+impl Tiles {
+    fn count(&self, record: &RecordDriver) {
+        let calls = record.calls();
+        let last = calls.iter().rposition(|call| call.name == "launch_host").unwrap_or(0);
+        let mut tiles = BTreeSet::new();
+        for call in &calls[..last] {
+            match &call.outcome {
+                Ok(handle)
+                    if call.name == "create_chunk"
+                        && call.arguments == format!("{GRANULARITY} bytes") =>
+                {
+                    tiles.insert(handle.clone());
+                    self.made.set(self.made.get() + 1);
+                }
+                Ok(_) if call.name == "release_chunk" && tiles.remove(&call.arguments) => {
+                    self.reclaimed.set(self.reclaimed.get() + 1);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn run_laid_out(case: &Case, tiles: &Tiles) -> Result<Tally, String> {
+    let case = Case { lays_out: true, ..case.clone() };
+    let record = RefCell::new(None);
+    let tally = run_on(&case, GRANULARITY, |setup| {
+        let host = host(setup.host.clone());
+        let log = Arc::new(RecordDriver::new(host.clone()));
+        *record.borrow_mut() = Some(log.clone());
+        let check = Arc::new(CheckDriver::new(log, CheckConfig::ORDER));
+        let fault = Arc::new(FaultDriver::new(check.clone()));
+        World::behind(host, check, fault, setup).expect("an engine opens")
+    })?;
+    tiles.count(&record.into_inner().expect("the run opened a world"));
+    Ok(tally)
+}
+
+#[test]
+fn no_layout_breaks_a_promise() {
+    let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
+    let tiles = Tiles::default();
+    assert_busy(&run_all(cases.unwrap_or(2000), |case| run_laid_out(case, &tiles)));
+    let Tiles { made, reclaimed } = tiles;
+    println!("{} tiles, {} reclaimed", made.get(), reclaimed.get());
+    assert!(made.get() > 500 && reclaimed.get() > 100);
 }

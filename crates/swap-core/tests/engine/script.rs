@@ -149,7 +149,7 @@ impl Random {
 }
 
 /// From which op to which a block of the step can be acted on.
-fn lives(trace: &Trace) -> Vec<(u32, u32)> {
+pub(crate) fn lives(trace: &Trace) -> Vec<(u32, u32)> {
     let mut lives = vec![(0, trace.ops.len() as u32); trace.blocks.len()];
     let mut op = 0;
     for event in &trace.events {

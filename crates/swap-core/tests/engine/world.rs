@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use swap_core::{
     AccessMode, ActionKind, ArenaConfig, BlockId, CheckConfig, CheckDriver, Compute, Config,
-    Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, OpName, OpStack, Orders, Phase,
-    Plan, PoolConfig, StepReport, StreamHandle, StreamId, Trace,
+    Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, Lot, OpName, OpStack, Orders,
+    Phase, Plan, PoolConfig, StepReport, StreamHandle, StreamId, Trace,
 };
 use vmem::{EventHandle, EventKind};
 
@@ -126,6 +126,8 @@ pub(crate) struct World {
     ordered_in: Vec<(u32, usize)>,
     op_index: u32,
     places: Vec<BlockId>,
+    /// Where blocks lie under later orders.
+    pub(crate) lots: Vec<Option<Lot>>,
     pub(crate) tally: Tally,
     /// The most bytes that open ops held at once, and of everything alive.
     pub(crate) working_bytes_peak: u64,
@@ -183,6 +185,7 @@ impl World {
             ordered_in: Vec::new(),
             op_index: 0,
             places: Vec::new(),
+            lots: Vec::new(),
             tally: Tally { runs: 1, ..Tally::default() },
             working_bytes_peak: 0,
             live_bytes_peak: 0,
@@ -354,10 +357,11 @@ impl World {
                     self.ordered_in.push((action.op.0, action.block.0 as usize));
                 }
             }
-            Arc::new(match trace {
+            let orders = match trace {
                 Some(trace) => Orders::with_trace(plan, trace),
                 None => Orders::new(plan),
-            })
+            };
+            Arc::new(orders.with_lots(self.lots.clone()))
         });
         match self.engine.set_orders(record, orders) {
             Ok(()) => Ok(()),

@@ -35,6 +35,10 @@ impl Pool {
             }
             Mapping::Kept { .. } => self.unmap_kept(streams, id)?,
         }
+        if !self.unreleased.is_empty() {
+            // Part of what was here may be. If it stays, the call below says so.
+            let _ = self.release_leftovers();
+        }
         let Place::Swappable { range, backing, .. } = &self.block(id).place else {
             unreachable!("checked above")
         };
@@ -66,10 +70,14 @@ impl Pool {
     /// # Panics
     /// If the block is not live or has no chunk.
     pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        match self.is_out_of_use(streams, id)? {
-            Some(false) => Ok(()),
-            Some(true) | None => self.map_soon(streams, id),
-        }
+        let would_wait = match &self.block(id).place {
+            Place::Swappable { mapping: Mapping::Stale { uses, .. }, .. }
+            | Place::Swappable { mapping: Mapping::Kept { uses, .. }, .. } => {
+                !streams.are_complete(uses, Site::UnmapBlockAfterUse)?
+            }
+            _ => false,
+        };
+        if would_wait { Ok(()) } else { self.map_soon(streams, id) }
     }
 
     /// Unmaps stale addresses and releases leaving chunks whose last use is known to be complete.

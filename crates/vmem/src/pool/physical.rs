@@ -61,6 +61,7 @@ impl Pool {
                 let cached = self.cache.drain();
                 self.leave(cached);
                 self.release_leaving(streams, 0)?;
+                while self.release_idle_tile(streams)? {}
                 // What the first try took may not have gone back.
                 self.make_room(streams, size_bytes)?;
                 let limit_bytes = self.config.limit_bytes;
@@ -211,6 +212,7 @@ impl Pool {
     /// Releases what of `unreleased` the driver will take; returns the first error.
     pub(super) fn release_leftovers(&mut self) -> Option<DriverError> {
         let mut first_error = None;
+        let mut ranges = Vec::new();
         for mut leftover in std::mem::take(&mut self.unreleased) {
             let mut result = Ok(());
             leftover.mapped.retain(|&range| match self.unmap(range) {
@@ -229,13 +231,14 @@ impl Pool {
                 }
             }
             match result {
-                Ok(()) => leftover.range.into_iter().for_each(|range| self.keep_range(range)),
+                Ok(()) => ranges.extend(leftover.range),
                 Err(error) => {
                     first_error.get_or_insert(error);
                     self.unreleased.push(leftover);
                 }
             }
         }
+        ranges.into_iter().for_each(|range| self.keep_range(range));
         first_error
     }
 
@@ -246,8 +249,17 @@ impl Pool {
         }
     }
 
+    /// Keeps addresses of nobody for later, once nothing that is left over is mapped there.
     pub(super) fn keep_range(&mut self, range: VaRange) {
-        self.spare_ranges.entry(range.size_bytes).or_default().push(range);
+        let is_inside = |piece: &VaRange| {
+            let offset_bytes = piece.start.0.checked_sub(range.start.0);
+            offset_bytes.is_some_and(|offset_bytes| offset_bytes < range.size_bytes)
+        };
+        let mut leftovers = self.unreleased.iter_mut();
+        match leftovers.find(|leftover| leftover.mapped.iter().any(is_inside)) {
+            Some(leftover) => leftover.range = Some(range),
+            None => self.spare_ranges.entry(range.size_bytes).or_default().push(range),
+        }
     }
 
     /// Maps a chunk at a range of no block. On failure the range is kept for later.

@@ -66,7 +66,7 @@ impl Planned {
     }
 
     fn home_of(&self, lot: Lot) -> VaRange {
-        let start = DevicePtr(self.home.start.0 + lot.offset_bytes);
+        let start = DevicePtr(self.home.start.0 + lot.offset_bytes - self.bounds[0]);
         VaRange { start, size_bytes: lot.size_bytes }
     }
 
@@ -110,13 +110,14 @@ pub(super) struct Leftover {
 
 impl Pool {
     /// Blocks come to lie in these lots from here on, if they ask for them; those in earlier ones
-    /// stay until they leave. No lots: each block gets a chunk of its own.
+    /// stay until they leave. No lots: each block gets a chunk of its own. Lots that no memory of
+    /// this device can be are refused like those that are taken.
     ///
     /// # Errors
     /// If the driver has no addresses.
     pub fn lay_out(&mut self, lots: &[Lot]) -> Result<(), DriverError> {
-        let mut bounds: Vec<u64> =
-            lots.iter().flat_map(|l| [l.offset_bytes, l.end_bytes()]).collect();
+        let lots = lots.iter().filter(|lot| self.can_be(**lot));
+        let mut bounds: Vec<u64> = lots.flat_map(|l| [l.offset_bytes, l.end_bytes()]).collect();
         bounds.sort_unstable();
         bounds.dedup();
         if let Some(current) = self.layout.and_then(|number| self.planned_index(number))
@@ -128,13 +129,25 @@ impl Pool {
         if bounds.len() < 2 || !self.has_virtual_memory {
             return Ok(());
         }
-        let home = self.take_range(bounds[bounds.len() - 1])?;
+        let home = self.take_range(bounds[bounds.len() - 1] - bounds[0])?;
         let tiles = vec![Tile::default(); bounds.len() - 1];
         self.layouts += 1;
         let number = self.layouts;
         self.planned.push(Planned { number, home, bounds, tiles, shown: BTreeMap::new() });
         self.layout = Some(number);
         Ok(())
+    }
+
+    /// Whether the lot is a piece of memory that this device can have.
+    fn can_be(&self, lot: Lot) -> bool {
+        let Lot { offset_bytes, size_bytes } = lot;
+        let is_whole = |bytes: u64| bytes.is_multiple_of(self.granularity_bytes);
+        let total_bytes = self.driver.properties().total_bytes;
+        let end_bytes = offset_bytes.checked_add(size_bytes);
+        size_bytes > 0
+            && is_whole(offset_bytes)
+            && is_whole(size_bytes)
+            && end_bytes.is_some_and(|end_bytes| end_bytes <= total_bytes)
     }
 
     fn planned_index(&self, number: u32) -> Option<usize> {
@@ -178,6 +191,16 @@ impl Pool {
         let home = planned.home_of(lot.lot);
         ready.prune(streams);
         Ok(Some((Backing::Lot { lot, home }, ready)))
+    }
+
+    /// Whether the present layout has the lot, and the block's addresses are as long.
+    ///
+    /// # Panics
+    /// If the block is not live or not swappable.
+    pub fn could_lie_in(&self, id: BlockId, lot: Lot) -> bool {
+        let index = self.layout.and_then(|number| self.planned_index(number));
+        let has = index.is_some_and(|index| self.planned[index].tiles_of(lot).is_some());
+        has && self.block(id).fit().chunk_bytes == lot.size_bytes
     }
 
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
@@ -354,6 +377,7 @@ impl Pool {
         self.release_tile(streams, number, tile).map(|()| true)
     }
 
+    /// Gives an idle tile back. On failure it has its memory still, or that is left over.
     fn release_tile(
         &mut self,
         streams: &mut Streams,
@@ -363,30 +387,33 @@ impl Pool {
         let index = self.planned_index(number).expect("the caller found it");
         let ready = self.planned[index].tiles[tile].ready.clone();
         streams.wait_host(&ready, Site::ReleaseAfterUse)?;
+        self.unmap_shown(number, tile)?;
+        self.forget_kept(streams, number, tile)?;
+        // Memory that is mapped anywhere else stays with the device.
+        self.release_leftovers().map_or(Ok(()), Err)?;
         let planned = &mut self.planned[index];
         let range = planned.tile_range(tile);
         let handle = planned.tiles[tile].chunk.take().expect("idle tiles have memory");
+        let chunk = Some((handle, range.size_bytes));
+        self.unreleased.push(Leftover { mapped: vec![range], chunk, range: None });
+        self.release_leftovers().map_or(Ok(()), Err)
+    }
+
+    /// Takes the mappings of a tile away from addresses of no block.
+    fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
+        let index = self.planned_index(number).expect("the caller has it");
+        let planned = &self.planned[index];
         let shows = |lot: &Lot| planned.tiles_of(*lot).is_some_and(|tiles| tiles.contains(&tile));
         let lots: Vec<Lot> = planned.shown.keys().copied().filter(shows).collect();
-        let unshown: Vec<(Lot, Vec<VaRange>)> =
-            lots.into_iter().filter_map(|lot| planned.shown.remove_entry(&lot)).collect();
         let mut result = Ok(());
-        for (lot, ranges) in unshown {
+        for lot in lots {
+            let ranges = self.planned[index].shown.remove(&lot).unwrap_or_default();
             for range in ranges {
                 let lot = PlannedLot { layout: number, lot };
                 result = result.and(self.unmap_lot(range, lot, Some(range)));
             }
         }
-        result = result.and(self.forget_kept(streams, number, tile));
-        self.unreleased.push(Leftover {
-            mapped: vec![range],
-            chunk: Some((handle, range.size_bytes)),
-            range: None,
-        });
-        match self.release_leftovers() {
-            Some(error) => Err(error),
-            None => result,
-        }
+        result
     }
 
     /// Unmaps what live blocks keep of a tile for their return.
@@ -453,7 +480,7 @@ impl Pool {
                 }
             }
             let is_empty = |planned: &Planned| planned.tiles.iter().all(|t| t.chunk.is_none());
-            if is_empty(&self.planned[index]) && self.unreleased.is_empty() {
+            if is_empty(&self.planned[index]) {
                 let planned = self.planned.remove(index);
                 self.keep_range(planned.home);
             }

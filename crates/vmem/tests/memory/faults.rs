@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
-    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, MemoryError, Point,
+    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Lot, MemoryError, Point,
     PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
 };
 
@@ -18,11 +18,17 @@ const LIMIT: u64 = 8 * UNIT;
 enum Call {
     /// A swappable block of so many units.
     Allocate(u64),
+    /// The same, in the lot of the layout that begins at this unit.
+    AllocateIn(u64, u64),
+    /// These lots: where they begin and how long they are, in units.
+    LayOut(&'static [(u64, u64)]),
     Small,
     Free(usize),
     Use(usize),
     Detach(usize),
     Return(usize),
+    /// To a lot, if it is free.
+    ReturnTo(usize, u64),
     Poll,
     HoldByNeed,
     /// So many steps end.
@@ -34,7 +40,7 @@ enum Call {
 }
 
 /// Scripts that walk all that the pool and the arena do.
-const SCRIPTS: [&[Call]; 5] = {
+const SCRIPTS: [&[Call]; 7] = {
     use Call::*;
     [
         // Chunks change hands, and blocks come back to where others still show.
@@ -145,6 +151,65 @@ const SCRIPTS: [&[Call]; 5] = {
             Use(5),
             Trim,
         ],
+        // A laid-out step, twice; then its memory goes to others, and works again.
+        &[
+            LayOut(&[(0, 3), (3, 2), (2, 2)]),
+            AllocateIn(3, 0),
+            AllocateIn(2, 3),
+            Detach(0),
+            Use(1),
+            Detach(1),
+            AllocateIn(2, 2),
+            Use(2),
+            Free(2),
+            ReturnTo(0, 0),
+            Use(0),
+            ReturnTo(1, 3),
+            Use(1),
+            Detach(1),
+            Return(1),
+            Detach(0),
+            EndSteps(1),
+            AllocateIn(2, 2),
+            Allocate(4),
+            Free(3),
+            Allocate(2),
+            Free(4),
+            Free(5),
+            ReturnTo(0, 0),
+            Use(0),
+            Trim,
+            Poll,
+        ],
+        // Lots that are taken, left for chunks, freed while away, and laid out anew.
+        &[
+            LayOut(&[(0, 3), (1, 3)]),
+            AllocateIn(3, 0),
+            AllocateIn(3, 1),
+            Use(1),
+            Detach(0),
+            Detach(1),
+            ReturnTo(1, 1),
+            Return(0),
+            Use(0),
+            Use(1),
+            LayOut(&[(0, 2), (2, 3)]),
+            Detach(1),
+            EndSteps(1),
+            AllocateIn(2, 0),
+            Detach(0),
+            ReturnTo(0, 2),
+            Poll,
+            Use(0),
+            Free(1),
+            Free(2),
+            EndSteps(1),
+            LayOut(&[]),
+            Detach(0),
+            Trim,
+            Return(0),
+            Use(0),
+        ],
         // The arena beside the pool.
         &[
             TakeSlot,
@@ -190,6 +255,7 @@ struct Bench {
     blocks: Vec<Option<Block>>,
     slots: Vec<Slot>,
     swapped: Vec<SwappedBlock>,
+    lots: Vec<Lot>,
 }
 
 impl Bench {
@@ -209,8 +275,8 @@ impl Bench {
         let mut memory = DeviceMemory::new(first.clone(), pool, arena).expect("opens");
         let [compute, copy] = [(); 2].map(|()| memory.streams.create().expect("a stream"));
         let faults = [first, second];
-        let (blocks, slots, swapped) = (Vec::new(), Vec::new(), Vec::new());
-        Bench { host, check, faults, memory, compute, copy, blocks, slots, swapped }
+        let (blocks, slots, swapped, lots) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Bench { host, check, faults, memory, compute, copy, blocks, slots, swapped, lots }
     }
 
     fn injected(&self) -> u64 {
@@ -237,9 +303,14 @@ impl Bench {
         Ok(())
     }
 
-    fn allocate(&mut self, size_bytes: u64) -> Result<(), MemoryError> {
+    /// The lot that begins at this unit, if the last layout has one.
+    fn lot(&self, at: u64) -> Option<Lot> {
+        self.lots.iter().find(|lot| lot.offset_bytes == at * UNIT).copied()
+    }
+
+    fn allocate(&mut self, size_bytes: u64, lot: Option<Lot>) -> Result<(), MemoryError> {
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        let allocated = pool.allocate(streams, size_bytes, self.compute);
+        let allocated = pool.allocate_in(streams, size_bytes, self.compute, lot);
         let block = |id| Block { id, size_bytes, away: None, arrived: None };
         self.blocks.push(allocated.as_ref().ok().map(|&id| block(id)));
         self.work(allocated?, self.compute, false, true);
@@ -267,13 +338,14 @@ impl Bench {
         Ok(())
     }
 
-    fn return_(&mut self, at: usize) -> Result<(), MemoryError> {
+    fn return_(&mut self, at: usize, lot: Option<Lot>) -> Result<(), MemoryError> {
         let Some(Block { id, away: Some(departure), .. }) = self.blocks[at] else {
             return Ok(());
         };
         if !self.memory.pool.retake(id, departure) {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
-            let ready = pool.attach(streams, id)?;
+            let in_lot = lot.map_or(Ok(None), |lot| pool.attach_lot(streams, id, lot))?;
+            let ready = in_lot.map_or_else(|| pool.attach(streams, id), Ok)?;
             let ordered = self.order(self.copy, ready.points(), Site::CopyInAfterRelease);
             if let Err(error) = ordered {
                 // It is away again, with nothing of it in the chunk.
@@ -293,11 +365,18 @@ impl Bench {
     fn step(&mut self, call: Call) -> Result<(), MemoryError> {
         let DeviceMemory { pool, arena, streams, .. } = &mut self.memory;
         match call {
-            Call::Allocate(units) => return self.allocate(units * UNIT),
-            Call::Small => return self.allocate(UNIT / 4),
+            Call::Allocate(units) => return self.allocate(units * UNIT, None),
+            Call::AllocateIn(units, at) => return self.allocate(units * UNIT, self.lot(at)),
+            Call::Small => return self.allocate(UNIT / 4, None),
+            Call::LayOut(lots) => {
+                let lot = |&(at, units)| Lot { offset_bytes: at * UNIT, size_bytes: units * UNIT };
+                self.lots = lots.iter().map(lot).collect();
+                pool.lay_out(&self.lots)?;
+            }
             Call::Use(at) => return self.use_(at),
             Call::Detach(at) => return self.detach(at),
-            Call::Return(at) => return self.return_(at),
+            Call::Return(at) => return self.return_(at, None),
+            Call::ReturnTo(at, lot) => return self.return_(at, self.lot(lot)),
             Call::Free(at) => {
                 if let Some(block) = self.blocks[at].take() {
                     pool.free(block.id);
@@ -344,7 +423,7 @@ impl Bench {
     fn finish(mut self) {
         self.faults.iter().for_each(|fault| fault.disarm());
         for at in 0..self.blocks.len() {
-            self.return_(at)
+            self.return_(at, None)
                 .or_else(|error| match error {
                     // Others have the room.
                     MemoryError::DeviceFull { .. } => Ok(()),

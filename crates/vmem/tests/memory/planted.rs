@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use vmem::{DeviceMemory, Site};
 
-use super::{plain, pool, swapped};
+use super::{plain, planned, pool, swapped};
 
 /// Runs in which each bug must be found.
 const RUNS_MAX: u32 = 2000;
@@ -32,12 +32,17 @@ const PLAIN: Model = |runner, prepare| {
     plain::run_with(case.0, &case.1, prepare).map(drop)
 };
 
+const PLANNED: Model = |runner, prepare| {
+    let seed = any::<u64>().new_tree(runner).expect("a case").current();
+    planned::run_with(seed, prepare)
+};
+
 const SWAPPED: Model = |runner, prepare| {
     let case = (any::<u64>(), swapped::calls()).new_tree(runner).expect("a case").current();
     swapped::run_with(case.0, &case.1, prepare).map(drop)
 };
 
-const PLANTED: [(Site, Model); 13] = [
+const PLANTED: [(Site, Model); 16] = [
     (Site::AllocateAfterRelease, POOL),
     (Site::AllocateAfterRelease, AHEAD),
     (Site::CarveAfterRelease, POOL),
@@ -48,6 +53,9 @@ const PLANTED: [(Site, Model); 13] = [
     (Site::RemapAfterUse, POOL),
     (Site::ReleaseAfterUse, POOL),
     (Site::ReleaseAfterUse, AHEAD),
+    (Site::AllocateAfterRelease, PLANNED),
+    (Site::RemapAfterUse, PLANNED),
+    (Site::ReleaseAfterUse, PLANNED),
     (Site::FreeSegmentAfterUse, PLAIN),
     (Site::SwappedAfterRelease, SWAPPED),
     (Site::UnpinAfterUse, SWAPPED),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
-    DevicePtr, Driver, EventHandle, EventKind, HostConfig, HostDriver, MemoryError, Point,
+    DevicePtr, Driver, EventHandle, EventKind, HostConfig, HostDriver, Lot, MemoryError, Point,
     PoolConfig, Site, StreamId, Uses,
 };
 
@@ -31,11 +31,13 @@ pub(super) enum Call {
     Poll,
     EndStep,
     Trim,
+    /// Another layout: so many granules long lots at so many. None: blocks lie where they do.
+    LayOut(Vec<(u64, u64)>),
 }
 
-pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
+fn call() -> impl Strategy<Value = Call> {
     let at = any::<prop::sample::Index>;
-    let call = prop_oneof![
+    prop_oneof![
         8 => (0..SIZES.len(), 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
         4 => at().prop_map(Call::Free),
         8 => (at(), 0usize..2, any::<bool>()).prop_map(|(at, on, w)| Call::Use(at, on, w)),
@@ -44,8 +46,24 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
         3 => Just(Call::Poll),
         2 => Just(Call::EndStep),
         1 => Just(Call::Trim),
-    ];
-    prop::collection::vec(call, 1..150)
+    ]
+}
+
+pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
+    prop::collection::vec(call(), 1..150)
+}
+
+/// As [`calls`], under layouts of any lots: they overlap, are of wrong sizes, and change.
+pub(super) fn planned_calls() -> impl Strategy<Value = Vec<Call>> {
+    let units =
+        prop_oneof![1 => Just(1u64), 3 => Just(2), 2 => Just(3), 1 => Just(5), 1 => Just(8)];
+    let lots = prop::collection::vec((0u64..32, units), 0..16);
+    let layout = lots.prop_map(Call::LayOut).boxed();
+    let calls = prop::collection::vec(prop_oneof![1 => layout.clone(), 40 => call()], 1..150);
+    (layout, calls).prop_map(|(layout, mut calls)| {
+        calls.insert(0, layout);
+        calls
+    })
 }
 
 /// Who maps.
@@ -65,6 +83,9 @@ pub(super) struct Tally {
     retaken: u64,
     attached: u64,
     returned_full: u64,
+    laid_out: u64,
+    in_lots: u64,
+    refused: u64,
     freed_away: u64,
     trimmed: u64,
     slack: u64,
@@ -99,6 +120,7 @@ struct Bench {
     streams: [StreamId; 3],
     event: EventHandle,
     live: Vec<Model>,
+    lots: Vec<Lot>,
     tally: Tally,
 }
 
@@ -127,7 +149,29 @@ impl Bench {
         if seed.is_multiple_of(2) {
             memory.pool.hold_by_need();
         }
-        Bench { host, check, memory, streams, event, live: Vec::new(), tally: Tally::default() }
+        let (live, lots, tally) = (Vec::new(), Vec::new(), Tally::default());
+        Bench { host, check, memory, streams, event, live, lots, tally }
+    }
+
+    /// A lot of that size, or one that does not fit; each in turn.
+    fn lot(&mut self, size_bytes: u64) -> Option<Lot> {
+        let turn = usize::from(!self.lots.is_empty());
+        self.lots.rotate_left(turn);
+        let fits = |lot: &&Lot| lot.size_bytes == size_bytes;
+        let smaller = |lot: &&Lot| lot.size_bytes < size_bytes;
+        let lots = || self.lots.iter();
+        lots().find(fits).or_else(|| lots().find(smaller)).copied()
+    }
+
+    fn lay_out(&mut self, lots: &[(u64, u64)]) -> Outcome {
+        let lot = |&(offset, size)| Lot {
+            offset_bytes: offset * GRANULARITY,
+            size_bytes: size * GRANULARITY,
+        };
+        self.lots = lots.iter().map(lot).collect();
+        self.memory.pool.lay_out(&self.lots).or_else(fail)?;
+        self.tally.laid_out += 1;
+        Ok(())
     }
 
     /// Bytes that nobody can take: chunks of resident blocks and segments.
@@ -161,8 +205,9 @@ impl Bench {
         let needed = if swappable { requested_bytes.next_multiple_of(GRANULARITY) } else { 16_384 };
         let fits = self.taken_bytes() + needed <= LIMIT;
         let slack_before = self.memory.pool.stats().slack_bytes;
+        let lot = self.lot(needed);
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        match pool.allocate(streams, requested_bytes, self.streams[on]) {
+        match pool.allocate_in(streams, requested_bytes, self.streams[on], lot) {
             Ok(id) => {
                 prop_assert!(fits || !swappable);
                 let address = pool.address(id);
@@ -242,6 +287,7 @@ impl Bench {
 
     fn return_(&mut self, at: usize) -> Outcome {
         let taken = self.taken_bytes();
+        let lot = self.lot(self.live[at].chunk_bytes);
         let block = &mut self.live[at];
         let Some(departure) = block.away else { return Ok(()) };
         let (id, size_bytes, chunk_bytes) = (block.id, block.size_bytes(), block.chunk_bytes);
@@ -251,7 +297,10 @@ impl Bench {
             return Ok(());
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        match pool.attach(streams, id) {
+        let in_lot = lot.map_or(Ok(None), |lot| pool.attach_lot(streams, id, lot)).or_else(fail)?;
+        self.tally.in_lots += u64::from(in_lot.is_some());
+        self.tally.refused += u64::from(in_lot.is_none() && lot.is_some());
+        match in_lot.map_or_else(|| pool.attach(streams, id), Ok) {
             Ok(ready) => {
                 prop_assert!(taken + chunk_bytes <= LIMIT);
                 let copy = self.streams[2];
@@ -284,6 +333,7 @@ impl Bench {
                 let DeviceMemory { pool, streams, .. } = &mut self.memory;
                 pool.poll(streams).or_else(fail)?;
             }
+            Call::LayOut(lots) => self.lay_out(lots)?,
             Call::EndStep => {
                 let DeviceMemory { pool, streams, .. } = &mut self.memory;
                 pool.end_step(streams).or_else(fail)?;
@@ -360,20 +410,34 @@ pub(super) fn run_with(
 
 #[test]
 fn the_pool_agrees_with_a_simple_model_and_the_ledger() {
-    agree(Mapping::Caller);
+    agree(calls(), Mapping::Caller, &[]);
 }
 
 #[test]
 fn it_agrees_as_well_where_another_thread_maps() {
-    agree(Mapping::Ahead);
+    agree(calls(), Mapping::Ahead, &[]);
 }
 
-fn agree(mapping: Mapping) {
+#[test]
+fn it_agrees_under_any_layouts() {
+    for mapping in [Mapping::Caller, Mapping::Ahead] {
+        let laid_out: [Count; 3] = [
+            ("laid out", |it| it.laid_out),
+            ("back in lots", |it| it.in_lots),
+            ("refused lots", |it| it.refused),
+        ];
+        agree(planned_calls(), mapping, &laid_out);
+    }
+}
+
+type Count = (&'static str, fn(&Tally) -> u64);
+
+fn agree(calls: impl Strategy<Value = Vec<Call>>, mapping: Mapping, more: &[Count]) {
     let config = Runs { cases: 2500, failure_persistence: None, ..Runs::default() };
     let rng = TestRng::deterministic_rng(config.rng_algorithm);
     let mut runner = TestRunner::new_with_rng(config, rng);
     let all = RefCell::new(Vec::new());
-    let result = runner.run(&(any::<u64>(), calls()), |(seed, calls)| {
+    let result = runner.run(&(any::<u64>(), calls), |(seed, calls)| {
         all.borrow_mut().push(run(seed, mapping, &calls)?);
         Ok(())
     });
@@ -381,21 +445,21 @@ fn agree(mapping: Mapping) {
         panic!("{error}");
     }
     let all = all.into_inner();
-    let sum = |of: &dyn Fn(&Tally) -> u64| all.iter().map(of).sum::<u64>();
-    let counts = [
-        ("allocated", sum(&|it| it.allocated)),
-        ("full", sum(&|it| it.full)),
-        ("detached", sum(&|it| it.detached)),
-        ("retaken", sum(&|it| it.retaken)),
-        ("attached", sum(&|it| it.attached)),
-        ("no room to return", sum(&|it| it.returned_full)),
-        ("freed while away", sum(&|it| it.freed_away)),
-        ("trimmed", sum(&|it| it.trimmed)),
-        ("slack", sum(&|it| it.slack)),
-        ("accesses", sum(&|it| it.accesses)),
+    let counts: [Count; 10] = [
+        ("allocated", |it| it.allocated),
+        ("full", |it| it.full),
+        ("detached", |it| it.detached),
+        ("retaken", |it| it.retaken),
+        ("attached", |it| it.attached),
+        ("no room to return", |it| it.returned_full),
+        ("freed while away", |it| it.freed_away),
+        ("trimmed", |it| it.trimmed),
+        ("slack", |it| it.slack),
+        ("accesses", |it| it.accesses),
     ];
-    println!("{counts:?}");
-    for (what, count) in counts {
+    for (what, of) in counts.iter().chain(more) {
+        let count = all.iter().map(of).sum::<u64>();
+        println!("{what}: {count}");
         assert!(count > 50, "{what}: {count}");
     }
 }

@@ -1,0 +1,147 @@
+//! Lots and all that keeps a block where it is: holds, loans, replays, and orders that change while
+//! blocks are away.
+
+use std::sync::Arc;
+
+use swap_core::{
+    AccessMode, Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, OpIndex, Orders, Origin,
+    Phase, Plan, PlanBlock, Residency,
+};
+
+use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
+
+/// The lot of that number, if memory were cut into blocks.
+fn lot(number: u64) -> Option<Lot> {
+    Some(Lot { offset_bytes: number * BLOCK, size_bytes: BLOCK })
+}
+
+/// Orders for a step of which all blocks are there before: they lie in these lots, and the first
+/// op begins with these actions.
+fn set(lab: &mut Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) {
+    lab.end_step();
+    let blocks = (0..lab.places.len()).map(|at| PlanBlock {
+        index: BlockIndex(at as u32),
+        size_bytes: BLOCK,
+        origin: Origin::Persistent,
+    });
+    let actions = actions.iter().map(|&(kind, at)| Action {
+        op: OpIndex(0),
+        phase: Phase::Begin,
+        kind,
+        block: BlockIndex(at as u32),
+        due: OpIndex(0),
+    });
+    let plan = Plan { blocks: blocks.collect(), actions: actions.collect(), ..Plan::default() };
+    let orders = Orders::new(&plan).with_lots(lots.to_vec());
+    lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
+}
+
+/// Sends all blocks away and brings them back to these lots.
+fn settle_in(lab: &mut Lab, blocks: &[BlockId], lots: &[Option<Lot>]) {
+    let out: Vec<(ActionKind, usize)> =
+        (0..blocks.len()).map(|at| (ActionKind::SwapOut, at)).collect();
+    set(lab, lots, &out);
+    lab.tick();
+    lab.settle();
+    // What they left would be taken back.
+    lab.engine.trim().expect("gives back");
+    let back: Vec<(ActionKind, usize)> =
+        (0..blocks.len()).map(|at| (ActionKind::SwapIn, at)).collect();
+    set(lab, lots, &back);
+    lab.tick();
+    lab.settle();
+    let there = blocks.iter().all(|&block| lab.is_there(block));
+    assert!(there, "all came back");
+}
+
+fn lab(units: u64) -> Lab {
+    Lab::with(units * BLOCK, ENOUGH, HostConfig::by_time(2 * units * BLOCK))
+}
+
+#[test]
+fn a_block_that_is_held_or_lent_keeps_its_lot_whatever_the_orders_become() {
+    let mut lab = lab(4);
+    let [held, lent] = [1, 2].map(|tag| lab.make(tag));
+    settle_in(&mut lab, &[held, lent], &[lot(0), lot(1)]);
+    lab.engine.hold(held, "a test").expect("lives");
+    lab.ops.begin_aside(OP, lab.engine.compute_stream()).expect("begins");
+    lab.ops.touch(lent, AccessMode::ReadWrite).expect("is there");
+    lab.engine.lend(lent, "a test").expect("lives");
+    lab.ops.end().expect("ends");
+    let compute = lab.engine.stream_handles().expect("handles")[0];
+    lab.write_unseen(compute, lent, 12);
+    // Others want both lots, and there is not room for all of them.
+    for tag in 100..106 {
+        lab.make(tag);
+        assert_eq!([held, lent].map(|block| lab.state(block)), [Residency::Resident; 2]);
+    }
+    set(&mut lab, &[lot(1), lot(0), lot(0), lot(1), lot(2)], &[(ActionKind::SwapOut, 0)]);
+    lab.tick();
+    assert_eq!(lab.state(held), Residency::Resident);
+    lab.op(&[read(held, 1), read(lent, 12)]).expect("reads");
+    for at in 0..6 {
+        lab.op(&[read(lab.places[2 + at].0, 100 + at as u64)]).expect("reads");
+    }
+    lab.op(&[read(held, 1)]).expect("reads");
+    lab.finish();
+}
+
+#[test]
+fn blocks_that_are_away_find_the_lots_of_new_orders_or_chunks() {
+    let mut lab = lab(4);
+    let blocks = [1, 2, 3].map(|tag| lab.make(tag));
+    let lots = [lot(0), lot(1), lot(2)];
+    settle_in(&mut lab, &blocks, &lots);
+    let all_out = [0, 1, 2].map(|at| (ActionKind::SwapOut, at));
+    let all_in = [0, 1, 2].map(|at| (ActionKind::SwapIn, at));
+    let turned = [lot(2), lot(0), lot(1)];
+    let together = [lot(0), lot(0), None];
+    let addresses = blocks.map(|block| lab.engine.address(block));
+    for lots in [&turned[..], &[], &lots, &together, &[None, lot(5)]] {
+        lab.op(&[write(blocks[0], 4), write(blocks[1], 5), write(blocks[2], 6)]).expect("writes");
+        set(&mut lab, &lots[lots.len() / 2..], &all_out);
+        lab.tick();
+        assert!(blocks.iter().all(|&block| !lab.is_there(block)));
+        set(&mut lab, lots, &all_in);
+        lab.tick();
+        lab.op(&[read(blocks[0], 4), read(blocks[1], 5), read(blocks[2], 6)]).expect("reads");
+        assert_eq!(blocks.map(|block| lab.engine.address(block)), addresses);
+    }
+    lab.finish();
+}
+
+#[test]
+fn a_block_comes_back_when_its_plan_says_so_though_its_lot_can_never_be_had() {
+    let odd = Some(Lot { offset_bytes: 100, size_bytes: BLOCK });
+    let long = Some(Lot { offset_bytes: 0, size_bytes: 2 * BLOCK });
+    for wrong in [odd, long] {
+        let mut lab = lab(4);
+        let block = lab.make(1);
+        set(&mut lab, &[wrong], &[(ActionKind::SwapOut, 0)]);
+        lab.tick();
+        lab.settle();
+        lab.engine.trim().expect("gives back");
+        set(&mut lab, &[wrong], &[(ActionKind::SwapIn, 0)]);
+        lab.tick();
+        assert!(lab.is_there(block), "{wrong:?}");
+        lab.op(&[read(block, 1)]).expect("reads");
+        lab.finish();
+    }
+}
+
+#[test]
+fn what_a_replay_makes_beside_a_layout_is_right_and_leaves_nothing() {
+    let mut lab = lab(4);
+    let input = lab.make(1);
+    let made = lab.derive(&[read(input, 1)], 2);
+    let other = lab.make(3);
+    settle_in(&mut lab, &[input, made, other], &[lot(0), lot(1), lot(2)]);
+    lab.op(&[read(made, 2), read(other, 3)]).expect("reads");
+    set(&mut lab, &[lot(1), lot(0), lot(2)], &[(ActionKind::Discard, 1), (ActionKind::SwapOut, 0)]);
+    lab.tick();
+    assert_eq!(lab.state(made), Residency::Discarded);
+    lab.op(&[read(made, 2)]).expect("replays");
+    assert_eq!(lab.total().recomputed_ops, 1);
+    lab.op(&[read(input, 1), read(made, 2), read(other, 3)]).expect("reads");
+    lab.finish();
+}

@@ -1,0 +1,86 @@
+//! Random lots for the blocks of a step: as a planner would lay them out, and nonsense.
+
+use swap_core::{Lot, Trace};
+
+use super::script::{Random, lives};
+
+/// Draws lots for steps like `trace`. Some are of no block.
+pub(crate) fn random_lots(
+    trace: &Trace,
+    random: &mut Random,
+    granularity_bytes: u64,
+) -> Vec<Option<Lot>> {
+    match random.below(6) {
+        0 | 1 => apart(trace),
+        2 => shared(trace, random),
+        3 => crowded(trace),
+        4 => nonsense(trace, random, granularity_bytes),
+        _ => Vec::new(),
+    }
+}
+
+/// No two blocks that live at the same time share a byte.
+fn apart(trace: &Trace) -> Vec<Option<Lot>> {
+    let lives = lives(trace);
+    let mut placed: Vec<(Lot, (u32, u32))> = Vec::new();
+    for (block, &life) in trace.blocks.iter().zip(&lives) {
+        let meets = |&&(_, other): &&(Lot, (u32, u32))| life.0 <= other.1 && other.0 <= life.1;
+        let mut others: Vec<Lot> = placed.iter().filter(meets).map(|&(lot, _)| lot).collect();
+        others.sort_unstable();
+        let mut offset_bytes = 0;
+        for other in others {
+            if other.offset_bytes >= offset_bytes + block.size_bytes {
+                break;
+            }
+            offset_bytes = offset_bytes.max(other.end_bytes());
+        }
+        placed.push((Lot { offset_bytes, size_bytes: block.size_bytes }, life));
+    }
+    placed.into_iter().map(|(lot, _)| Some(lot)).collect()
+}
+
+/// As [`apart`], but some lie where others do, which may be away meanwhile.
+pub(crate) fn shared(trace: &Trace, random: &mut Random) -> Vec<Option<Lot>> {
+    let mut lots = apart(trace);
+    for at in 0..lots.len() {
+        let other = lots[random.below(lots.len() as u64) as usize];
+        if let (Some(lot), Some(other), true) = (&mut lots[at], other, random.chance(40)) {
+            lot.offset_bytes = other.offset_bytes;
+        }
+    }
+    lots
+}
+
+/// All lie in one place, where only one can be.
+fn crowded(trace: &Trace) -> Vec<Option<Lot>> {
+    let lot = |size_bytes| Some(Lot { offset_bytes: 0, size_bytes });
+    trace.blocks.iter().map(|block| lot(block.size_bytes)).collect()
+}
+
+/// Anything, for blocks that the step has and others that it has not.
+pub(crate) fn nonsense(
+    trace: &Trace,
+    random: &mut Random,
+    granularity_bytes: u64,
+) -> Vec<Option<Lot>> {
+    let sizes = trace.blocks.iter().map(|block| block.size_bytes);
+    let more = std::iter::repeat_n(8 * granularity_bytes, random.below(5) as usize);
+    let mut lot = |size_bytes: u64| {
+        let offset_bytes = match random.below(40) {
+            0 => u64::MAX - granularity_bytes,
+            1 => 100,
+            2 => 1 << 50,
+            _ => random.below(64) * granularity_bytes,
+        };
+        let size_bytes = match random.below(20) {
+            0 => 0,
+            1 => size_bytes + 100,
+            2 => size_bytes - granularity_bytes,
+            3 => size_bytes + granularity_bytes,
+            4 => random.below(16) * granularity_bytes,
+            _ => size_bytes,
+        };
+        random.chance(85).then_some(Lot { offset_bytes, size_bytes })
+    };
+    sizes.chain(more).map(&mut lot).collect()
+}

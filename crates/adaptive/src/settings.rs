@@ -201,6 +201,7 @@ impl Settings {
                 first_bytes: smartswap.redundant_memory.or(base.margin.first_bytes),
                 more_bytes: smartswap.adjust_memory.or(base.margin.more_bytes),
             },
+            lays_out: self.strict.map_or(base.lays_out, |strict| !strict),
         }
     }
 

@@ -77,6 +77,8 @@ pub struct LoopConfig {
     pub op_diff_share: f64,
     /// How much memory to leave free after steps that needed rescues.
     pub margin: MarginConfig,
+    /// Whether Stable steps are laid out, so that what is away stays mapped.
+    pub lays_out: bool,
 }
 
 impl Default for LoopConfig {
@@ -92,6 +94,7 @@ impl Default for LoopConfig {
             cached_signatures: 16,
             op_diff_share: 0.0,
             margin: MarginConfig::default(),
+            lays_out: true,
         }
     }
 }
@@ -171,9 +174,9 @@ impl<P: Planner> Loop<P> {
         }
     }
 
-    /// The cap on physical bytes.
-    pub fn limit_bytes(&self) -> u64 {
-        self.config.limit_bytes
+    /// The settings.
+    pub fn config(&self) -> &LoopConfig {
+        &self.config
     }
 
     /// How to run the step that comes next. Before the first report: record it, without a plan.

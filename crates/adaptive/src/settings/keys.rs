@@ -106,6 +106,9 @@ table! {
         calm_steps: Count<1> => u64 = "64";
         /// Kinds of steps that are remembered.
         cached_signatures: Count<1> => u64 = "16";
+        /// Whether the addresses of what is away always show nothing, so that a use that nobody
+        /// told of fails at once; Stable steps then map what comes back.
+        strict: Flag => bool = "false";
         /// Whether to print one JSON object and nothing else.
         json: Flag => bool = "false";
     }

@@ -18,7 +18,6 @@ const MOVING_IN_STEPS: u32 = 2;
 /// How long a plan has been running, and with which layout.
 #[derive(Debug)]
 pub(super) struct Layouts {
-    is_wanted: bool,
     patience_steps: u32,
     /// Steps under the present directive.
     steady_steps: u32,
@@ -30,7 +29,6 @@ pub(super) struct Layouts {
 impl Default for Layouts {
     fn default() -> Layouts {
         Layouts {
-            is_wanted: true,
             patience_steps: PATIENCE_STEPS,
             steady_steps: 0,
             is_laid_out: false,
@@ -40,22 +38,13 @@ impl Default for Layouts {
 }
 
 impl Layouts {
-    /// No layout from here on.
-    pub(super) fn refuse(&mut self) {
-        self.is_wanted = false;
-    }
-
     /// The orders change, and the layout goes with them.
     pub(super) fn leave(&mut self) {
         let is_short = self.steady_steps < self.patience_steps.saturating_add(LASTING_STEPS);
         if self.is_laid_out && is_short {
             self.patience_steps = (self.patience_steps * 2).min(PATIENCE_STEPS_MAX);
         }
-        *self = Layouts {
-            patience_steps: self.patience_steps,
-            is_wanted: self.is_wanted,
-            ..Layouts::default()
-        };
+        *self = Layouts { patience_steps: self.patience_steps, ..Layouts::default() };
     }
 
     /// Whether the step that ends now is to be judged.
@@ -67,14 +56,15 @@ impl Layouts {
     }
 
     fn is_due(&self) -> bool {
-        self.is_wanted && !self.is_laid_out && self.steady_steps == self.patience_steps
+        !self.is_laid_out && self.steady_steps == self.patience_steps
     }
 }
 
 impl<P: Planner> Session<P> {
     /// Lays the step out, if its plan has lasted and all of it fits.
     pub(super) fn lay_out_if_due(&mut self) -> Result<(), Error> {
-        if self.current.stage != Stage::Stable || self.shared.is_some() || !self.layouts.is_due() {
+        let may = self.policy.config().lays_out && self.shared.is_none();
+        if !may || self.current.stage != Stage::Stable || !self.layouts.is_due() {
             return Ok(());
         }
         if self.engine.is_inside_step()? {
@@ -83,7 +73,7 @@ impl<P: Planner> Session<P> {
         let Some(plan) = &self.current.plan else { return Ok(()) };
         let Some((_, trace)) = self.traces.get(&plan.signature) else { return Ok(()) };
         let layout = lay_out(trace, plan);
-        let limit_bytes = self.policy.limit_bytes();
+        let limit_bytes = self.policy.config().limit_bytes;
         tracing::debug!(
             height = layout.height_bytes,
             ratio = layout.ratio(),

@@ -11,8 +11,8 @@ pub struct Lot {
 }
 
 impl Lot {
-    /// Where it ends.
+    /// Where it ends, if memory went so far.
     pub fn end_bytes(self) -> u64 {
-        self.offset_bytes + self.size_bytes
+        self.offset_bytes.saturating_add(self.size_bytes)
     }
 }

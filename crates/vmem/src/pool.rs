@@ -33,6 +33,7 @@ use self::planned::{Leftover, Planned};
 mod caller;
 mod mapper;
 mod mapping;
+mod moves;
 mod physical;
 mod plain;
 mod planned;
@@ -85,7 +86,6 @@ pub struct Pool {
     /// The present layout.
     layout: Option<u32>,
     layouts: u32,
-    idle_count: u64,
     stats: MemoryStats,
 }
 
@@ -143,7 +143,6 @@ impl Pool {
             planned: Vec::new(),
             layout: None,
             layouts: 0,
-            idle_count: 0,
             stats: MemoryStats::default(),
         })
     }
@@ -405,149 +404,6 @@ impl Pool {
                 }
                 self.vacate(lot, &uses, None);
             }
-        }
-    }
-
-    /// Takes the chunk from behind a block and caches it; its next user waits for `ready`, which
-    /// must come after all uses noted for the block.
-    ///
-    /// The block keeps its address. [`retake`](Pool::retake) asks for what this returns.
-    ///
-    /// # Panics
-    /// If the block is not live, not swappable, or has no chunk.
-    pub fn detach(&mut self, id: BlockId, ready: Uses) -> Departure {
-        self.departures += 1;
-        let departure = Departure(self.departures);
-        let block = self.block_mut(id);
-        let (fit, uses) = (block.fit(), block.uses.clone());
-        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
-            unreachable!("small blocks keep their memory")
-        };
-        let is_mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
-        match std::mem::replace(backing, Backing::Nothing) {
-            Backing::Nothing => unreachable!("the caller knows that the block is resident"),
-            Backing::Chunk(chunk) => {
-                let handle = chunk.handle;
-                if is_mapped {
-                    *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
-                    self.stale_blocks.push_back(id);
-                }
-                let range = self.map_ahead(handle, fit.chunk_bytes);
-                self.cache.put(fit, Spare { chunk, range, ready, departure: Some(departure) });
-            }
-            Backing::Lot { lot, .. } => {
-                if is_mapped {
-                    *mapping = Mapping::Kept { lot, uses };
-                }
-                self.vacate(lot, &ready, Some(departure));
-            }
-        }
-        self.stats.active_bytes.shrink(fit.wanted_bytes);
-        departure
-    }
-
-    /// Takes back the chunk of a `detach`, if nobody had it since.
-    ///
-    /// # Panics
-    /// If the block is not live, not swappable, or has a chunk.
-    pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
-        let fit = self.block(id).fit();
-        if let Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } = self.block(id).place
-            && let Some(ready) = self.retake_lot(lot, departure)
-        {
-            self.put_behind(id, Backing::Lot { lot, home: self.home_of_lot(lot) }, &ready);
-            return true;
-        }
-        let own = |spare: &Spare| spare.departure == Some(departure);
-        let Some(spare) = self.cache.take_if(fit, own) else {
-            return false;
-        };
-        self.set_aside(&spare);
-        let Place::Swappable { range, .. } = self.block(id).place else {
-            unreachable!("small blocks keep their memory")
-        };
-        let handle = spare.chunk.handle;
-        let stale = matches!(
-            &self.block(id).place,
-            Place::Swappable { mapping: Mapping::Stale { chunk, is_whole: true, .. }, .. }
-                if *chunk == handle
-        );
-        if stale {
-            match self.mapper.settle(range) {
-                None | Some(Settled::Mapped) => self.set_mapping(id, Mapping::Mapped),
-                Some(Settled::Failed(failure)) if failure.still_mapped => {}
-                Some(Settled::Unmapped | Settled::Failed(_)) => {
-                    self.set_mapping(id, Mapping::Unmapped);
-                }
-            }
-        }
-        self.put_behind(id, Backing::Chunk(spare.chunk), &spare.ready);
-        true
-    }
-
-    /// Puts memory behind a block that has none. A lot that its address still shows is mapped.
-    fn put_behind(&mut self, id: BlockId, new: Backing, ready: &Uses) {
-        let block = self.block_mut(id);
-        block.uses.merge(ready);
-        let size_bytes = block.size_bytes;
-        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
-            unreachable!("small blocks keep their memory")
-        };
-        assert!(matches!(backing, Backing::Nothing), "the block has memory already");
-        let is_there = |kept: &Mapping| match (&new, kept) {
-            (Backing::Lot { lot, .. }, Mapping::Kept { lot: kept, .. }) => lot == kept,
-            _ => false,
-        };
-        if is_there(mapping) {
-            *mapping = Mapping::Mapped;
-        }
-        *backing = new;
-        self.stats.active_bytes.grow(size_bytes);
-    }
-
-    /// Puts a chunk behind a block. Its bytes are undefined, and whoever writes it first waits
-    /// for the returned uses. The block's address is mapped by [`map_block`](Pool::map_block).
-    ///
-    /// # Errors
-    /// [`DeviceFull`](MemoryError::DeviceFull) if the cap leaves no room.
-    ///
-    /// # Panics
-    /// If the block is not live, not swappable, or has a chunk.
-    pub fn attach(&mut self, streams: &mut Streams, id: BlockId) -> Result<Uses, MemoryError> {
-        let fit = self.block(id).fit();
-        let spare = self.take_spare(streams, fit)?;
-        self.allocations_follow = false;
-        self.set_aside(&spare);
-        self.put_behind(id, Backing::Chunk(spare.chunk), &spare.ready);
-        Ok(spare.ready)
-    }
-
-    /// As [`attach`](Pool::attach), but puts a lot of the layout behind the block. `None` if that
-    /// is taken.
-    ///
-    /// # Errors
-    /// If the driver fails.
-    ///
-    /// # Panics
-    /// If the block is not live, not swappable, or has memory.
-    pub fn attach_lot(
-        &mut self,
-        streams: &mut Streams,
-        id: BlockId,
-        lot: Lot,
-    ) -> Result<Option<Uses>, MemoryError> {
-        if !self.could_lie_in(id, lot) {
-            return Ok(None);
-        }
-        let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
-        self.put_behind(id, backing, &ready);
-        Ok(Some(ready))
-    }
-
-    fn has_backing(&self, id: BlockId) -> bool {
-        match &self.block(id).place {
-            Place::Swappable { backing, .. } => !matches!(backing, Backing::Nothing),
-            _ => false,
         }
     }
 

@@ -19,6 +19,11 @@ fn lot(number: u64) -> Option<Lot> {
 /// op begins with these actions.
 fn set(lab: &mut Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) {
     lab.end_step();
+    let orders = orders(lab, lots, actions);
+    lab.engine.set_orders(false, orders).expect("between steps");
+}
+
+fn orders(lab: &Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) -> Option<Arc<Orders>> {
     let blocks = (0..lab.places.len()).map(|at| PlanBlock {
         index: BlockIndex(at as u32),
         size_bytes: BLOCK,
@@ -32,8 +37,7 @@ fn set(lab: &mut Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) {
         due: OpIndex(0),
     });
     let plan = Plan { blocks: blocks.collect(), actions: actions.collect(), ..Plan::default() };
-    let orders = Orders::new(&plan).with_lots(lots.to_vec());
-    lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
+    Some(Arc::new(Orders::new(&plan).with_lots(lots.to_vec())))
 }
 
 /// Sends all blocks away and brings them back to these lots.
@@ -143,5 +147,29 @@ fn what_a_replay_makes_beside_a_layout_is_right_and_leaves_nothing() {
     lab.op(&[read(made, 2)]).expect("replays");
     assert_eq!(lab.total().recomputed_ops, 1);
     lab.op(&[read(input, 1), read(made, 2), read(other, 3)]).expect("reads");
+    lab.finish();
+}
+
+#[test]
+fn the_same_lots_once_more_are_other_memory() {
+    let mut lab = lab(4);
+    let input = lab.make(1);
+    let made = lab.derive(&[read(input, 1)], 2);
+    let lots = [lot(0), lot(1)];
+    settle_in(&mut lab, &[input, made], &lots);
+    set(&mut lab, &lots, &[(ActionKind::Discard, 1)]);
+    lab.tick();
+    assert_eq!(lab.state(made), Residency::Discarded);
+    lab.end_step();
+    // The first layout has no time to go: the block's address still shows its memory.
+    lab.engine.set_orders(false, None).expect("between steps");
+    let again = orders(&lab, &lots, &[]);
+    lab.engine.set_orders(false, again).expect("between steps");
+    lab.op(&[read(made, 2)]).expect("replays into the lot of the second");
+    set(&mut lab, &lots, &[(ActionKind::SwapOut, 1)]);
+    lab.tick();
+    lab.settle();
+    lab.engine.trim().expect("gives back");
+    lab.op(&[read(made, 2)]).expect("reads what was copied from there");
     lab.finish();
 }

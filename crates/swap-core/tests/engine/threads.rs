@@ -6,8 +6,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use swap_core::{
-    AccessMode, BlockId, Engine, Error, HostConfig, OpName, OpStack, Origin, Recipe, Trace,
-    TraceEvent,
+    AccessMode, BlockId, Engine, Error, HostConfig, Lot, OpName, OpStack, Orders, Origin, Plan,
+    Recipe, Trace, TraceEvent,
 };
 
 use super::lab::{BLOCK, ENOUGH, Errors, Lab, OP, read, recipe, work, write};
@@ -101,8 +101,9 @@ fn derive(
 fn threads_share_a_device_without_seeing_each_other() {
     let mut rescued = 0;
     let mut replayed = 0;
+    let mut tiled = 0;
     let starved = AtomicU64::new(0);
-    for seed in 0..12 {
+    for seed in 0..24 {
         let limit = 8 * BLOCK;
         let device = match seed % 3 {
             0 => HostConfig::threads(2 * limit),
@@ -112,6 +113,9 @@ fn threads_share_a_device_without_seeing_each_other() {
         // A small arena makes some blocks leave by discarding.
         let arena = if seed % 2 == 0 { ENOUGH } else { 6 * BLOCK };
         let mut lab = Lab::with(limit, arena, device);
+        if seed >= 12 {
+            lay_out(&lab.engine);
+        }
         thread::scope(|scope| {
             for number in 0..3 {
                 let (engine, errors, starved) = (&lab.engine, &lab.errors, &starved);
@@ -121,10 +125,20 @@ fn threads_share_a_device_without_seeing_each_other() {
         let total = lab.total();
         rescued += total.rescues;
         replayed += total.recomputed_ops;
+        // More chunks than the cap has room for, if each were a block.
+        tiled += u64::from(lab.host.ledger().chunk_count > limit / BLOCK);
         lab.finish();
     }
     println!("{rescued} rescues, {replayed} replays, {starved:?} ops starved by others");
-    assert!(rescued > 0 && replayed > 0);
+    assert!(rescued > 0 && replayed > 0 && tiled > 0);
+}
+
+/// Lots for whoever comes, of which each overlaps two others.
+fn lay_out(engine: &Engine) {
+    let lot = |at: u64| Lot { offset_bytes: at % 11 * (BLOCK / 2), size_bytes: BLOCK };
+    let lots = (0..400).map(|at| Some(lot(at))).collect();
+    let orders = Orders::new(&Plan::default()).with_lots(lots);
+    engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
 }
 
 /// A recipe that, once it runs, lets others start and gives them time to collide with it.

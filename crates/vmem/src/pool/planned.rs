@@ -22,78 +22,35 @@ use super::physical::unmap_unused;
 use super::*;
 use crate::block::PlannedLot;
 
+use self::tiles::Tiles;
+
+mod tiles;
+
 /// The memory of one layout.
 #[derive(Debug)]
 pub(super) struct Planned {
     number: u32,
     home: VaRange,
-    /// Where each tile starts, and where the last one ends.
-    bounds: Vec<u64>,
-    tiles: Vec<Tile>,
+    tiles: Tiles,
     /// Addresses of no block that show a lot.
     shown: BTreeMap<Lot, Vec<VaRange>>,
 }
 
-/// A part of planned memory that no lot cuts.
-#[derive(Clone, Debug, Default)]
-struct Tile {
-    /// Its memory, once somebody needed it.
-    chunk: Option<ChunkHandle>,
-    is_taken: bool,
-    /// Its next user waits for these.
-    ready: Uses,
-    /// How it was given away, if it was.
-    departure: Option<Departure>,
-    /// Counts what is given back, so that the longest idle one is known.
-    idle_since: u64,
-}
-
 impl Planned {
-    fn tile_range(&self, tile: usize) -> VaRange {
-        self.range_at(self.home, 0, tile)
+    fn home_of(&self, tiles: Range<usize>) -> VaRange {
+        self.tiles.range_at(self.home, 0, tiles)
     }
 
-    /// Where a tile is in addresses that show the tiles from `first` on.
-    fn range_at(&self, range: VaRange, first: usize, tile: usize) -> VaRange {
-        let start = DevicePtr(range.start.0 + self.bounds[tile] - self.bounds[first]);
-        VaRange { start, size_bytes: self.bounds[tile + 1] - self.bounds[tile] }
+    /// Where each tile of a lot is in addresses that show it.
+    fn pieces(&self, range: VaRange, lot: Lot) -> Vec<(usize, VaRange)> {
+        let tiles = self.tiles.of(lot).expect("the lot was taken");
+        let first = tiles.start;
+        tiles.map(|tile| (tile, self.tiles.range_at(range, first, tile..tile + 1))).collect()
     }
 
-    fn tiles_of(&self, lot: Lot) -> Option<Range<usize>> {
-        let first = self.bounds.binary_search(&lot.offset_bytes).ok()?;
-        let end = self.bounds.binary_search(&lot.end_bytes()).ok()?;
-        (first < end).then_some(first..end)
-    }
-
-    fn home_of(&self, lot: Lot) -> VaRange {
-        let start = DevicePtr(self.home.start.0 + lot.offset_bytes - self.bounds[0]);
-        VaRange { start, size_bytes: lot.size_bytes }
-    }
-
-    fn is_idle(&self, tile: usize) -> bool {
-        self.tiles[tile].chunk.is_some() && !self.tiles[tile].is_taken
-    }
-
-    fn lot_of(&self, tiles: Range<usize>) -> Lot {
-        let offset_bytes = self.bounds[tiles.start];
-        Lot { offset_bytes, size_bytes: self.bounds[tiles.end] - offset_bytes }
-    }
-
-    /// The smallest run of idle tiles that has so many bytes, but not twice as many.
-    fn idle_run(&self, size_bytes: u64) -> Option<Lot> {
-        let mut best: Option<Lot> = None;
-        for first in 0..self.tiles.len() {
-            let idle = (first..self.tiles.len()).take_while(|&tile| self.is_idle(tile));
-            let enough = |&tile: &usize| self.bounds[tile + 1] - self.bounds[first] >= size_bytes;
-            let Some(last) = { idle }.find(enough) else { continue };
-            let lot = self.lot_of(first..last + 1);
-            if lot.size_bytes < 2 * size_bytes
-                && best.is_none_or(|best| lot.size_bytes < best.size_bytes)
-            {
-                best = Some(lot);
-            }
-        }
-        best
+    /// Whether a lot has this tile.
+    fn is_in(&self, tile: usize, lot: Lot) -> bool {
+        self.tiles.of(lot).is_some_and(|tiles| tiles.contains(&tile))
     }
 }
 
@@ -116,48 +73,47 @@ impl Pool {
     /// # Errors
     /// If the driver has no addresses.
     pub fn lay_out(&mut self, lots: &[Lot]) -> Result<(), DriverError> {
-        let lots = lots.iter().filter(|lot| self.can_be(**lot));
-        let mut bounds: Vec<u64> = lots.flat_map(|l| [l.offset_bytes, l.end_bytes()]).collect();
-        bounds.sort_unstable();
-        bounds.dedup();
-        if let Some(current) = self.layout.and_then(|number| self.planned_index(number))
-            && self.planned[current].bounds == bounds
+        let lots = lots.iter().copied().filter(|&lot| self.can_be(lot));
+        let tiles = Tiles::cut(lots).filter(|_| self.has_virtual_memory);
+        let present = self.present().map(|planned| &planned.tiles);
+        if let (Some(tiles), Some(present)) = (&tiles, present)
+            && present.is_cut_like(tiles)
         {
             return Ok(());
         }
         self.layout = None;
-        if bounds.len() < 2 || !self.has_virtual_memory {
-            return Ok(());
-        }
-        let home = self.take_range(bounds[bounds.len() - 1] - bounds[0])?;
-        let tiles = vec![Tile::default(); bounds.len() - 1];
+        let Some(tiles) = tiles else { return Ok(()) };
+        let home = self.take_range(tiles.size_bytes())?;
         self.layouts += 1;
         let number = self.layouts;
-        self.planned.push(Planned { number, home, bounds, tiles, shown: BTreeMap::new() });
+        self.planned.push(Planned { number, home, tiles, shown: BTreeMap::new() });
         self.layout = Some(number);
         Ok(())
     }
 
     /// Whether the lot is a piece of memory that this device can have.
     fn can_be(&self, lot: Lot) -> bool {
-        let Lot { offset_bytes, size_bytes } = lot;
         let is_whole = |bytes: u64| bytes.is_multiple_of(self.granularity_bytes);
-        let total_bytes = self.driver.properties().total_bytes;
-        let end_bytes = offset_bytes.checked_add(size_bytes);
-        size_bytes > 0
-            && is_whole(offset_bytes)
-            && is_whole(size_bytes)
-            && end_bytes.is_some_and(|end_bytes| end_bytes <= total_bytes)
+        lot.size_bytes > 0
+            && is_whole(lot.offset_bytes)
+            && is_whole(lot.size_bytes)
+            && lot.end_bytes() <= self.driver.properties().total_bytes
     }
 
     fn planned_index(&self, number: u32) -> Option<usize> {
         self.planned.iter().position(|planned| planned.number == number)
     }
 
+    /// The present layout.
+    fn present(&self) -> Option<&Planned> {
+        let index = self.layout.and_then(|number| self.planned_index(number))?;
+        Some(&self.planned[index])
+    }
+
     fn planned_of(&mut self, lot: PlannedLot) -> (&mut Planned, Range<usize>) {
         let index = self.planned_index(lot.layout).expect("layouts outlive their lots");
         let planned = &mut self.planned[index];
-        let tiles = planned.tiles_of(lot.lot).expect("the lot was taken");
+        let tiles = planned.tiles.of(lot.lot).expect("the lot was taken");
         (planned, tiles)
     }
 
@@ -170,25 +126,23 @@ impl Pool {
     ) -> Result<Option<(Backing, Uses)>, MemoryError> {
         let Some(layout) = self.layout else { return Ok(None) };
         let index = self.planned_index(layout).expect("the present layout is kept");
-        let Some(tiles) = self.planned[index].tiles_of(lot) else { return Ok(None) };
-        if self.planned[index].tiles[tiles.clone()].iter().any(|tile| tile.is_taken) {
-            return Ok(None);
-        }
-        let lot = PlannedLot { layout, lot };
+        let present = &mut self.planned[index].tiles;
         // Taken first: making room for one must not give another back.
-        self.planned[index].tiles[tiles.clone()].iter_mut().for_each(|tile| tile.is_taken = true);
-        for tile in tiles.clone() {
+        let Some(tiles) = present.of(lot).filter(|tiles| present.take(tiles.clone())) else {
+            return Ok(None);
+        };
+        let lot = PlannedLot { layout, lot };
+        for tile in tiles {
             if let Err(error) = self.fill_tile(streams, layout, tile) {
                 let (planned, tiles) = self.planned_of(lot);
-                planned.tiles[tiles].iter_mut().for_each(|tile| tile.is_taken = false);
+                planned.tiles.put_back(tiles);
                 let is_short = matches!(error, MemoryError::DeviceFull { .. });
                 return if is_short { Ok(None) } else { Err(error) };
             }
         }
         let (planned, tiles) = self.planned_of(lot);
-        let mut ready = Uses::default();
-        planned.tiles[tiles].iter().for_each(|tile| ready.merge(&tile.ready));
-        let home = planned.home_of(lot.lot);
+        let mut ready = planned.tiles.ready(tiles.clone());
+        let home = planned.home_of(tiles);
         ready.prune(streams);
         Ok(Some((Backing::Lot { lot, home }, ready)))
     }
@@ -198,16 +152,14 @@ impl Pool {
     /// # Panics
     /// If the block is not live or not swappable.
     pub fn could_lie_in(&self, id: BlockId, lot: Lot) -> bool {
-        let index = self.layout.and_then(|number| self.planned_index(number));
-        let has = index.is_some_and(|index| self.planned[index].tiles_of(lot).is_some());
+        let has = self.present().is_some_and(|planned| planned.tiles.of(lot).is_some());
         has && self.block(id).fit().chunk_bytes == lot.size_bytes
     }
 
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
     pub fn idle_lot(&self, size_bytes: u64) -> Option<Lot> {
         let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;
-        let index = self.layout.and_then(|number| self.planned_index(number))?;
-        self.planned[index].idle_run(size_bytes)
+        self.present()?.tiles.idle_run(size_bytes)
     }
 
     /// Gives a tile its memory, if it has none.
@@ -218,10 +170,10 @@ impl Pool {
         tile: usize,
     ) -> Result<(), MemoryError> {
         let index = self.planned_index(layout).expect("its lot is being taken");
-        if self.planned[index].tiles[tile].chunk.is_some() {
+        if self.planned[index].tiles.chunk(tile).is_some() {
             return Ok(());
         }
-        let range = self.planned[index].tile_range(tile);
+        let range = self.planned[index].home_of(tile..tile + 1);
         self.make_room(streams, range.size_bytes)?;
         let handle = self.driver.create_chunk(range.size_bytes).map_err(|error| {
             let limit_bytes = self.config.limit_bytes;
@@ -241,44 +193,26 @@ impl Pool {
             self.release_leftovers();
             return Err(failure.error.into());
         }
-        // Making room may have ended an earlier layout.
-        let index = self.planned_index(layout).expect("its lot is being taken");
-        self.planned[index].tiles[tile] =
-            Tile { chunk: Some(handle), is_taken: true, ..Tile::default() };
+        self.planned[index].tiles.fill(tile, handle);
         Ok(())
     }
 
     /// Gives a lot back; its next user waits for `ready`.
     pub(super) fn vacate(&mut self, lot: PlannedLot, ready: &Uses, departure: Option<Departure>) {
-        self.idle_count += 1;
-        let idle_since = self.idle_count;
         let (planned, tiles) = self.planned_of(lot);
-        for tile in &mut planned.tiles[tiles] {
-            tile.is_taken = false;
-            tile.ready = ready.clone();
-            tile.departure = departure;
-            tile.idle_since = idle_since;
-        }
+        planned.tiles.vacate(tiles, ready, departure);
     }
 
     /// Takes a lot back that was given away by `departure`, if nobody had any of it since. Returns
     /// what was under way.
     pub(super) fn retake_lot(&mut self, lot: PlannedLot, departure: Departure) -> Option<Uses> {
         let (planned, tiles) = self.planned_of(lot);
-        let tiles = &mut planned.tiles[tiles];
-        let is_own = |tile: &Tile| {
-            tile.chunk.is_some() && !tile.is_taken && tile.departure == Some(departure)
-        };
-        if !tiles.iter().all(is_own) {
-            return None;
-        }
-        tiles.iter_mut().for_each(|tile| tile.is_taken = true);
-        Some(tiles[0].ready.clone())
+        planned.tiles.retake(tiles.clone(), departure).then(|| planned.tiles.ready(tiles))
     }
 
-    pub(super) fn home_of_lot(&self, lot: PlannedLot) -> VaRange {
-        let index = self.planned_index(lot.layout).expect("layouts outlive their lots");
-        self.planned[index].home_of(lot.lot)
+    pub(super) fn home_of_lot(&mut self, lot: PlannedLot) -> VaRange {
+        let (planned, tiles) = self.planned_of(lot);
+        planned.home_of(tiles)
     }
 
     /// Addresses that show a lot which the caller has taken.
@@ -313,17 +247,12 @@ impl Pool {
         range: VaRange,
         lot: PlannedLot,
     ) -> Result<(), (DriverError, Vec<VaRange>)> {
-        let (planned, tiles) = self.planned_of(lot);
-        let pieces: Vec<(VaRange, ChunkHandle)> = tiles
-            .clone()
-            .map(|tile| {
-                let handle = planned.tiles[tile].chunk.expect("a taken lot has its memory");
-                (planned.range_at(range, tiles.start, tile), handle)
-            })
-            .collect();
+        let index = self.planned_index(lot.layout).expect("layouts outlive their lots");
+        let planned = &self.planned[index];
         let mut mapped = Vec::new();
         let mut result = Ok(());
-        for &(piece, handle) in &pieces {
+        for (tile, piece) in planned.pieces(range, lot.lot) {
+            let handle = planned.tiles.chunk(tile).expect("a taken lot has its memory");
             result = self.driver.map(piece, handle);
             if result.is_err() {
                 break;
@@ -346,9 +275,9 @@ impl Pool {
         lot: PlannedLot,
         then: Option<VaRange>,
     ) -> Result<(), DriverError> {
-        let (planned, tiles) = self.planned_of(lot);
-        let mut pieces: Vec<VaRange> =
-            tiles.clone().map(|tile| planned.range_at(range, tiles.start, tile)).collect();
+        let (planned, _) = self.planned_of(lot);
+        let pieces = planned.pieces(range, lot.lot);
+        let mut pieces: Vec<VaRange> = pieces.into_iter().map(|(_, piece)| piece).collect();
         let mut result = Ok(());
         pieces.retain(|&piece| match unmap_unused(&self.driver, piece) {
             Ok(()) => false,
@@ -368,12 +297,9 @@ impl Pool {
     /// Gives the tile that has been idle the longest back to the driver, waiting on the host for
     /// its last users; tiles of earlier layouts first. Returns whether there was one.
     pub(super) fn release_idle_tile(&mut self, streams: &mut Streams) -> Result<bool, DriverError> {
-        let idle = |planned: &Planned| {
-            let key = |tile: usize| (planned.number, planned.tiles[tile].idle_since, tile);
-            (0..planned.tiles.len()).filter(|&tile| planned.is_idle(tile)).map(key).min()
-        };
+        let idle = |planned: &Planned| Some((planned.number, planned.tiles.longest_idle()?));
         // Layouts are in their order.
-        let Some((number, _, tile)) = self.planned.iter().find_map(idle) else { return Ok(false) };
+        let Some((number, tile)) = self.planned.iter().find_map(idle) else { return Ok(false) };
         self.release_tile(streams, number, tile).map(|()| true)
     }
 
@@ -385,16 +311,15 @@ impl Pool {
         tile: usize,
     ) -> Result<(), DriverError> {
         let index = self.planned_index(number).expect("the caller found it");
-        let ready = self.planned[index].tiles[tile].ready.clone();
+        let ready = self.planned[index].tiles.ready(tile..tile + 1);
         streams.wait_host(&ready, Site::ReleaseAfterUse)?;
         self.unmap_shown(number, tile)?;
         self.forget_kept(streams, number, tile)?;
         // Memory that is mapped anywhere else stays with the device.
         self.release_leftovers().map_or(Ok(()), Err)?;
         let planned = &mut self.planned[index];
-        let range = planned.tile_range(tile);
-        let handle = planned.tiles[tile].chunk.take().expect("idle tiles have memory");
-        let chunk = Some((handle, range.size_bytes));
+        let range = planned.home_of(tile..tile + 1);
+        let chunk = Some((planned.tiles.empty(tile), range.size_bytes));
         self.unreleased.push(Leftover { mapped: vec![range], chunk, range: None });
         self.release_leftovers().map_or(Ok(()), Err)
     }
@@ -403,7 +328,7 @@ impl Pool {
     fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
         let index = self.planned_index(number).expect("the caller has it");
         let planned = &self.planned[index];
-        let shows = |lot: &Lot| planned.tiles_of(*lot).is_some_and(|tiles| tiles.contains(&tile));
+        let shows = |lot: &Lot| planned.is_in(tile, *lot);
         let lots: Vec<Lot> = planned.shown.keys().copied().filter(shows).collect();
         let mut result = Ok(());
         for lot in lots {
@@ -427,8 +352,7 @@ impl Pool {
         let planned = &self.planned[index];
         let keeps = |block: &Block| match &block.place {
             Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
-                lot.layout == number
-                    && planned.tiles_of(lot.lot).is_some_and(|tiles| tiles.contains(&tile))
+                lot.layout == number && planned.is_in(tile, lot.lot)
             }
             _ => false,
         };
@@ -470,17 +394,16 @@ impl Pool {
         let numbers = self.planned.iter().map(|planned| planned.number).filter(earlier);
         for number in numbers.collect::<Vec<u32>>() {
             let index = self.planned_index(number).expect("just seen");
-            for tile in 0..self.planned[index].tiles.len() {
-                let planned = &self.planned[index];
-                let ready = &planned.tiles[tile].ready;
-                if planned.is_idle(tile)
-                    && (waits || streams.are_complete(ready, Site::ReleaseAfterUse)?)
+            for tile in self.planned[index].tiles.all() {
+                let tiles = &self.planned[index].tiles;
+                let ready = tiles.ready(tile..tile + 1);
+                if tiles.is_idle(tile)
+                    && (waits || streams.are_complete(&ready, Site::ReleaseAfterUse)?)
                 {
                     self.release_tile(streams, number, tile)?;
                 }
             }
-            let is_empty = |planned: &Planned| planned.tiles.iter().all(|t| t.chunk.is_none());
-            if is_empty(&self.planned[index]) {
+            if self.planned[index].tiles.are_empty() {
                 let planned = self.planned.remove(index);
                 self.keep_range(planned.home);
             }

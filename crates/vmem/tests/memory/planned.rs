@@ -239,6 +239,30 @@ fn a_block_that_nobody_followed_takes_its_lot_back_without_a_copy() {
 }
 
 #[test]
+fn a_block_that_comes_back_in_a_chunk_waits_for_nobody_and_may_leave_again_untouched() {
+    let untouched = (0..60).filter(|&seed| {
+        let device = HostConfig { granularity_bytes: UNIT, ..HostConfig::lockstep(8 * UNIT, seed) };
+        let mut bench = Bench::on(device, 8);
+        bench.lay_out(&[lot(0, 4)]);
+        let first = bench.allocate(4, lot(0, 4));
+        bench.detach(first);
+        let second = bench.allocate(4, lot(0, 4));
+        let waits = bench.memory.streams.host_waits();
+        assert!(!bench.bring_back(first, lot(0, 4)));
+        assert_eq!(bench.memory.streams.host_waits(), waits);
+        // Its address may show the lot still.
+        let is_mapped = bench.memory.pool.mapped_address(first).is_some();
+        let departure = bench.detach(first);
+        assert!(bench.memory.pool.retake(first, departure), "nobody had the chunk");
+        bench.use_(first);
+        bench.use_(second);
+        bench.close();
+        !is_mapped
+    });
+    assert!(untouched.count() > 3);
+}
+
+#[test]
 fn a_lot_that_is_taken_is_refused_and_the_block_lies_elsewhere() {
     let mut bench = Bench::new(12);
     bench.lay_out(&[lot(1, 4), lot(3, 4), lot(5, 2)]);

@@ -1,0 +1,158 @@
+//! The tiles against a map of single bytes, under random lots and calls.
+
+use super::*;
+
+/// How long the memory of a model is.
+const LENGTH: u64 = 24;
+
+/// A small generator of numbers that only need to look mixed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+        (self.0 >> 33) % end
+    }
+
+    fn lot(&mut self) -> Lot {
+        let offset_bytes = self.below(LENGTH);
+        Lot { offset_bytes, size_bytes: 1 + self.below(LENGTH - offset_bytes) }
+    }
+}
+
+/// One byte as the model knows it.
+#[derive(Clone, Copy, Default)]
+struct Byte {
+    has_memory: bool,
+    is_taken: bool,
+    departure: Option<Departure>,
+}
+
+fn bytes_of(lot: Lot) -> Range<usize> {
+    lot.offset_bytes as usize..lot.end_bytes() as usize
+}
+
+/// What each tile is, by its lot.
+fn lots(tiles: &Tiles) -> Vec<Lot> {
+    let lot = |ends: &[u64]| Lot { offset_bytes: ends[0], size_bytes: ends[1] - ends[0] };
+    tiles.bounds.windows(2).map(lot).collect()
+}
+
+/// The shortest idle run of tiles, by trying all.
+fn idle_run(tiles: &Tiles, bytes: &[Byte], size_bytes: u64) -> Option<u64> {
+    let pieces = lots(tiles);
+    let runs =
+        (0..pieces.len()).flat_map(|first| (first..pieces.len()).map(move |last| (first, last)));
+    let sizes = runs.filter_map(|(first, last)| {
+        let (start, end) = (pieces[first].offset_bytes, pieces[last].end_bytes());
+        let is_idle = |byte: &Byte| byte.has_memory && !byte.is_taken;
+        bytes[start as usize..end as usize].iter().all(is_idle).then_some(end - start)
+    });
+    sizes.filter(|&size| size >= size_bytes && size < 2 * size_bytes).min()
+}
+
+#[test]
+fn tiles_agree_with_a_map_of_bytes() {
+    let (mut taken, mut refused, mut retaken, mut emptied) = (0, 0, 0, 0);
+    for seed in 0..500 {
+        let mut random = Random(seed);
+        let known: Vec<Lot> = (0..1 + random.below(6)).map(|_| random.lot()).collect();
+        let mut tiles = Tiles::cut(known.iter().copied()).expect("there are lots");
+        let mut bytes = [Byte::default(); LENGTH as usize];
+        let mut held: Vec<Lot> = Vec::new();
+        let mut gone: Vec<(Lot, Departure)> = Vec::new();
+        for call in 0..60 {
+            let lot = known[random.below(known.len() as u64) as usize];
+            let run = tiles.of(lot).expect("a lot is a run of tiles");
+            let is_free = bytes[bytes_of(lot)].iter().all(|byte| !byte.is_taken);
+            match random.below(5) {
+                0 | 1 => {
+                    assert_eq!(tiles.take(run.clone()), is_free);
+                    if !is_free {
+                        refused += 1;
+                        continue;
+                    }
+                    run.filter(|&tile| tiles.chunk(tile).is_none())
+                        .collect::<Vec<usize>>()
+                        .into_iter()
+                        .for_each(|tile| tiles.fill(tile, ChunkHandle(call)));
+                    for byte in &mut bytes[bytes_of(lot)] {
+                        *byte = Byte { has_memory: true, is_taken: true, departure: None };
+                    }
+                    held.push(lot);
+                    taken += 1;
+                }
+                2 if !held.is_empty() => {
+                    let lot = held.swap_remove(random.below(held.len() as u64) as usize);
+                    let departure = Departure(call);
+                    let run = tiles.of(lot).expect("it is held");
+                    tiles.vacate(run, &Uses::default(), Some(departure));
+                    for byte in &mut bytes[bytes_of(lot)] {
+                        (byte.is_taken, byte.departure) = (false, Some(departure));
+                    }
+                    gone.push((lot, departure));
+                }
+                3 if !gone.is_empty() => {
+                    let (lot, departure) = gone[random.below(gone.len() as u64) as usize];
+                    let is_own = |byte: &Byte| {
+                        byte.has_memory && !byte.is_taken && byte.departure == Some(departure)
+                    };
+                    let is_there = bytes[bytes_of(lot)].iter().all(is_own);
+                    let run = tiles.of(lot).expect("it was held");
+                    assert_eq!(tiles.retake(run, departure), is_there);
+                    if is_there {
+                        bytes[bytes_of(lot)].iter_mut().for_each(|byte| byte.is_taken = true);
+                        held.push(lot);
+                        retaken += 1;
+                    }
+                }
+                _ => {
+                    let Some(tile) = tiles.longest_idle() else { continue };
+                    let piece = lots(&tiles)[tile];
+                    assert!(bytes[bytes_of(piece)].iter().all(|byte| !byte.is_taken));
+                    tiles.empty(tile);
+                    bytes[bytes_of(piece)].iter_mut().for_each(|byte| byte.has_memory = false);
+                    emptied += 1;
+                }
+            }
+            for size_bytes in 1..LENGTH {
+                let found = tiles.idle_run(size_bytes).map(|lot| lot.size_bytes);
+                assert_eq!(found, idle_run(&tiles, &bytes, size_bytes));
+            }
+            assert_eq!(tiles.are_empty(), bytes.iter().all(|byte| !byte.has_memory));
+        }
+    }
+    println!("{taken} taken, {refused} refused, {retaken} retaken, {emptied} emptied");
+    assert!(taken > 500 && refused > 500 && retaken > 200 && emptied > 500);
+}
+
+#[test]
+fn tiles_lie_side_by_side_wherever_they_are_shown() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let known: Vec<Lot> = (0..1 + random.below(6)).map(|_| random.lot()).collect();
+        let tiles = Tiles::cut(known.iter().copied()).expect("there are lots");
+        let first = known.iter().map(|lot| lot.offset_bytes).min();
+        let end = known.iter().map(|lot| lot.end_bytes()).max();
+        assert_eq!(Some(tiles.size_bytes()), end.zip(first).map(|(end, first)| end - first));
+        for &lot in &known {
+            let run = tiles.of(lot).expect("a lot is a run of tiles");
+            let shown = VaRange { start: DevicePtr(1000), size_bytes: lot.size_bytes };
+            assert_eq!(tiles.range_at(shown, run.start, run.clone()), shown);
+            let mut next = shown.start.0;
+            for tile in run.clone() {
+                let piece = tiles.range_at(shown, run.start, tile..tile + 1);
+                assert_eq!(piece.start.0, next);
+                next += piece.size_bytes;
+            }
+            assert_eq!(next, shown.start.0 + shown.size_bytes);
+        }
+        let wrong = [
+            Lot { offset_bytes: LENGTH + 1, size_bytes: 1 },
+            Lot { offset_bytes: known[0].offset_bytes, size_bytes: 0 },
+            Lot { offset_bytes: known[0].offset_bytes, size_bytes: u64::MAX },
+        ];
+        assert!(wrong.iter().all(|&lot| tiles.of(lot).is_none()));
+    }
+    assert!(Tiles::cut(std::iter::empty()).is_none());
+}

@@ -78,6 +78,8 @@ pub struct JointConfig {
     pub recompute: RecomputeConfig,
     /// Settings of the strategy [`SmartSwap`](Strategy::SmartSwap).
     pub smartswap: SmartSwapStrategy,
+    /// Whether the loop prefers plans whose layout fits, where Stable steps are laid out.
+    pub fits_layout: bool,
 }
 
 /// The plans of our own for one step.

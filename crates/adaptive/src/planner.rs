@@ -101,7 +101,10 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Gen
     let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
     let actions = first.plan.actions.len() as f64;
     let most_us = first.simulation.step_us + actions * UNPLACED_ACTION_US;
-    let mut excess_bytes = lay_out(trace, &first.plan).excess_bytes(limit_bytes);
+    let mut excess_bytes = match config.fits_layout {
+        true => lay_out(trace, &first.plan).excess_bytes(limit_bytes),
+        false => 0,
+    };
     let mut tighter = None;
     for _ in 0..TIGHTER_PLANS {
         if excess_bytes == 0 || first.infeasible.is_some() {

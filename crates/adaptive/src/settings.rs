@@ -226,6 +226,7 @@ impl Settings {
                 policy_v2: self.smartswap.policy_v2.unwrap_or(base.smartswap.policy_v2),
                 config: self.smartswap_config(),
             },
+            fits_layout: base.fits_layout && self.strict != Some(true),
             ..base
         }
     }

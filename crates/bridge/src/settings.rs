@@ -197,7 +197,8 @@ fn engine_config(
 
 /// How plans are made: as the file says, with what was asked for on top.
 fn planning(wishes: &Wishes, min_block_bytes: u64) -> JointConfig {
-    let filed = wishes.file.joint_config(JointConfig::default());
+    let base = JointConfig { fits_layout: true, ..JointConfig::default() };
+    let filed = wishes.file.joint_config(base);
     JointConfig {
         strategy: wishes.strategy.unwrap_or(filed.strategy),
         prefer: wishes.prefer.or(filed.prefer),

@@ -46,7 +46,11 @@ def test_ddp(compare):
 
 
 def test_fsdp2(compare):
-    assert_alike(*compare("sharded", 8, ranks=2))
+    # Buffers of collectives go when their threads are done: now and then a step needs a rescue.
+    one, two = compare("sharded", 8, ranks=2, settles=False)
+    assert_alike(one, two)
+    stages = [stats["stage"] for stats in one.result["course"]]
+    assert stages.count("Stable") >= len(stages) // 2, stages
 
 
 def test_ranks_that_are_slow_under_different_plans_choose_the_same(compare):

@@ -80,6 +80,8 @@ pub(crate) struct Stats {
     pub(crate) last_step_us: f64,
     pub(crate) plan: u64,
     pub(crate) steps_by_stage: [u64; 3],
+    pub(crate) memory_calls: [u64; 4],
+    pub(crate) last_memory_calls: [u64; 4],
 }
 
 /// `smartswap_replay`.

@@ -1,0 +1,58 @@
+"""A Stable step that is laid out: no memory calls, the same bits."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import hashlib, json, sys
+import torch
+if sys.argv[1] != "plain":
+    import smartswap
+    smartswap.enable("72MiB", device="host", min_block="256KiB", config=sys.argv[2])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [torch.nn.Linear(512, 512) for _ in range(12)]
+model = torch.nn.Sequential(
+    *[part for layer in layers for part in (layer, torch.nn.GELU(), torch.nn.Dropout(0.1))]
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+for step in range(32):
+    loss = model(torch.randn(512, 512)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+bits = hashlib.sha256()
+for parameter in model.parameters():
+    bits.update(parameter.detach().clone().numpy().tobytes())
+stats = smartswap.stats() if sys.argv[1] != "plain" else {}
+print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats}))
+"""
+
+
+def train(*words):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, words)],
+        capture_output=True, text=True, timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_stable_steps_make_no_memory_calls_unless_they_are_to_be_strict(tmp_path, strict):
+    config = tmp_path / "run.toml"
+    config.write_text(f"strict = {str(strict).lower()}\n")
+    plain, capped = train("plain"), train("capped", config)
+    assert capped["losses"] == plain["losses"]
+    assert capped["weights"] == plain["weights"]
+    stats = capped["stats"]
+    assert stats["stage"] == "Stable"
+    assert stats["swapped_out_bytes"] + stats["recomputed_ops"] > 0, "nothing was away"
+    assert stats["memory_calls"]["mapped"] > 0
+    calls = sum(stats["last_memory_calls"].values())
+    assert calls > 2 if strict else calls <= 2, stats["last_memory_calls"]

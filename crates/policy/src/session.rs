@@ -204,10 +204,11 @@ impl<P: Planner> Session<P> {
                     let directive = directive.unwrap_or(self.directives);
                     shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
-                None => match directive {
-                    Some(directive) => self.judge(directive, &report, None)?,
-                    None => {}
-                },
+                None => {
+                    if let Some(directive) = directive {
+                        self.judge(directive, &report, None)?;
+                    }
+                }
             }
             finished.push(FinishedStep { stage, plan, made, report });
         }

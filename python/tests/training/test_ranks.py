@@ -50,7 +50,7 @@ def test_fsdp2(compare):
     one, two = compare("sharded", 8, ranks=2, settles=False)
     assert_alike(one, two)
     stages = [stats["stage"] for stats in one.result["course"]]
-    assert stages.count("Stable") >= len(stages) // 2, stages
+    assert stages.count("Stable") >= len(stages) // 4, stages
 
 
 def test_ranks_that_are_slow_under_different_plans_choose_the_same(compare):

@@ -7,7 +7,7 @@ use crate::layout::lay_out;
 const PATIENCE_STEPS: u32 = 3;
 
 /// Patience doubles where a layout did not last so long.
-const LASTING_STEPS: u32 = 64;
+const LASTING_STEPS: u32 = 8;
 
 /// It never grows beyond this.
 const PATIENCE_STEPS_MAX: u32 = 4096;

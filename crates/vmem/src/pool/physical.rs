@@ -347,7 +347,8 @@ impl Pool {
         self.release_earlier_layouts(streams, false)
     }
 
-    /// Gives all cached chunks and empty segments back to the driver.
+    /// Gives all cached chunks and empty segments back to the driver. What is idle of the present
+    /// layout stays: the next step wants it, and scripts trim in each.
     ///
     /// # Errors
     /// If the driver fails; what could not be given back stays counted.
@@ -356,13 +357,6 @@ impl Pool {
         self.leave(cached);
         let mut first_error = self.release_leaving(streams, 0);
         first_error = first_error.and(self.release_earlier_layouts(streams, true));
-        while first_error.is_ok() {
-            match self.release_idle_tile(streams) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => first_error = Err(error),
-            }
-        }
         if !self.has_virtual_memory {
             return self.free_empty_segments(streams);
         }

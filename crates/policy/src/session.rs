@@ -43,8 +43,10 @@ pub struct Session<P> {
 /// What a step ran under whose report is owed.
 #[derive(Debug)]
 struct Owed {
-    /// The number of the directive, if the step is to be judged.
-    directive: Option<u64>,
+    /// The number of the directive.
+    directive: u64,
+    /// It maps a layout, so its time says nothing.
+    is_moving_in: bool,
     stage: Stage,
     plan: Option<Arc<Plan>>,
     made: Option<Arc<Generated>>,
@@ -162,9 +164,10 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        let is_judged = self.layouts.end_step() || self.shared.is_some();
+        let is_moving_in = !self.layouts.end_step() && self.shared.is_none();
         self.owed.push_back(Owed {
-            directive: is_judged.then_some(self.directives),
+            directive: self.directives,
+            is_moving_in,
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
@@ -194,21 +197,20 @@ impl<P: Planner> Session<P> {
         let mut finished = Vec::with_capacity(reports.len());
         for report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
-            let Owed { directive, stage, plan, made } = owed;
+            let Owed { directive, is_moving_in, stage, plan, made } = owed;
+            let as_planned = plan.as_ref().is_some_and(|plan| {
+                plan.signature == report.signature && report.drifted_at.is_none()
+            });
             if let Some(trace) = &report.trace {
                 self.keep_trace(report.step, trace);
             }
             match &mut self.shared {
                 Some(shared) => {
                     let report = Box::new(report.clone());
-                    let directive = directive.unwrap_or(self.directives);
                     shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
-                None => {
-                    if let Some(directive) = directive {
-                        self.judge(directive, &report, None)?;
-                    }
-                }
+                None if is_moving_in && as_planned => self.policy.pass_over(),
+                None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, report });
         }

@@ -54,9 +54,7 @@ impl ShownStep {
     ) -> Option<ShownStep> {
         let report = &step.report;
         let is_stable = step.stage == Stage::Stable;
-        let follows =
-            |plan: &&Arc<Plan>| plan.signature == report.signature && report.drifted_at.is_none();
-        let plan = step.plan.as_ref().filter(follows);
+        let plan = step.plan.as_ref().filter(|plan| report.followed(plan));
         let tells = match is_stable {
             true => plan.is_some() == step.plan.is_some(),
             false => report.trace.is_some(),

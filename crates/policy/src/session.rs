@@ -198,9 +198,7 @@ impl<P: Planner> Session<P> {
         for report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
             let Owed { directive, is_moving_in, stage, plan, made } = owed;
-            let as_planned = plan.as_ref().is_some_and(|plan| {
-                plan.signature == report.signature && report.drifted_at.is_none()
-            });
+            let as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
             if let Some(trace) = &report.trace {
                 self.keep_trace(report.step, trace);
             }

@@ -2,6 +2,7 @@
 
 use vmem::MemoryCalls;
 
+use crate::plan::Plan;
 use crate::trace::{OpIndex, Signature, Trace};
 
 /// Counts of one step.
@@ -73,4 +74,11 @@ pub struct StepReport {
     pub moves: Vec<Move>,
     /// What was recorded, if recording was on.
     pub trace: Option<Trace>,
+}
+
+impl StepReport {
+    /// Whether the step was of the plan's kind and went by it to its end.
+    pub fn followed(&self, plan: &Plan) -> bool {
+        self.signature == plan.signature && self.drifted_at.is_none()
+    }
 }

@@ -2,8 +2,8 @@
 //! training.
 
 use policy::{
-    Feedback, Generated, Link, Machine, Movable, Planner, Prediction, Proposal, Trace, TraceFault,
-    check_trace, lay_out,
+    Feedback, Generated, Layout, Link, Machine, Movable, Planner, Prediction, Proposal, Trace,
+    TraceFault, check_trace, lay_out,
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
@@ -73,9 +73,9 @@ impl Planner for JointPlanner {
         let mut config = self.config;
         let reserve_bytes = &mut config.generate.reserve_bytes;
         *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
-        let made = with_layout(trace, &machine, config);
+        let (made, layout) = with_layout(trace, &machine, config);
         let offer = !made.plan.actions.is_empty();
-        let proposal = Proposal { plan: made.plan.clone(), predicted: predict(&made) };
+        let proposal = Proposal { plan: made.plan.clone(), predicted: predict(&made), layout };
         self.latest = Some(made);
         Ok(offer.then_some(proposal))
     }
@@ -93,19 +93,24 @@ impl Planner for JointPlanner {
     }
 }
 
-/// The best plan whose layout fits, or the best of all if that is too dear.
-fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Generated {
+/// The best plan whose layout fits, or the best of all if that is too dear; with its layout, if
+/// layouts count.
+fn with_layout(
+    trace: &Trace,
+    machine: &Machine,
+    mut config: JointConfig,
+) -> (Generated, Option<Layout>) {
     let plan =
         |config: &JointConfig| best(&Joint::new(trace, machine, config), Rivals::WithoutDemand);
     let first = plan(&config);
+    if !config.fits_layout {
+        return (first, None);
+    }
     let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
     let actions = first.plan.actions.len() as f64;
     let most_us = first.simulation.step_us + actions * UNPLACED_ACTION_US;
-    let mut excess_bytes = match config.fits_layout {
-        true => lay_out(trace, &first.plan).excess_bytes(limit_bytes),
-        false => 0,
-    };
-    let mut tighter = None;
+    let first_layout = lay_out(trace, &first.plan);
+    let mut excess_bytes = first_layout.excess_bytes(limit_bytes);
     for _ in 0..TIGHTER_PLANS {
         if excess_bytes == 0 || first.infeasible.is_some() {
             break;
@@ -114,12 +119,15 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Gen
         *reserve_bytes = reserve_bytes.saturating_add(excess_bytes);
         let made = plan(&config);
         if made.infeasible.is_some() || made.simulation.step_us > most_us {
-            return first;
+            break;
         }
-        excess_bytes = lay_out(trace, &made.plan).excess_bytes(limit_bytes);
-        tighter = Some(made);
+        let layout = lay_out(trace, &made.plan);
+        excess_bytes = layout.excess_bytes(limit_bytes);
+        if excess_bytes == 0 {
+            return (made, Some(layout));
+        }
     }
-    tighter.filter(|_| excess_bytes == 0).unwrap_or(first)
+    (first, Some(first_layout))
 }
 
 fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {

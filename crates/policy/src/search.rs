@@ -4,6 +4,7 @@ use swap_core::{Plan, Signature, StepReport, Trace};
 
 use crate::check::TraceFault;
 use crate::generate::Generated;
+use crate::layout::Layout;
 use crate::machine::Link;
 
 /// Makes plans. The loop calls it, the layer above implements it.
@@ -39,6 +40,8 @@ pub struct Proposal {
     pub plan: Plan,
     /// What should come of it.
     pub predicted: Prediction,
+    /// Where its blocks lie, if the planner laid it out; else whoever runs the plan does.
+    pub layout: Option<Layout>,
 }
 
 /// What a planner expects of a step under its plan.

@@ -22,7 +22,7 @@ impl Planner for Counting {
         self.margins.push(feedback.margin_bytes);
         let op_count = self.margins.len() as u32;
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, predicted: Prediction::default(), layout: None }))
     }
 }
 

@@ -31,7 +31,7 @@ impl Planner for Counting {
         }
         self.made += 1;
         let plan = Plan { signature: trace.signature, op_count: self.made, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, predicted: Prediction::default(), layout: None }))
     }
 }
 

@@ -13,6 +13,9 @@ use crate::search::{Feedback, Measured, Planner, Prediction};
 /// alternate are never settled, yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
+/// Ops that take less than this part of what a plan was made for make another plan worth a try.
+const KNOWN: f64 = 0.97;
+
 /// One kind of step.
 #[derive(Debug)]
 pub(crate) struct Track {
@@ -273,6 +276,7 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
+        let knew_us = search.choice.made.as_ref().map_or(0.0, |made| made.unlimited_us);
         let measured = seen.judged(report, Stage::SearchPolicy);
         if !holds {
             let (choice, predicted) = (search.choice.clone(), search.predicted);
@@ -290,7 +294,10 @@ impl Track {
                 self.best = Some(Outcome { choice, predicted, measured });
             }
         }
-        let nothing_to_gain = measured.is_clean() && measured.hardly_stalls();
+        let took_us = |trace: &Trace| trace.ops.iter().map(|op| op.device_us).sum::<f64>();
+        // It was made for ops that seemed to take longer, so there was more time for copies.
+        let learnt = report.trace.as_ref().is_some_and(|trace| took_us(trace) < KNOWN * knew_us);
+        let nothing_to_gain = measured.is_clean() && measured.hardly_stalls() && !learnt;
         match &report.trace {
             Some(_) if nothing_to_gain => self.settle(Why::HardlyWaits),
             Some(_) if holds && number < config.search_steps => self.hold(number + 1),
@@ -316,7 +323,8 @@ impl Track {
         }
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
-            let choice = Choice { made, ..Choice::of(Arc::new(proposal.plan)) };
+            let layout = proposal.layout.map(Arc::new);
+            let choice = Choice { made, layout, ..Choice::of(Arc::new(proposal.plan)) };
             if !self.tried.contains(&choice.print) {
                 return self.start_try(choice, proposal.predicted, number);
             }

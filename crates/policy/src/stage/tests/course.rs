@@ -13,7 +13,7 @@ impl Planner for Stubborn {
     fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         self.asked += 1;
         let plan = Plan { signature: trace.signature, op_count: 1, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, predicted: Prediction::default(), layout: None }))
     }
 }
 

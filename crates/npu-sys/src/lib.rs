@@ -81,13 +81,16 @@
 mod acl;
 mod cuda;
 mod driver;
+mod drop_failures;
 mod error;
 mod host;
 mod load;
 mod operands;
 mod pages;
 mod pattern;
+mod spans;
 mod system;
+mod table;
 mod types;
 mod wrap;
 
@@ -95,6 +98,7 @@ pub use acl::AclDriver;
 pub use cuda::CudaDriver;
 pub use cuda::pattern::PatternKernels;
 pub use driver::{Driver, HostFunction, Operands};
+pub use drop_failures::{DropFailures, drop_failures};
 pub use error::{DriverError, ErrorKind, OpenError};
 pub use host::HostDriver;
 pub use host::config::{HostConfig, Link, Mode, Order};

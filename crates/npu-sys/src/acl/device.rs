@@ -4,7 +4,7 @@ use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::function::{self, HostWork};
 use crate::acl::host::Place;
-use crate::acl::sys;
+use crate::acl::sys::{self, aclrtStream};
 use crate::acl::{AclDriver, open, pointer, size, within};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
@@ -14,6 +14,23 @@ use crate::types::{
 };
 
 impl AclDriver {
+    /// Takes in a stream of another library, so that it can be used like one of the driver's.
+    ///
+    /// `stream` is its `aclrtStream` as a number; 0 is the context's default stream.
+    /// `destroy_stream` ends the adoption and leaves the stream alive. A stream that is known
+    /// already keeps its handle.
+    ///
+    /// # Errors
+    /// None today; as the other drivers'.
+    ///
+    /// # Safety
+    /// It is a stream of the device's default context and lives until `destroy_stream`, or until
+    /// the driver is dropped.
+    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.state.streams.adopt(aclrtStream(pointer(stream))) })
+    }
+
     /// The start of each call.
     fn enter(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
         self.state.device.enter(call)
@@ -152,7 +169,8 @@ impl Driver for AclDriver {
     }
 
     fn set_access(&self, range: VaRange) -> Result<(), DriverError> {
-        self.state.memory.check_access(&self.enter_virtual("set_access")?, range)
+        self.enter_virtual("set_access")?;
+        self.state.memory.check_access(range)
     }
 
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {

@@ -76,7 +76,8 @@ pub(super) unsafe fn launch(
 ) -> Result<(), DriverError> {
     let launched = Box::new(Launched { work, failure: Arc::clone(failure) });
     let argument = Box::into_raw(launched).cast::<c_void>();
-    let outcome = submit(now, stream, reports, argument);
+    // SAFETY: just made for `run`; the caller promises the work.
+    let outcome = unsafe { submit(now, stream, reports, argument) };
     if outcome.is_err() {
         // SAFETY: the library refused it, so it is still ours alone.
         drop(unsafe { Box::from_raw(argument.cast::<Launched>()) });
@@ -85,7 +86,10 @@ pub(super) unsafe fn launch(
 }
 
 /// Hands `argument` to the library for `run`, by the newer function where it has one.
-fn submit(
+///
+/// # Safety
+/// It is a box of `Launched`, which is the library's from here on unless this fails.
+unsafe fn submit(
     now: &Current<'_>,
     stream: &Stream,
     reports: &Reports,
@@ -99,12 +103,16 @@ fn submit(
             outcome => return outcome,
         }
     }
-    reports.launch(now, stream, run, argument)
+    // SAFETY: the caller's promise.
+    unsafe { reports.launch(now, stream, run, argument) }
 }
 
 /// What the library calls.
+///
+/// # Safety
+/// `argument` is a box of `Launched`, and this is its only call.
 unsafe extern "C" fn run(argument: *mut c_void) {
-    // SAFETY: from `launch`; the library calls once for each.
+    // SAFETY: the caller's promise.
     let Launched { work, failure } = *unsafe { Box::from_raw(argument.cast::<Launched>()) };
     match work {
         HostWork::Function(function) => {

@@ -16,6 +16,28 @@ use crate::types::{
 };
 
 impl CudaDriver {
+    /// Takes in a stream of another library, so that it can be used like one of the driver's.
+    ///
+    /// `stream` is its `CUstream` (equally, `cudaStream_t`) as a number; 0 is the legacy default
+    /// stream. `destroy_stream` ends the adoption and leaves the stream alive. A stream that is
+    /// known already stays what it is.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) inside a host function.
+    ///
+    /// # Safety
+    /// It is a stream of the device's primary context and lives until `destroy_stream`, or until
+    /// the driver is dropped.
+    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
+        let call = "adopt_stream";
+        drop(self.context.enter(call)?);
+        if self.streams.get(call, stream).is_err() {
+            // SAFETY: the caller's promise.
+            unsafe { self.streams.insert(stream, Kind::BorrowedStream, &self.context) };
+        }
+        Ok(StreamHandle(stream))
+    }
+
     /// The failure of a host function that ran earlier, as an error of `call`.
     fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
         match self.failed.get() {
@@ -130,7 +152,8 @@ impl Driver for CudaDriver {
         let code = unsafe { (cuda.api().cuStreamCreate)(&raw mut stream, flags) };
         cuda.check(code)?;
         let address = stream.expose_provenance() as u64;
-        self.streams.insert(address, Kind::Stream, &self.context);
+        // SAFETY: just made.
+        unsafe { self.streams.insert(address, Kind::Stream, &self.context) };
         Ok(StreamHandle(address))
     }
 
@@ -162,7 +185,8 @@ impl Driver for CudaDriver {
         let code = unsafe { (cuda.api().cuEventCreate)(&raw mut event, flags.0) };
         cuda.check(code)?;
         let address = event.expose_provenance() as u64;
-        self.events.insert(address, Kind::Event, &self.context);
+        // SAFETY: just made.
+        unsafe { self.events.insert(address, Kind::Event, &self.context) };
         Ok(EventHandle(address))
     }
 

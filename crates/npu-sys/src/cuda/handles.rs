@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::cuda::context::Context;
 use crate::cuda::failure::invalid;
 use crate::cuda::sys::{CUevent, CUstream};
+use crate::drop_failures;
 use crate::error::DriverError;
 
 /// What a handle is.
@@ -59,8 +60,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.is_destroyed {
-            // A failure here has nobody to be told.
-            drop(self.destroy("drop"));
+            drop_failures::note(self.destroy("drop"));
         }
     }
 }
@@ -80,7 +80,10 @@ impl Handles {
     }
 
     /// Takes in an object that the library has just made, or that is borrowed.
-    pub(super) fn insert(&self, address: u64, kind: Kind, context: &Arc<Context>) {
+    ///
+    /// # Safety
+    /// It is of that kind and of that context, and lives until it is destroyed here.
+    pub(super) unsafe fn insert(&self, address: u64, kind: Kind, context: &Arc<Context>) {
         let context = Arc::clone(context);
         self.put(Handle { address, kind, is_destroyed: false, context });
     }

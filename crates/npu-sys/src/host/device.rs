@@ -141,7 +141,8 @@ impl Driver for HostDriver {
     }
 
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
-        self.virtual_memory("unmap")?.unmap(range)
+        // SAFETY: the caller's promise.
+        unsafe { self.virtual_memory("unmap")?.unmap(range) }
     }
 
     fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
@@ -149,7 +150,8 @@ impl Driver for HostDriver {
     }
 
     unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
-        self.memory().free_device(start)
+        // SAFETY: the caller's promise.
+        unsafe { self.memory().free_device(start) }
     }
 
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {

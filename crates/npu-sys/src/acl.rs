@@ -11,16 +11,16 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::acl::current::Device;
 use crate::acl::events::Events;
-use crate::acl::function::Failure;
 use crate::acl::host::HostMemory;
 use crate::acl::memory::DeviceMemory;
 use crate::acl::reports::Reports;
 use crate::acl::streams::Streams;
 use crate::error::DriverError;
+use crate::host_function::FirstFailure;
 use crate::types::DeviceProperties;
 
 mod current;
@@ -64,7 +64,7 @@ struct State {
     streams: Streams,
     events: Events,
     reports: Reports,
-    failure: Arc<Failure>,
+    failure: Arc<FirstFailure>,
 }
 
 impl fmt::Debug for AclDriver {
@@ -74,11 +74,6 @@ impl fmt::Debug for AclDriver {
             .field("properties", &self.state.properties)
             .finish_non_exhaustive()
     }
-}
-
-/// Locks. No value here is left half-changed by a panic, so a poisoned lock is used on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A number of bytes as the library takes it.

@@ -12,13 +12,14 @@
 //! ```
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cuda::context::Context;
-use crate::cuda::function::Failed;
 use crate::cuda::handles::Handles;
 use crate::cuda::pinned::PinnedMemory;
 use crate::cuda::virtual_memory::DeviceMemory;
+use crate::host_function::FirstFailure;
+use crate::sync::lock;
 use crate::types::DeviceProperties;
 
 mod context;
@@ -66,13 +67,12 @@ pub struct CudaDriver {
     device_memory: Mutex<DeviceMemory>,
     // Pinning takes long: not locked during calls, and copies look things up side by side.
     pinned_memory: RwLock<PinnedMemory>,
-    failed: Failed,
+    failed: Arc<FirstFailure>,
 }
 
 impl CudaDriver {
     fn device_memory(&self) -> MutexGuard<'_, DeviceMemory> {
-        // A panic leaves no table half-changed.
-        self.device_memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.device_memory)
     }
 }
 

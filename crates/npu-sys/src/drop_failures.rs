@@ -1,8 +1,9 @@
 //! Failures of giving back, when what held it was dropped and nobody is left to be told.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// So many are kept; the rest is counted.
 const KEPT_MAX: usize = 16;
@@ -21,13 +22,13 @@ pub struct DropFailures {
 
 /// What could not be given back so far.
 pub fn drop_failures() -> DropFailures {
-    FAILURES.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    lock(&FAILURES).clone()
 }
 
 /// Counts a failure that has nobody to be returned to.
 pub(crate) fn note<T>(result: Result<T, DriverError>) {
     if let Err(error) = result {
-        FAILURES.lock().unwrap_or_else(PoisonError::into_inner).add(error);
+        lock(&FAILURES).add(error);
     }
 }
 

@@ -83,12 +83,15 @@ mod cuda;
 mod driver;
 mod drop_failures;
 mod error;
+mod extents;
 mod host;
+mod host_function;
 mod load;
 mod operands;
 mod pages;
 mod pattern;
-mod spans;
+
+mod sync;
 mod system;
 mod table;
 mod types;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{DriverError, ErrorKind};
-use crate::spans::Spans;
+use crate::extents::Extents;
 use crate::types::{ChunkHandle, DevicePtr, VaRange};
 
 /// Ranges, chunks, and what is mapped where. A driver keeps an `R` of each range, a `C` of each
@@ -20,10 +20,10 @@ pub(crate) struct DeviceTable<R, C, M> {
     invalid_code: i64,
     chunk_count_ever: u64,
     chunks: BTreeMap<u64, Chunk<C>>,
-    pub(crate) ranges: Spans<R>,
-    pub(crate) mappings: Spans<Mapping<M>>,
+    pub(crate) ranges: Extents<R>,
+    pub(crate) mappings: Extents<Mapping<M>>,
     /// From `allocate_device`.
-    pub(crate) allocations: Spans<()>,
+    pub(crate) allocations: Extents<()>,
 }
 
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl<R, C, M> DeviceTable<R, C, M> {
             invalid_code,
             chunk_count_ever: 0,
             chunks: BTreeMap::new(),
-            ranges: Spans::default(),
-            mappings: Spans::default(),
-            allocations: Spans::default(),
+            ranges: Extents::default(),
+            mappings: Extents::default(),
+            allocations: Extents::default(),
         }
     }
 

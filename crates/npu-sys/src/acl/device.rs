@@ -8,6 +8,7 @@ use crate::acl::sys::{self, aclrtStream};
 use crate::acl::{AclDriver, open, pointer, size, within};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
+use crate::host_function;
 use crate::types::{
     ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
@@ -40,6 +41,11 @@ impl AclDriver {
     fn enter_stream(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
         function::refuse_host_function(call)?;
         self.enter(call)
+    }
+
+    /// The failure of a host function that ran earlier, as an error of `call`.
+    fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
+        self.state.failure.check(call, i64::from(sys::ACL_ERROR_FAILURE))
     }
 
     /// The start of each call that takes addresses and memory apart.
@@ -228,7 +234,7 @@ impl Driver for AclDriver {
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("synchronize_stream")?;
         self.state.streams.synchronize(&now, stream)?;
-        self.state.failure.check(now.call)
+        self.check_functions(now.call)
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {
@@ -253,19 +259,19 @@ impl Driver for AclDriver {
 
     fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
         let now = self.enter_stream("query_event")?;
-        self.state.failure.check(now.call)?;
+        self.check_functions(now.call)?;
         self.state.events.query(&now, event)
     }
 
     fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("synchronize_event")?;
         self.state.events.synchronize(&now, event)?;
-        self.state.failure.check(now.call)
+        self.check_functions(now.call)
     }
 
     fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError> {
         let now = self.enter_stream("elapsed_us")?;
-        self.state.failure.check(now.call)?;
+        self.check_functions(now.call)?;
         self.state.events.elapsed_us(&now, start, end)
     }
 
@@ -325,7 +331,7 @@ impl Driver for AclDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let now = self.enter_stream("launch_host")?;
-        function::check(now.call, &function)?;
+        host_function::check(&function).map_err(|text| invalid(now.call, text))?;
         self.bring_to_host(&now, &mut function)?;
         // SAFETY: the caller promises the accesses, which are at addresses of the host by now.
         unsafe { self.launch(&now, stream, HostWork::Function(function)) }

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
-use crate::acl::lock;
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtEvent};
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
+use crate::sync::lock;
 use crate::types::{EventHandle, EventKind};
 
 /// The events of one driver.

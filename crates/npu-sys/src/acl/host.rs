@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::sys::{self, aclrtMallocAttrValue, aclrtMallocAttribute, aclrtMallocConfig};
-use crate::acl::{lock, pointer, size};
+use crate::acl::{pointer, size};
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
+use crate::extents::{Extent, Extents};
 use crate::pages::fork;
-use crate::spans::{Span, Spans};
+use crate::sync::lock;
 use crate::types::{DevicePtr, HostPtr};
 
 /// Pages of which the library wants whole ones.
@@ -30,9 +31,9 @@ pub(super) struct HostMemory {
 #[derive(Debug, Default)]
 struct Tables {
     /// By host address.
-    pieces: Spans<Piece>,
+    pieces: Extents<Piece>,
     /// Host addresses of the pieces that have a device address, by that.
-    by_device: Spans<u64>,
+    by_device: Extents<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +132,7 @@ impl HostMemory {
         let mut tables = lock(&self.tables);
         let found = tables.pieces.get(start.0).copied();
         let found = found.and_then(|found| Some((found, found.held.allocation?)));
-        let Some((Span { size_bytes, held: piece }, allocation)) = found else {
+        let Some((Extent { size_bytes, held: piece }, allocation)) = found else {
             return Err(invalid(now.call, format!("{start:?} was not allocated")));
         };
         if piece.is_registered {
@@ -209,7 +210,7 @@ impl HostMemory {
         start: HostPtr,
     ) -> Result<DevicePtr, DriverError> {
         let mut tables = lock(&self.tables);
-        let Some((first, &Span { size_bytes, held: piece })) = tables.pieces.holder(start.0, 1)
+        let Some((first, &Extent { size_bytes, held: piece })) = tables.pieces.holder(start.0, 1)
         else {
             return Err(invalid(now.call, format!("{start:?} is not pinned")));
         };
@@ -262,7 +263,8 @@ impl HostMemory {
         size_bytes: u64,
     ) -> Result<Place, DriverError> {
         let tables = lock(&self.tables);
-        let Some((device, &Span { held: first, .. })) = tables.by_device.holder(start.0, 1) else {
+        let Some((device, &Extent { held: first, .. })) = tables.by_device.holder(start.0, 1)
+        else {
             return Ok(Place::Device(start.0));
         };
         if tables.by_device.holder(start.0, size_bytes).is_none() {
@@ -298,7 +300,7 @@ impl HostMemory {
 
 impl Tables {
     fn forget_device(&mut self, start: HostPtr) {
-        let Some(Span { held: piece, .. }) = self.pieces.get_mut(start.0) else { return };
+        let Some(Extent { held: piece, .. }) = self.pieces.get_mut(start.0) else { return };
         piece.is_registered = false;
         if let Some(device) = piece.device.take() {
             self.by_device.remove(device);

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use crate::acl::current::Current;
 use crate::acl::failure;
 use crate::acl::sys::{self, aclrtDrvMemHandle, aclrtMemLocation, aclrtPhysicalMemProp};
-use crate::acl::{lock, pointer, size};
+use crate::acl::{pointer, size};
 use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 use crate::table::DeviceTable;
 use crate::types::{ChunkHandle, DevicePtr, VaRange};
 

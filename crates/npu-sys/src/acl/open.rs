@@ -9,7 +9,7 @@ use std::thread;
 use crate::acl::current::{Current, Device, recent_text};
 use crate::acl::events::Events;
 use crate::acl::failure;
-use crate::acl::function::{Failure, in_host_function};
+use crate::acl::function::in_host_function;
 use crate::acl::host::HostMemory;
 use crate::acl::memory::DeviceMemory;
 use crate::acl::reports::Reports;
@@ -143,7 +143,7 @@ pub(super) fn open(api: Api, index: u32) -> Result<State, OpenError> {
         host,
         streams: Streams::default(),
         events: Events::default(),
-        failure: Arc::new(Failure::default()),
+        failure: Arc::default(),
     })
 }
 

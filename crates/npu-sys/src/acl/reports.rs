@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use crate::acl::current::{Current, Device};
 use crate::acl::failure::failed;
-use crate::acl::lock;
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtStream};
 use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// How long the thread waits for a callback before it looks whether it is to end.
 const TURN_MS: i32 = 50;

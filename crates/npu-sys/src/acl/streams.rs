@@ -7,9 +7,10 @@ use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::reports::Reports;
 use crate::acl::sys::{self, aclrtStream};
-use crate::acl::{lock, within};
+use crate::acl::within;
 use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 use crate::types::StreamHandle;
 
 /// One stream of the library.

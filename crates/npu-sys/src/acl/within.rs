@@ -8,9 +8,10 @@ use crate::acl::current::Current;
 use crate::acl::host::{allocate_plain, free_host};
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtMemcpyKind};
-use crate::acl::{lock, pointer, size};
+use crate::acl::{pointer, size};
 use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// What addresses must be multiples of.
 const ALIGN_BYTES: u64 = 64;

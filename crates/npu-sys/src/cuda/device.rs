@@ -10,6 +10,7 @@ use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags};
 use crate::cuda::{CudaDriver, pinned, virtual_memory};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
+use crate::host_function;
 use crate::types::{
     ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
@@ -40,13 +41,7 @@ impl CudaDriver {
 
     /// The failure of a host function that ran earlier, as an error of `call`.
     fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(text) => {
-                let text = text.clone().into();
-                Err(DriverError { call, code: -1, text, kind: ErrorKind::Failed })
-            }
-        }
+        self.failed.check(call, -1)
     }
 }
 
@@ -311,9 +306,7 @@ impl Driver for CudaDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let call = "launch_host";
-        if !function.cost_us.is_finite() || function.cost_us < 0.0 {
-            return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
-        }
+        host_function::check(&function).map_err(|text| invalid(call, text))?;
         if !function.accesses.is_empty() {
             let (name, count) = (function.name, function.accesses.len());
             let text =

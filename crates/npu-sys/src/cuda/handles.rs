@@ -1,13 +1,14 @@
 //! Streams and events: which there are, and when each is destroyed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use crate::cuda::context::Context;
 use crate::cuda::failure::invalid;
 use crate::cuda::sys::{CUevent, CUstream};
 use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::{read, write};
 
 /// What a handle is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,20 +90,20 @@ impl Handles {
     }
 
     fn put(&self, handle: Handle) {
-        let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&self.by_address);
         table.insert(handle.address, Arc::new(handle));
     }
 
     /// The object, which lives at least as long as the result.
     pub(super) fn get(&self, call: &'static str, address: u64) -> Result<Arc<Handle>, DriverError> {
-        let table = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+        let table = read(&self.by_address);
         table.get(&address).cloned().ok_or_else(|| self.unknown(call, address))
     }
 
     /// Destroys the object, at the latest when its last user is done with it.
     pub(super) fn destroy(&self, call: &'static str, address: u64) -> Result<(), DriverError> {
         let removed = {
-            let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = write(&self.by_address);
             table.remove(&address)
         };
         let handle = removed.ok_or_else(|| self.unknown(call, address))?;
@@ -112,7 +113,7 @@ impl Handles {
 
     /// Takes all out; each is destroyed when the last user drops it.
     pub(super) fn take_all(&self) -> Vec<Arc<Handle>> {
-        let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&self.by_address);
         std::mem::take(&mut *table).into_values().collect()
     }
 

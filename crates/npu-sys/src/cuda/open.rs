@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, RwLock};
 use bytemuck::Zeroable;
 
 use crate::cuda::context::{Context, check};
-use crate::cuda::function::Failed;
 use crate::cuda::handles::Handles;
 use crate::cuda::sys::{
     Api, CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
@@ -88,7 +87,7 @@ impl CudaDriver {
             events: Handles::new("event"),
             device_memory: Mutex::new(device_memory),
             pinned_memory: RwLock::default(),
-            failed: Failed::default(),
+            failed: Arc::default(),
         }))
     }
 }

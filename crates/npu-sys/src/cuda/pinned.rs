@@ -1,7 +1,5 @@
 //! Host memory that the device can copy to and from.
 
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
-
 use crate::cuda::CudaDriver;
 use crate::cuda::context::Current;
 use crate::cuda::device::{host_pointer, length};
@@ -12,12 +10,13 @@ use crate::cuda::sys::{
 };
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
+use crate::extents::{Extent, Extents};
 use crate::pages::fork;
-use crate::spans::{Span, Spans};
+use crate::sync::{read, write};
 use crate::types::{DevicePtr, HostPtr};
 
 /// Host memory that the device can copy to and from, by its first address.
-pub(super) type PinnedMemory = Spans<Origin>;
+pub(super) type PinnedMemory = Extents<Origin>;
 
 /// Where a piece of pinned host memory is from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,21 +27,13 @@ pub(super) enum Origin {
     Registered,
 }
 
-fn read(driver: &CudaDriver) -> RwLockReadGuard<'_, PinnedMemory> {
-    driver.pinned_memory.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn write(driver: &CudaDriver) -> RwLockWriteGuard<'_, PinnedMemory> {
-    driver.pinned_memory.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Notes a piece, and keeps the library's memory from forked children.
-fn insert(driver: &CudaDriver, start: HostPtr, piece: Span<Origin>) {
+fn insert(driver: &CudaDriver, start: HostPtr, piece: Extent<Origin>) {
     if let Origin::Allocated { .. } = piece.held {
         // Where the system refuses, children share it.
         let _ = fork::keep_from_children(start.0, piece.size_bytes);
     }
-    write(driver).insert(start.0, piece.size_bytes, piece.held);
+    write(&driver.pinned_memory).insert(start.0, piece.size_bytes, piece.held);
 }
 
 /// Checks that the bytes are pinned: a copy of others would block the host, or reach what is
@@ -54,7 +45,7 @@ pub(super) fn check(
     size_bytes: u64,
 ) -> Result<(), DriverError> {
     // The library refuses copies that span two pieces.
-    if read(driver).holder(start.0, size_bytes).is_some() {
+    if read(&driver.pinned_memory).holder(start.0, size_bytes).is_some() {
         return Ok(());
     }
     let text = format!("{start:?} + {size_bytes} bytes is not in one piece of pinned memory");
@@ -73,7 +64,7 @@ unsafe fn end_piece(
 ) -> Result<(), DriverError> {
     let cuda = driver.context.enter(call)?;
     let piece = {
-        let mut memory = write(driver);
+        let mut memory = write(&driver.pinned_memory);
         if memory.get(start.0).is_none_or(|piece| !is_right(piece.held)) {
             return Err(invalid(call, format!("{start:?} is not the start of such memory")));
         }
@@ -88,7 +79,7 @@ unsafe fn end_piece(
 ///
 /// # Safety
 /// The piece starts there, is in no table any more, and no work uses it.
-pub(super) unsafe fn give_back(cuda: &Current<'_>, start: u64, piece: Span<Origin>) -> CUresult {
+pub(super) unsafe fn give_back(cuda: &Current<'_>, start: u64, piece: Extent<Origin>) -> CUresult {
     match piece.held {
         Origin::Allocated { base } => {
             // The library may give these pages to others, whose children may read them.
@@ -126,7 +117,7 @@ pub(super) fn allocate_pinned(
     let base = base.expose_provenance() as u64;
     let start = base.next_multiple_of(page_bytes);
     let end = base + asked_bytes;
-    let piece = Span { size_bytes: whole_bytes, held: Origin::Allocated { base } };
+    let piece = Extent { size_bytes: whole_bytes, held: Origin::Allocated { base } };
     if start + whole_bytes > end {
         // SAFETY: it is fresh, so nobody knows it.
         drop_failures::note(cuda.check(unsafe { give_back(&cuda, base, piece) }));
@@ -161,7 +152,7 @@ pub(super) unsafe fn register_host(
         let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
         return Err(invalid(call, text));
     }
-    if read(driver).overlap(start.0, size_bytes).is_some() {
+    if read(&driver.pinned_memory).overlap(start.0, size_bytes).is_some() {
         return Err(invalid(call, format!("{start:?} + {size_bytes} bytes is pinned already")));
     }
     let cuda = driver.context.enter(call)?;
@@ -172,7 +163,7 @@ pub(super) unsafe fn register_host(
     // there, or what another thread has registered meanwhile.
     let code = unsafe { register(host_pointer(start.0), size, flags) };
     cuda.check(code)?;
-    write(driver).insert(start.0, size_bytes, Origin::Registered);
+    write(&driver.pinned_memory).insert(start.0, size_bytes, Origin::Registered);
     Ok(())
 }
 
@@ -192,7 +183,7 @@ pub(super) fn device_pointer(
     start: HostPtr,
 ) -> Result<DevicePtr, DriverError> {
     let call = "device_pointer";
-    let found = read(driver).holder(start.0, 1).map(|(first, _)| first);
+    let found = read(&driver.pinned_memory).holder(start.0, 1).map(|(first, _)| first);
     let first = found.ok_or_else(|| invalid(call, format!("{start:?} is not pinned")))?;
     let cuda = driver.context.enter(call)?;
     let mut address = 0;

@@ -10,10 +10,12 @@ use crate::host::failure::{invalid, unsupported};
 use crate::host::memory::Memory;
 use crate::host::schedule::Work;
 use crate::host::signal::Signal;
-use crate::host::{Event, HostDriver, lock};
+use crate::host::{Event, HostDriver};
+use crate::host_function;
+use crate::sync::lock;
 use crate::types::{
-    Access, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr,
-    MemoryInfo, StreamHandle, VaRange,
+    ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
+    StreamHandle, VaRange,
 };
 
 /// Host functions run while their stream, in lockstep even the whole device, stands still. One
@@ -80,20 +82,6 @@ fn unknown_event(call: &'static str, event: EventHandle) -> DriverError {
 
 fn overlap(a: u64, b: u64, size_bytes: u64) -> bool {
     a.abs_diff(b) < size_bytes
-}
-
-/// Checks that accesses that write overlap no other access of the same function.
-fn check_disjoint(call: &'static str, accesses: &[Access]) -> Result<(), DriverError> {
-    for (index, a) in accesses.iter().enumerate() {
-        for b in &accesses[index + 1..] {
-            let apart =
-                a.start.0 + a.size_bytes <= b.start.0 || b.start.0 + b.size_bytes <= a.start.0;
-            if !apart && (a.mode.writes() || b.mode.writes()) {
-                return Err(invalid(call, format!("{a:?} overlaps {b:?}")));
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Driver for HostDriver {
@@ -319,18 +307,12 @@ impl Driver for HostDriver {
     ) -> Result<(), DriverError> {
         let call = "launch_host";
         self.enter(call)?;
-        if !function.cost_us.is_finite() || function.cost_us < 0.0 {
-            return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
-        }
+        host_function::check(&function).map_err(|text| invalid(call, text))?;
         let memory = lock(&self.memory);
         for access in &function.accesses {
-            if access.size_bytes == 0 {
-                return Err(invalid(call, format!("{:?} is accessed for 0 bytes", access.start)));
-            }
             memory.check_device(call, access.start, access.size_bytes)?;
         }
         drop(memory);
-        check_disjoint(call, &function.accesses)?;
         // SAFETY: the caller promises it; that writes overlap nothing was checked as well.
         let effect = unsafe { Effect::new(Task::Function(function)) };
         self.schedule.submit(call, stream, Work::Effect(effect))

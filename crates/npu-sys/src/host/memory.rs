@@ -1,6 +1,7 @@
 //! Who holds which memory and addresses. Every call is checked here before anything changes.
 
 use crate::error::DriverError;
+use crate::extents::{Extent, Extents};
 use crate::host::config::{HostConfig, Mode};
 use crate::host::failure::{self, invalid, out_of_memory, system};
 use crate::host::ledger::Ledger;
@@ -8,7 +9,6 @@ use crate::host::mappings::Mappings;
 use crate::host::physical::Physical;
 use crate::host::vm::{AddressSpace, Reservation};
 use crate::pages::HostPages;
-use crate::spans::{Span, Spans};
 use crate::table::{Chunk, DeviceTable, Mapping};
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
@@ -23,8 +23,8 @@ pub(super) struct Memory {
     pinned_bytes: Level,
     registered_bytes: Level,
     table: DeviceTable<Reservation, Offset, Reach>,
-    pinned: Spans<HostPages>,
-    registered: Spans<()>,
+    pinned: Extents<HostPages>,
+    registered: Extents<()>,
     addresses: AddressSpace,
     shown: Mappings,
     physical: Physical,
@@ -70,8 +70,8 @@ impl Memory {
             pinned_bytes: Level::default(),
             registered_bytes: Level::default(),
             table: DeviceTable::new(config.granularity_bytes, failure::INVALID),
-            pinned: Spans::default(),
-            registered: Spans::default(),
+            pinned: Extents::default(),
+            registered: Extents::default(),
             addresses: AddressSpace::new(config.granularity_bytes),
             shown: Mappings::new(),
             physical: Physical::new(config.granularity_bytes, config.poison)
@@ -137,7 +137,7 @@ impl Memory {
     /// Shows the chunk that is mapped at an address, where nothing is shown yet.
     fn show(&mut self, start: u64) -> Result<(), DriverError> {
         let call = "set_access";
-        let Span { size_bytes, held: Mapping { chunk, .. } } =
+        let Extent { size_bytes, held: Mapping { chunk, .. } } =
             self.table.mappings.get(start).expect("`set_access` found it");
         let (size_bytes, chunk) = (*size_bytes, self.table.chunk(*chunk));
         let offset = chunk.expect("mapped chunks are not released").held;
@@ -166,7 +166,7 @@ impl Memory {
     /// How many more mappings the system keeps while memory is shown at a range than while none
     /// is: one for each side on which reserved addresses are cut off.
     fn pieces_between(&self, range: VaRange) -> u64 {
-        let is_shown = |mapping: &Span<Mapping<Reach>>| mapping.held.held == Reach::Shown;
+        let is_shown = |mapping: &Extent<Mapping<Reach>>| mapping.held.held == Reach::Shown;
         let mappings = &self.table.mappings;
         let is_joined_before = mappings
             .before(range.start.0)

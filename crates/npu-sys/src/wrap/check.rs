@@ -7,12 +7,13 @@ mod shadow;
 mod violation;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::checker::{Checker, Work, copy_accesses, device_accesses, fill_accesses};
 use super::intercept::{Call, Intercept};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
+use crate::sync::lock;
 use crate::types::{
     Access, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, StreamHandle, VaRange,
 };
@@ -97,7 +98,7 @@ impl CheckDriver {
 
     fn lock(&self) -> MutexGuard<'_, Checker> {
         // What is noted is noted after the driver's own call, so a panic in there leaves it whole.
-        self.checker.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.checker)
     }
 
     /// Checks `work`, submits it, and notes it. The lock is held throughout, so that the order

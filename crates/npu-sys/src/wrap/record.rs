@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 
 use super::intercept::{Call, Intercept, PerCall};
 use crate::driver::Driver;
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// One call of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,7 +99,7 @@ impl RecordDriver {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 }
 

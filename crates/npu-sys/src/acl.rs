@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Driver calls (device.rs), each with the device made current (current.rs)
-//!      |-- memory.rs     addresses, chunks, mappings      host.rs      pinned, registered, mapped
+//!      |-- memory.rs     device memory, by ../table.rs    host.rs      pinned, registered, mapped
 //!      |-- streams.rs    streams, also those that leave   events.rs    events of both styles
 //!      |-- within.rs     copies inside the device
 //!      |-- function.rs   work of the host                 reports.rs   the same, older libraries

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Driver calls (device.rs)
-//!      |-- memory.rs     who holds what; checks every call     vm.rs        addresses (mmap)
+//!      |-- memory.rs     who holds what, by ../table.rs        vm.rs        addresses (mmap)
 //!      |                 mappings.rs  how many there may be    physical.rs  chunks (one memfd)
 //!      |-- schedule.rs   threads.rs | lockstep.rs              link.rs      how long copies take
 //!      |                 (real time | virtual clock)           effect.rs    the work itself

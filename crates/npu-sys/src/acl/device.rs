@@ -82,9 +82,6 @@ impl AclDriver {
         start: DevicePtr,
         size_bytes: u64,
     ) -> Result<Place, DriverError> {
-        if size_bytes == 0 {
-            return Err(invalid(now.call, "0 bytes"));
-        }
         let place = self.state.host.place(now, start, size_bytes)?;
         if let Place::Device(_) = place {
             self.state.memory.check(now, start, size_bytes)?;
@@ -94,6 +91,7 @@ impl AclDriver {
 
     /// Where a copy goes from and to, each as the library must see it.
     fn places(&self, now: &Current<'_>, copy: Copy) -> Result<(Place, Place), DriverError> {
+        copy.check().map_err(|text| invalid(now.call, text))?;
         let size_bytes = copy.size_bytes();
         match copy {
             Copy::DeviceToHost { source, target, .. } => {
@@ -107,9 +105,6 @@ impl AclDriver {
                 Ok((Place::Host(source.0), target))
             }
             Copy::DeviceToDevice { source, target, .. } => {
-                if source.0.abs_diff(target.0) < size_bytes {
-                    return Err(invalid(now.call, format!("{source:?} overlaps {target:?}")));
-                }
                 let source = self.place(now, source, size_bytes)?;
                 Ok((source, self.place(now, target, size_bytes)?))
             }
@@ -309,6 +304,9 @@ impl Driver for AclDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let now = self.enter_stream("fill")?;
+        if size_bytes == 0 {
+            return Err(invalid(now.call, "0 bytes"));
+        }
         let address = match self.place(&now, target, size_bytes)? {
             Place::Device(address) => address,
             Place::Host(target) => {

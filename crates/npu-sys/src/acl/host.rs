@@ -13,7 +13,7 @@ use crate::acl::{pointer, size};
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
 use crate::extents::{Extent, Extents};
-use crate::pages::fork;
+use crate::pages::{self, fork};
 use crate::sync::lock;
 use crate::types::{DevicePtr, HostPtr};
 
@@ -71,11 +71,9 @@ impl HostMemory {
         size_bytes: u64,
     ) -> Result<HostPtr, DriverError> {
         // Room for whole pages, so that all of it can be registered.
-        let page_bytes = (rustix::param::page_size() as u64).max(PAGE_BYTES);
-        let size_bytes = size_bytes
-            .checked_next_multiple_of(page_bytes)
-            .filter(|&size_bytes| size_bytes > 0 && size_bytes < u64::MAX - page_bytes)
-            .ok_or_else(|| invalid(now.call, format!("{size_bytes} bytes cannot be pinned")))?;
+        let page_bytes = pages::page_bytes().max(PAGE_BYTES);
+        let size_bytes =
+            pages::rounded_up(size_bytes, page_bytes).map_err(|text| invalid(now.call, text))?;
         let (mut allocation, mut has_common_address) = match self.allocate_common(now, size_bytes) {
             Some(start) => (start, true),
             None => (allocate_plain(now, size_bytes)?, false),
@@ -159,12 +157,8 @@ impl HostMemory {
         start: HostPtr,
         size_bytes: u64,
     ) -> Result<(), DriverError> {
-        let is_whole = start.0.is_multiple_of(PAGE_BYTES) && size_bytes.is_multiple_of(PAGE_BYTES);
-        let ends = start.0.checked_add(size_bytes).is_some();
-        if !(is_whole && ends && size_bytes > 0 && start.0 > 0) {
-            let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
-            return Err(invalid(now.call, text));
-        }
+        pages::check_whole(start, size_bytes, PAGE_BYTES)
+            .map_err(|text| invalid(now.call, text))?;
         let mut tables = lock(&self.tables);
         if tables.pieces.overlap(start.0, size_bytes).is_some() {
             let text = format!("{start:?} + {size_bytes} bytes is known already");

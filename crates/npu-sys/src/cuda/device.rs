@@ -50,14 +50,6 @@ pub(super) fn length(call: &'static str, size_bytes: u64) -> Result<usize, Drive
     usize::try_from(size_bytes).map_err(|_| invalid(call, format!("{size_bytes} bytes")))
 }
 
-/// The size of a copy or fill.
-fn work_length(call: &'static str, size_bytes: u64) -> Result<usize, DriverError> {
-    if size_bytes == 0 {
-        return Err(invalid(call, "0 bytes"));
-    }
-    length(call, size_bytes)
-}
-
 /// An address of host memory as the library takes it.
 pub(super) fn host_pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
@@ -249,17 +241,12 @@ impl Driver for CudaDriver {
 
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let call = "copy";
-        let size_bytes = copy.size_bytes();
-        let size = work_length(call, size_bytes)?;
-        match copy {
-            Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } => {
-                pinned::check(self, call, host, size_bytes)?;
-            }
-            Copy::DeviceToDevice { source, target, .. } => {
-                if source.0.abs_diff(target.0) < size_bytes {
-                    return Err(invalid(call, format!("{source:?} overlaps {target:?}")));
-                }
-            }
+        copy.check().map_err(|text| invalid(call, text))?;
+        let size = length(call, copy.size_bytes())?;
+        if let Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } =
+            copy
+        {
+            pinned::check(self, call, host, copy.size_bytes())?;
         }
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
@@ -292,7 +279,10 @@ impl Driver for CudaDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let call = "fill";
-        let size = work_length(call, size_bytes)?;
+        if size_bytes == 0 {
+            return Err(invalid(call, "0 bytes"));
+        }
+        let size = length(call, size_bytes)?;
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
         // SAFETY: the caller promises the place until the fill is complete; the stream is alive.

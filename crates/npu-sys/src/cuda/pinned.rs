@@ -11,7 +11,7 @@ use crate::cuda::sys::{
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
 use crate::extents::{Extent, Extents};
-use crate::pages::fork;
+use crate::pages::{self, fork};
 use crate::sync::{read, write};
 use crate::types::{DevicePtr, HostPtr};
 
@@ -97,16 +97,13 @@ pub(super) fn allocate_pinned(
     size_bytes: u64,
 ) -> Result<HostPtr, DriverError> {
     let call = "allocate_pinned";
-    let page_bytes = rustix::param::page_size() as u64;
-    let unusable = || invalid(call, format!("{size_bytes} bytes cannot be pinned"));
-    let whole_bytes = size_bytes
-        .checked_next_multiple_of(page_bytes)
-        .filter(|&whole_bytes| whole_bytes > 0)
-        .ok_or_else(unusable)?;
+    let page_bytes = pages::page_bytes();
+    let whole_bytes =
+        pages::rounded_up(size_bytes, page_bytes).map_err(|text| invalid(call, text))?;
     // The library aligns small pieces to less than a page, so those get a page more.
     let spare_bytes =
         if whole_bytes < driver.properties.granularity_bytes { page_bytes } else { 0 };
-    let asked_bytes = whole_bytes.checked_add(spare_bytes).ok_or_else(unusable)?;
+    let asked_bytes = whole_bytes + spare_bytes;
     let cuda = driver.context.enter(call)?;
     let mut base = std::ptr::null_mut();
     let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
@@ -145,13 +142,8 @@ pub(super) unsafe fn register_host(
     size_bytes: u64,
 ) -> Result<(), DriverError> {
     let call = "register_host";
-    let page_bytes = rustix::param::page_size() as u64;
-    let aligned = start.0.is_multiple_of(page_bytes) && size_bytes.is_multiple_of(page_bytes);
-    let ends = start.0.checked_add(size_bytes).is_some();
-    if !(aligned && ends && size_bytes > 0 && start.0 > 0) {
-        let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
-        return Err(invalid(call, text));
-    }
+    pages::check_whole(start, size_bytes, pages::page_bytes())
+        .map_err(|text| invalid(call, text))?;
     if read(&driver.pinned_memory).overlap(start.0, size_bytes).is_some() {
         return Err(invalid(call, format!("{start:?} + {size_bytes} bytes is pinned already")));
     }

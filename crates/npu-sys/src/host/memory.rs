@@ -8,7 +8,7 @@ use crate::host::ledger::Ledger;
 use crate::host::mappings::Mappings;
 use crate::host::physical::Physical;
 use crate::host::vm::{AddressSpace, Reservation};
-use crate::pages::HostPages;
+use crate::pages::{self, HostPages};
 use crate::table::{Chunk, DeviceTable, Mapping};
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
@@ -251,10 +251,8 @@ impl Memory {
 
     pub(super) fn allocate_pinned(&mut self, size_bytes: u64) -> Result<HostPtr, DriverError> {
         let call = "allocate_pinned";
-        let size_bytes = size_bytes
-            .checked_next_multiple_of(self.page_bytes)
-            .filter(|&size_bytes| size_bytes > 0)
-            .ok_or_else(|| invalid(call, format!("{size_bytes} bytes cannot be pinned")))?;
+        let size_bytes =
+            pages::rounded_up(size_bytes, self.page_bytes).map_err(|text| invalid(call, text))?;
         self.check_host_limit(call, size_bytes)?;
         let pinned = HostPages::untouched(size_bytes).map_err(|errno| system(call, errno))?;
         let start = pinned.start();
@@ -277,13 +275,8 @@ impl Memory {
         size_bytes: u64,
     ) -> Result<(), DriverError> {
         let call = "register_host";
-        let page = self.page_bytes;
-        let aligned = start.0.is_multiple_of(page) && size_bytes.is_multiple_of(page);
-        let ends = start.0.checked_add(size_bytes).is_some();
-        if !(aligned && ends && size_bytes > 0 && start.0 > 0) {
-            let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
-            return Err(invalid(call, text));
-        }
+        pages::check_whole(start, size_bytes, self.page_bytes)
+            .map_err(|text| invalid(call, text))?;
         let is_known = self.registered.overlap(start.0, size_bytes).is_some()
             || self.pinned.overlap(start.0, size_bytes).is_some()
             || self.table.ranges.overlap(start.0, size_bytes).is_some();

@@ -128,8 +128,6 @@ impl Intercept for CheckDriver {
         Ok(())
     }
 
-    fn leave<T: fmt::Debug>(&self, _: Call, (): (), _: &Result<T, DriverError>) {}
-
     fn wants_accesses(&self) -> bool {
         true
     }

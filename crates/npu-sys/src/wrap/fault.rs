@@ -166,6 +166,4 @@ impl Intercept for FaultDriver {
             kind: plan.kind,
         })
     }
-
-    fn leave<T: fmt::Debug>(&self, _: Call, (): (), _: &Result<T, DriverError>) {}
 }

@@ -59,10 +59,11 @@ macro_rules! calls {
             /// After a call was passed on.
             fn leave<T: fmt::Debug>(
                 &self,
-                call: Call,
-                entered: Self::Entered,
-                result: &Result<T, DriverError>,
-            );
+                _call: Call,
+                _entered: Self::Entered,
+                _result: &Result<T, DriverError>,
+            ) {
+            }
 
             /// As [`Driver::wants_accesses`].
             fn wants_accesses(&self) -> bool {

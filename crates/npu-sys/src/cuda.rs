@@ -20,6 +20,7 @@ use crate::cuda::pinned::PinnedMemory;
 use crate::cuda::virtual_memory::DeviceMemory;
 use crate::host_function::FirstFailure;
 use crate::sync::lock;
+use crate::table::Rules;
 use crate::types::DeviceProperties;
 
 mod context;
@@ -63,6 +64,7 @@ pub struct CudaDriver {
     lack: Option<String>,
     streams: Handles,
     events: Handles,
+    rules: Rules,
     // Locked during the library's calls, so that the table is what the device has.
     device_memory: Mutex<DeviceMemory>,
     // Pinning takes long: not locked during calls, and copies look things up side by side.

@@ -11,13 +11,35 @@ use crate::error::{DriverError, ErrorKind};
 use crate::extents::Extents;
 use crate::types::{ChunkHandle, DevicePtr, VaRange};
 
+/// What a driver's sizes are multiples of, and how it says that an argument is wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) granularity_bytes: u64,
+    /// The code by which the driver's library says so.
+    pub(crate) invalid_code: i64,
+}
+
+impl Rules {
+    fn invalid<T>(self, call: &'static str, text: String) -> Result<T, DriverError> {
+        let (code, kind) = (self.invalid_code, ErrorKind::Invalid);
+        Err(DriverError { call, code, text: text.into(), kind })
+    }
+
+    pub(crate) fn check_size(self, call: &'static str, size_bytes: u64) -> Result<(), DriverError> {
+        let granularity = self.granularity_bytes;
+        if size_bytes == 0 || !size_bytes.is_multiple_of(granularity) {
+            let text = format!("{size_bytes} bytes is not a positive multiple of {granularity}");
+            return self.invalid(call, text);
+        }
+        Ok(())
+    }
+}
+
 /// Ranges, chunks, and what is mapped where. A driver keeps an `R` of each range, a `C` of each
 /// chunk and an `M` of each mapping.
 #[derive(Debug)]
 pub(crate) struct DeviceTable<R, C, M> {
-    granularity_bytes: u64,
-    /// The code by which this driver's library calls an argument wrong.
-    invalid_code: i64,
+    pub(crate) rules: Rules,
     chunk_count_ever: u64,
     chunks: BTreeMap<u64, Chunk<C>>,
     pub(crate) ranges: Extents<R>,
@@ -40,34 +62,15 @@ pub(crate) struct Mapping<M> {
 }
 
 impl<R, C, M> DeviceTable<R, C, M> {
-    pub(crate) fn new(granularity_bytes: u64, invalid_code: i64) -> DeviceTable<R, C, M> {
+    pub(crate) fn new(rules: Rules) -> DeviceTable<R, C, M> {
         DeviceTable {
-            granularity_bytes,
-            invalid_code,
+            rules,
             chunk_count_ever: 0,
             chunks: BTreeMap::new(),
             ranges: Extents::default(),
             mappings: Extents::default(),
             allocations: Extents::default(),
         }
-    }
-
-    fn invalid<T>(&self, call: &'static str, text: String) -> Result<T, DriverError> {
-        let (code, kind) = (self.invalid_code, ErrorKind::Invalid);
-        Err(DriverError { call, code, text: text.into(), kind })
-    }
-
-    pub(crate) fn check_size(
-        &self,
-        call: &'static str,
-        size_bytes: u64,
-    ) -> Result<(), DriverError> {
-        let granularity = self.granularity_bytes;
-        if size_bytes == 0 || !size_bytes.is_multiple_of(granularity) {
-            let text = format!("{size_bytes} bytes is not a positive multiple of {granularity}");
-            return self.invalid(call, text);
-        }
-        Ok(())
     }
 
     pub(crate) fn reserved(&mut self, range: VaRange, held: R) {
@@ -78,10 +81,10 @@ impl<R, C, M> DeviceTable<R, C, M> {
         let call = "free_range";
         let reserved = self.ranges.get(range.start.0);
         if reserved.is_none_or(|reserved| reserved.size_bytes != range.size_bytes) {
-            return self.invalid(call, format!("{range:?} was not reserved"));
+            return self.rules.invalid(call, format!("{range:?} was not reserved"));
         }
         match self.mappings.overlap(range.start.0, range.size_bytes) {
-            Some(at) => self.invalid(call, format!("{:?} is mapped", DevicePtr(at))),
+            Some(at) => self.rules.invalid(call, format!("{:?} is mapped", DevicePtr(at))),
             None => Ok(()),
         }
     }
@@ -110,11 +113,11 @@ impl<R, C, M> DeviceTable<R, C, M> {
     pub(crate) fn check_release(&self, handle: ChunkHandle) -> Result<&Chunk<C>, DriverError> {
         let call = "release_chunk";
         match self.chunk(handle) {
-            None => self.invalid(call, format!("{handle:?} does not exist")),
+            None => self.rules.invalid(call, format!("{handle:?} does not exist")),
             Some(chunk) if chunk.mapping_count == 0 => Ok(chunk),
-            Some(Chunk { mapping_count, .. }) => {
-                self.invalid(call, format!("{handle:?} is mapped at {mapping_count} addresses"))
-            }
+            Some(Chunk { mapping_count, .. }) => self
+                .rules
+                .invalid(call, format!("{handle:?} is mapped at {mapping_count} addresses")),
         }
     }
 
@@ -130,20 +133,21 @@ impl<R, C, M> DeviceTable<R, C, M> {
     /// Checks that a chunk may be mapped at a range, and says what is kept of the chunk.
     pub(crate) fn check_map(&self, range: VaRange, handle: ChunkHandle) -> Result<&C, DriverError> {
         let call = "map";
-        self.check_size(call, range.size_bytes)?;
+        self.rules.check_size(call, range.size_bytes)?;
         let VaRange { start, size_bytes } = range;
-        if !start.0.is_multiple_of(self.granularity_bytes) {
-            return self.invalid(call, format!("{start:?} is not aligned"));
+        if !start.0.is_multiple_of(self.rules.granularity_bytes) {
+            return self.rules.invalid(call, format!("{start:?} is not aligned"));
         }
         self.check_reserved(call, range)?;
         if let Some(at) = self.mappings.overlap(start.0, size_bytes) {
-            return self.invalid(call, format!("{:?} is mapped already", DevicePtr(at)));
+            return self.rules.invalid(call, format!("{:?} is mapped already", DevicePtr(at)));
         }
         match self.chunk(handle) {
-            None => self.invalid(call, format!("{handle:?} does not exist")),
+            None => self.rules.invalid(call, format!("{handle:?} does not exist")),
             Some(chunk) if chunk.size_bytes != size_bytes => {
                 let is = chunk.size_bytes;
-                self.invalid(call, format!("{handle:?} has {is} bytes, the range {size_bytes}"))
+                self.rules
+                    .invalid(call, format!("{handle:?} has {is} bytes, the range {size_bytes}"))
             }
             Some(chunk) => Ok(&chunk.held),
         }
@@ -158,18 +162,18 @@ impl<R, C, M> DeviceTable<R, C, M> {
     /// Checks that the range is one or more whole mappings without a gap.
     pub(crate) fn check_access(&self, range: VaRange) -> Result<(), DriverError> {
         let call = "set_access";
-        self.check_size(call, range.size_bytes)?;
+        self.rules.check_size(call, range.size_bytes)?;
         self.check_reserved(call, range)?;
         match self.mappings.is_whole(range.start.0, range.size_bytes) {
             true => Ok(()),
-            false => self.invalid(call, format!("{range:?} is not whole mappings")),
+            false => self.rules.invalid(call, format!("{range:?} is not whole mappings")),
         }
     }
 
     fn check_reserved(&self, call: &'static str, range: VaRange) -> Result<(), DriverError> {
         match self.ranges.holder(range.start.0, range.size_bytes) {
             Some(_) => Ok(()),
-            None => self.invalid(call, format!("{range:?} is not in a reserved range")),
+            None => self.rules.invalid(call, format!("{range:?} is not in a reserved range")),
         }
     }
 
@@ -177,7 +181,7 @@ impl<R, C, M> DeviceTable<R, C, M> {
     pub(crate) fn check_unmap(&self, range: VaRange) -> Result<&Mapping<M>, DriverError> {
         match self.mappings.get(range.start.0) {
             Some(mapping) if mapping.size_bytes == range.size_bytes => Ok(&mapping.held),
-            _ => self.invalid("unmap", format!("{range:?} is not one whole mapping")),
+            _ => self.rules.invalid("unmap", format!("{range:?} is not one whole mapping")),
         }
     }
 
@@ -191,7 +195,7 @@ impl<R, C, M> DeviceTable<R, C, M> {
     pub(crate) fn check_free_device(&self, start: DevicePtr) -> Result<u64, DriverError> {
         match self.allocations.get(start.0) {
             Some(allocation) => Ok(allocation.size_bytes),
-            None => self.invalid("free_device", format!("{start:?} was not allocated")),
+            None => self.rules.invalid("free_device", format!("{start:?} was not allocated")),
         }
     }
 }

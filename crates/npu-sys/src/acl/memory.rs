@@ -9,7 +9,7 @@ use crate::acl::{pointer, size};
 use crate::drop_failures;
 use crate::error::DriverError;
 use crate::sync::lock;
-use crate::table::DeviceTable;
+use crate::table::{DeviceTable, Rules};
 use crate::types::{ChunkHandle, DevicePtr, VaRange};
 
 /// Sizes of huge pages on all devices up to now, for libraries that cannot be asked.
@@ -18,7 +18,7 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// What one driver holds of its device's memory.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
-    granularity_bytes: u64,
+    rules: Rules,
     table: Mutex<Table>,
 }
 
@@ -55,12 +55,12 @@ fn granularity_bytes(now: &Current<'_>) -> u64 {
 impl DeviceMemory {
     pub(super) fn new(now: &Current<'_>) -> DeviceMemory {
         let granularity_bytes = granularity_bytes(now);
-        let table = DeviceTable::new(granularity_bytes, failure::INVALID);
-        DeviceMemory { granularity_bytes, table: Mutex::new(table) }
+        let rules = Rules { granularity_bytes, invalid_code: failure::INVALID };
+        DeviceMemory { rules, table: Mutex::new(DeviceTable::new(rules)) }
     }
 
     pub(super) fn granularity_bytes(&self) -> u64 {
-        self.granularity_bytes
+        self.rules.granularity_bytes
     }
 
     /// Why the device does not take addresses and memory apart; `None` if it does. The library
@@ -78,7 +78,7 @@ impl DeviceMemory {
         if let Some((symbol, _)) = needed.iter().find(|(_, is_there)| !is_there) {
             return Some(failure::missing(now.call, symbol));
         }
-        let range = self.reserve(now, self.granularity_bytes);
+        let range = self.reserve(now, self.rules.granularity_bytes);
         range.and_then(|range| self.free_range(now, range)).err()
     }
 
@@ -89,7 +89,7 @@ impl DeviceMemory {
     ) -> Result<VaRange, DriverError> {
         let symbol = "aclrtReserveMemAddress";
         let reserve = now.need(symbol, now.api.aclrtReserveMemAddress)?;
-        lock(&self.table).check_size(now.call, size_bytes)?;
+        self.rules.check_size(now.call, size_bytes)?;
         let mut start = std::ptr::null_mut();
         let anywhere = std::ptr::null_mut();
         let flags = sys::RESERVE_HUGE_PAGES;
@@ -122,7 +122,7 @@ impl DeviceMemory {
     ) -> Result<ChunkHandle, DriverError> {
         let symbol = "aclrtMallocPhysical";
         let allocate = now.need(symbol, now.api.aclrtMallocPhysical)?;
-        lock(&self.table).check_size(now.call, size_bytes)?;
+        self.rules.check_size(now.call, size_bytes)?;
         let mut handle = aclrtDrvMemHandle::NULL;
         let properties = properties(now.index);
         // Without the lock: it can take as long as clearing the memory does.
@@ -202,7 +202,7 @@ impl DeviceMemory {
         now: &Current<'_>,
         size_bytes: u64,
     ) -> Result<DevicePtr, DriverError> {
-        lock(&self.table).check_size(now.call, size_bytes)?;
+        self.rules.check_size(now.call, size_bytes)?;
         // The older function adds bytes of its own behind the last.
         let (symbol, allocate) = match now.api.aclrtMallocAlign32 {
             Some(allocate) => ("aclrtMallocAlign32", allocate),

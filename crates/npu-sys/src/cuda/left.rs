@@ -6,7 +6,7 @@ use crate::cuda::context::{Context, Current};
 use crate::cuda::handles::Handle;
 use crate::cuda::pinned::{self, PinnedMemory};
 use crate::cuda::virtual_memory::DeviceMemory;
-use crate::cuda::{CudaDriver, failure, function};
+use crate::cuda::{CudaDriver, function};
 use crate::drop_failures;
 use crate::error::DriverError;
 
@@ -16,11 +16,10 @@ impl Drop for CudaDriver {
         handles.extend(self.events.take_all());
         let pinned_memory = self.pinned_memory.get_mut().unwrap_or_else(PoisonError::into_inner);
         let device_memory = self.device_memory.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let nothing = DeviceMemory::new(self.properties.granularity_bytes, failure::INVALID);
         let left = Left {
             handles,
             context: Arc::clone(&self.context),
-            device_memory: std::mem::replace(device_memory, nothing),
+            device_memory: std::mem::replace(device_memory, DeviceMemory::new(self.rules)),
             pinned_memory: std::mem::take(pinned_memory),
         };
         // A host function may have held the last handle.

@@ -18,6 +18,7 @@ use crate::cuda::{CudaDriver, failure};
 use crate::error::{DriverError, ErrorKind, OpenError};
 use crate::load::Library;
 use crate::system::pci_numa_node;
+use crate::table::Rules;
 use crate::types::DeviceProperties;
 
 /// Names another file to be opened in place of the system's.
@@ -78,14 +79,16 @@ impl CudaDriver {
             let _current = context.enter("open")?;
             properties(&api, device, lack.is_none())?
         };
-        let device_memory = DeviceMemory::new(properties.granularity_bytes, failure::INVALID);
+        let granularity_bytes = properties.granularity_bytes;
+        let rules = Rules { granularity_bytes, invalid_code: failure::INVALID };
         Ok(Arc::new(CudaDriver {
             context,
             properties,
             lack,
             streams: Handles::new("stream"),
             events: Handles::new("event"),
-            device_memory: Mutex::new(device_memory),
+            rules,
+            device_memory: Mutex::new(DeviceMemory::new(rules)),
             pinned_memory: RwLock::default(),
             failed: Arc::default(),
         }))

@@ -26,7 +26,7 @@ fn check_amount(
     call: &'static str,
     size_bytes: u64,
 ) -> Result<usize, DriverError> {
-    driver.device_memory().check_size(call, size_bytes)?;
+    driver.rules.check_size(call, size_bytes)?;
     if size_bytes > driver.properties.total_bytes {
         let (asked, all) = (Bytes(size_bytes), Bytes(driver.properties.total_bytes));
         return Err(out_of_memory(call, format!("asked for {asked}, the device has {all}")));
@@ -37,12 +37,12 @@ fn check_amount(
 pub(super) fn reserve(driver: &CudaDriver, size_bytes: u64) -> Result<VaRange, DriverError> {
     let call = "reserve";
     check_virtual(driver, call)?;
+    driver.rules.check_size(call, size_bytes)?;
+    let size = length(call, size_bytes)?;
     let cuda = driver.context.enter(call)?;
     let reserve = cuda.api().cuMemAddressReserve;
     let reserve = need(call, reserve, "cuMemAddressReserve", VIRTUAL_MEMORY_SINCE)?;
     let mut memory = driver.device_memory();
-    memory.check_size(call, size_bytes)?;
-    let size = length(call, size_bytes)?;
     let mut start = 0;
     // SAFETY: it writes one number. Alignment 0 is that of the granularity, 0 no wish for an
     // address, and there are no flags.

@@ -9,7 +9,7 @@ use crate::host::mappings::Mappings;
 use crate::host::physical::Physical;
 use crate::host::vm::{AddressSpace, Reservation};
 use crate::pages::{self, HostPages};
-use crate::table::{Chunk, DeviceTable, Mapping};
+use crate::table::{Chunk, DeviceTable, Mapping, Rules};
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
 /// All memory of one device and what is pinned for it.
@@ -60,6 +60,8 @@ enum Reach {
 
 impl Memory {
     pub(super) fn new(config: &HostConfig, page_bytes: u64) -> Result<Memory, DriverError> {
+        let granularity_bytes = config.granularity_bytes;
+        let rules = Rules { granularity_bytes, invalid_code: failure::INVALID };
         Ok(Memory {
             capacity_bytes: config.capacity_bytes,
             page_bytes,
@@ -69,12 +71,12 @@ impl Memory {
             chunk_bytes: Level::default(),
             pinned_bytes: Level::default(),
             registered_bytes: Level::default(),
-            table: DeviceTable::new(config.granularity_bytes, failure::INVALID),
+            table: DeviceTable::new(rules),
             pinned: Extents::default(),
             registered: Extents::default(),
-            addresses: AddressSpace::new(config.granularity_bytes),
+            addresses: AddressSpace::new(granularity_bytes),
             shown: Mappings::new(),
-            physical: Physical::new(config.granularity_bytes, config.poison)
+            physical: Physical::new(granularity_bytes, config.poison)
                 .map_err(|errno| system("new", errno))?,
         })
     }
@@ -85,7 +87,7 @@ impl Memory {
 
     pub(super) fn reserve(&mut self, size_bytes: u64) -> Result<VaRange, DriverError> {
         let call = "reserve";
-        self.table.check_size(call, size_bytes)?;
+        self.table.rules.check_size(call, size_bytes)?;
         let reserved = self.addresses.reserve(size_bytes).map_err(|errno| system(call, errno))?;
         let range = VaRange { start: DevicePtr(reserved.start()), size_bytes };
         self.table.reserved(range, reserved);
@@ -100,7 +102,7 @@ impl Memory {
 
     pub(super) fn create_chunk(&mut self, size_bytes: u64) -> Result<ChunkHandle, DriverError> {
         let call = "create_chunk";
-        self.table.check_size(call, size_bytes)?;
+        self.table.rules.check_size(call, size_bytes)?;
         if size_bytes > self.free_bytes() {
             return Err(out_of_memory(call, size_bytes, self.chunk_bytes.now, self.capacity_bytes));
         }

@@ -8,7 +8,7 @@ const CODE: i64 = 77;
 type Table = DeviceTable<&'static str, char, u8>;
 
 fn table() -> Table {
-    Table::new(UNIT, CODE)
+    Table::new(Rules { granularity_bytes: UNIT, invalid_code: CODE })
 }
 
 fn range(start: u64, units: u64) -> VaRange {
@@ -40,12 +40,12 @@ fn sizes_are_positive_multiples_of_the_granularity() {
     let (table, chunk) = range_and_chunk();
     let why = "is not a positive multiple of 2097152";
     for size_bytes in [0, 1, UNIT - 1, UNIT + 1] {
-        refused(table.check_size("reserve", size_bytes), "reserve", why);
+        refused(table.rules.check_size("reserve", size_bytes), "reserve", why);
         let range = VaRange { size_bytes, ..range(10, 1) };
         refused(table.check_map(range, chunk), "map", why);
         refused(table.check_access(range), "set_access", why);
     }
-    table.check_size("reserve", 3 * UNIT).unwrap();
+    table.rules.check_size("reserve", 3 * UNIT).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::OnceLock;
-use std::thread::LocalKey;
+use std::thread::{self, LocalKey};
 
 use crate::driver::HostFunction;
 use crate::error::{DriverError, ErrorKind};
@@ -53,6 +53,20 @@ pub(crate) fn run(
 fn text(payload: &(dyn Any + Send)) -> &str {
     let owned = payload.downcast_ref::<String>().map(String::as_str);
     owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text")
+}
+
+/// Does what a host function may not do: here, or on a thread of its own if here is one.
+pub(crate) fn outside(
+    is_inside: &'static IsInside,
+    thread: &str,
+    work: impl FnOnce() + Send + 'static,
+) {
+    if is_inside.get() {
+        // Where no thread can be had, the end of the process does it.
+        drop(thread::Builder::new().name(thread.to_owned()).spawn(work));
+    } else {
+        work();
+    }
 }
 
 /// What can be seen to be wrong with a function before it runs.

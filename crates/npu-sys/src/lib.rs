@@ -76,6 +76,9 @@
 //! callers promise about them. The host driver checks what it can when work is submitted, and
 //! memory that is not mapped faults when it is touched.
 //!
+//! What a driver cannot give back when it is dropped is counted, with the library's words:
+//! [`drop_failures`].
+//!
 //! This crate decides nothing and caches nothing: every call goes to the device.
 
 mod acl;

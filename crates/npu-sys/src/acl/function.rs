@@ -15,18 +15,19 @@ use crate::error::{DriverError, ErrorKind};
 use crate::host_function::{self, FirstFailure};
 
 thread_local! {
+    /// Whether the thread is inside a host function.
     static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is inside a host function.
-pub(super) fn in_host_function() -> bool {
-    IN_FUNCTION.get()
+/// Does what a host function may not do: here, or on a thread of its own if here is one.
+pub(super) fn outside(work: impl FnOnce() + Send + 'static) {
+    host_function::outside(&IN_FUNCTION, "acl drop", work);
 }
 
 /// A stream stands still while its host function runs: one that submits or waits could wait for
 /// itself.
 pub(super) fn refuse_host_function(call: &'static str) -> Result<(), DriverError> {
-    if in_host_function() {
+    if IN_FUNCTION.get() {
         return Err(invalid(call, "a host function cannot submit work or wait for it"));
     }
     Ok(())

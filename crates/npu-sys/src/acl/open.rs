@@ -4,18 +4,15 @@ use std::env;
 use std::ffi::{CStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use crate::acl::current::{Current, Device, recent_text};
 use crate::acl::events::Events;
-use crate::acl::failure;
-use crate::acl::function::in_host_function;
 use crate::acl::host::HostMemory;
 use crate::acl::memory::DeviceMemory;
 use crate::acl::reports::Reports;
 use crate::acl::streams::Streams;
 use crate::acl::sys::{self, Api, aclCANNPackageVersion, aclError};
-use crate::acl::{AclDriver, State};
+use crate::acl::{AclDriver, State, failure, function};
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind, OpenError};
 use crate::load::Library;
@@ -231,13 +228,8 @@ impl State {
 impl Drop for AclDriver {
     fn drop(&mut self) {
         let state = Arc::clone(&self.state);
-        if in_host_function() {
-            // The function's own stream can be waited for only after the function.
-            // SAFETY: this is the end of the driver.
-            thread::spawn(move || unsafe { state.close() });
-        } else {
-            // SAFETY: as above.
-            unsafe { state.close() };
-        }
+        // The stream of a host function can be waited for only after the function.
+        // SAFETY: this is the end of the driver.
+        function::outside(move || unsafe { state.close() });
     }
 }

@@ -77,7 +77,7 @@ impl Drop for Context {
             // of it holds an `Arc` of this.
             drop_failures::note(check(&api, "drop", unsafe { release(device) }));
         };
-        function::outside("cuda release", leave);
+        function::outside(leave);
     }
 }
 

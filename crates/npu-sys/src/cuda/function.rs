@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::thread;
 
 use crate::driver::{HostFunction, Operands};
 use crate::host_function::{self, FirstFailure};
@@ -18,13 +17,8 @@ pub(super) fn is_running() -> bool {
 }
 
 /// Does what a host function may not do: here, or on a thread of its own if here is one.
-pub(super) fn outside(name: &str, work: impl FnOnce() + Send + 'static) {
-    if is_running() {
-        // Where no thread can be had, the end of the process frees all.
-        drop(thread::Builder::new().name(name.to_owned()).spawn(work));
-    } else {
-        work();
-    }
+pub(super) fn outside(work: impl FnOnce() + Send + 'static) {
+    host_function::outside(&IS_RUNNING, "cuda drop", work);
 }
 
 /// A host function on its way through the driver.

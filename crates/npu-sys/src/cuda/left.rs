@@ -24,7 +24,7 @@ impl Drop for CudaDriver {
         };
         // A host function may have held the last handle.
         // SAFETY: this is the end of the driver, and all came from its tables.
-        function::outside("cuda drop", || unsafe { left.give_back() });
+        function::outside(|| unsafe { left.give_back() });
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who holds which memory and addresses. Every call is checked here before anything changes.
+//! Who holds which memory and addresses. Every call is checked before anything changes.
 
 use crate::error::DriverError;
 use crate::extents::{Extent, Extents};

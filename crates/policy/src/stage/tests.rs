@@ -58,6 +58,7 @@ fn step(signature: Signature) -> StepReport {
         held_bytes_peak: LIMIT_BYTES,
         resident_bytes_peak: LIMIT_BYTES,
         drifted_at: None,
+        strayed_ops: 0,
         moves: Vec::new(),
         trace: Some(Trace { signature, ..Trace::default() }),
     }

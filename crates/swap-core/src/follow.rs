@@ -146,13 +146,14 @@ impl Follower {
             let other_blocks = !self.has_all_blocks(path);
             self.leave(path, !other_blocks);
         }
-        if self.may_resume && self.adrift_ops <= RESUME_OPS && path.is_at(self.cursor, key) {
+        if let Some((op, agreeing)) = self.find(path, key) {
+            self.rejoin(path, op, agreeing);
+        } else if self.may_resume && self.adrift_ops <= RESUME_OPS && path.is_at(self.cursor, key) {
             self.resume(path);
-            return Some(OpIndex(self.cursor));
+        } else {
+            return None;
         }
-        let (op, agreeing) = self.find(path, key)?;
-        self.rejoin(path, op, agreeing);
-        Some(OpIndex(op))
+        Some(OpIndex(self.cursor))
     }
 
     /// The op that [`coming_op`](Follower::coming_op) was asked about has begun.
@@ -287,23 +288,26 @@ impl Follower {
         self.recent.clear();
     }
 
-    /// The nearest op of the path that this one can be, by what came before it; and how much of
-    /// that agrees.
+    /// The op of the path that this one is, by what came before it, and how much of that agrees.
+    /// Where there are several, as few ops as can be were put in or left out.
     fn find(&self, path: &Path, key: OpKey) -> Option<(u32, u32)> {
         let last = self.recent.len().checked_sub(CONTEXT_OPS)?;
         let context = self.recent.range(last..).map(|stretch| stretch.key);
         let agreeing = |op: u32| {
             let before = (0..op).rev().zip(self.recent.iter().rev());
-            before.take_while(|(op, stretch)| path.has_stretch(*op, stretch.key)).count()
+            before.take_while(|(op, stretch)| path.has_stretch(*op, stretch.key)).count() as u32
         };
         let candidates = path.behind(context, self.cursor).filter(|&op| path.is_at(op, key));
-        let mut found = candidates.map(|op| (op, agreeing(op)));
-        found
-            .find(|&(op, agreeing)| {
-                let is_near = op.abs_diff(self.cursor) <= NEAR_OPS;
-                agreeing >= if is_near { CONTEXT_OPS } else { FAR_CONTEXT_OPS }
-            })
-            .map(|(op, agreeing)| (op, agreeing as u32))
+        let found = candidates.map(|op| (op, agreeing(op))).filter(|&(op, agreeing)| {
+            let is_near = op.abs_diff(self.cursor) <= NEAR_OPS;
+            agreeing as usize >= if is_near { CONTEXT_OPS } else { FAR_CONTEXT_OPS }
+        });
+        found.min_by_key(|&(op, agreeing)| {
+            let skipped = op.saturating_sub(self.cursor);
+            let same = agreeing.min(skipped).min(self.adrift_ops);
+            let again = self.cursor.saturating_sub(op);
+            (self.adrift_ops - same) + (skipped - same) + again
+        })
     }
 
     /// Goes on at `op`, behind so many stretches that are the path's.

@@ -147,7 +147,7 @@ impl Path {
         self.ops[op as usize].stretch == stretch
     }
 
-    /// The ops that come behind these stretches, those next to `near` first.
+    /// The ops that come behind these stretches, those around `near`.
     pub(super) fn behind(
         &self,
         stretches: impl Iterator<Item = StretchKey>,
@@ -157,10 +157,7 @@ impl Path {
         let start = self.index.partition_point(|&entry| entry < (context, 0));
         let middle = self.index.partition_point(|&entry| entry < (context, near));
         let end = self.index.partition_point(|&entry| entry <= (context, u32::MAX));
-        let before = self.index[start..middle].iter().rev().take(CANDIDATES);
-        let from = self.index[middle..end].iter().take(CANDIDATES);
-        let mut found: Vec<u32> = from.chain(before).map(|&(_, op)| op).collect();
-        found.sort_by_key(|op| op.abs_diff(near));
-        found.into_iter()
+        let around = start.max(middle.saturating_sub(CANDIDATES))..end.min(middle + CANDIDATES);
+        self.index[around].iter().map(|&(_, op)| op)
     }
 }

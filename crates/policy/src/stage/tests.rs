@@ -9,6 +9,7 @@ use super::*;
 use crate::check::TraceFault;
 use crate::search::{Prediction, Proposal};
 
+mod branches;
 mod course;
 mod failing;
 mod news;

@@ -343,7 +343,7 @@ impl<P: Planner> Loop<P> {
         let turns = track.take_turns();
         self.tell(signature, report.op_count, turns);
 
-        self.previous = intact.then_some(ran);
+        self.previous = Some(ran).filter(|_| intact && !seen.branch);
         self.previous_signature = Some(signature);
         self.forget_the_least_recent();
         self.expect_after(signature);

@@ -29,7 +29,7 @@ fn a_loop_in_which_some_steps_have_more_ops_stays_stable_and_keeps_its_plan() {
         };
         assert_eq!(under_test.observe(&report), before, "step {index}");
     }
-    let told: Vec<News> = under_test.take_news().into();
+    let told: Vec<News> = under_test.take_news();
     let kinds: Vec<Signature> = told.iter().map(|news| news.kind).collect();
     assert_eq!(kinds.iter().filter(|&&kind| kind == B).count(), 1, "each kind is told of once");
     assert_eq!(kinds.len(), 1 + 17);

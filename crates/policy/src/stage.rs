@@ -18,8 +18,8 @@
 //! alternate each find their plan once and come back at once. When a kind of step was followed
 //! twice by the same other kind, that one is expected next; else the same again.
 //!
-//! A step that differs in a few ops, and yet went by the expected kind's plan, is a *branch* of that
-//! kind: it counts as one of it, and changes nothing.
+//! A step that differs in a few ops, and yet went by the expected kind's plan, is a *branch* of
+//! that kind: it counts as one of it, and changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

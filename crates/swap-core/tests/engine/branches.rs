@@ -148,7 +148,7 @@ fn a_block_more_at_the_start_is_passed_over() {
 #[test]
 fn no_branch_breaks_a_promise() {
     let cases = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
-    let tally = run_all(cases.unwrap_or(1500), run_branching);
+    let tally = run_all(cases.unwrap_or(600), run_branching);
     println!("{tally:#?}");
     assert!(tally.rejoined > 500, "{} steps found their plan again", tally.rejoined);
     assert!(tally.strayed_ops > 5_000 && tally.drifted > 500);

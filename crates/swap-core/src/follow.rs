@@ -40,7 +40,8 @@ const FAR_CONTEXT_OPS: usize = 8;
 const NEAR_OPS: u32 = 64;
 /// After so many others the op that was to come says nothing by its name alone.
 const RESUME_OPS: u32 = 64;
-/// A step that leaves out more than this part of the recorded ops has not followed it.
+/// A step that leaves out more than this part of the recorded ops, or of the blocks that they
+/// allocate, has not followed it.
 const LEFT_OUT_DIVISOR: u64 = 4;
 
 /// How far a step has followed its path.
@@ -244,10 +245,16 @@ impl Follower {
             return self.is_off.then_some(OpIndex(self.cursor));
         };
         let rest = self.cursor..path.op_count();
-        let left_out = || self.left_out.iter().chain([&rest]);
+        let left_out = || self.left_out.iter().chain([&rest]).filter(|ops| !ops.is_empty());
         let ops: u64 = left_out().map(|ops| ops.len() as u64).sum();
-        let longest = left_out().rev().max_by_key(|ops| ops.len()).map(|ops| OpIndex(ops.start));
-        longest.filter(|_| ops * LEFT_OUT_DIVISOR > u64::from(path.op_count()))
+        let unmade = || path.made().filter(|&block| self.blocks[block as usize].is_none());
+        let blocks = unmade().count() as u64;
+        let is_much = |part: u64, whole: u64| part * LEFT_OUT_DIVISOR > whole;
+        let is_other =
+            is_much(ops, u64::from(path.op_count())) || is_much(blocks, path.made().len() as u64);
+        let first = left_out().map(|ops| ops.start).next();
+        let first_made = unmade().map(|block| path.op_of(block)).next();
+        first.into_iter().chain(first_made).min().map(OpIndex).filter(|_| is_other)
     }
 
     /// Leaves the path. What comes behind others may be resumed; what allocates otherwise is

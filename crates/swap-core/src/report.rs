@@ -68,7 +68,8 @@ pub struct StepReport {
     /// The most bytes of resident blocks and segments at any moment of the step.
     pub resident_bytes_peak: u64,
     /// The op of the plan at which the step left it, if more than a quarter of the plan's ops were
-    /// left out. What was left out, and what came instead, ran on demand.
+    /// left out, or of the blocks that they allocate. What was left out, and what came instead, ran
+    /// on demand.
     pub drifted_at: Option<OpIndex>,
     /// Ops that were none of the plan's.
     pub strayed_ops: u32,

@@ -126,6 +126,16 @@ impl Path {
         self.ops.get(op as usize).map_or(self.sizes.len() as u32, |op| op.blocks)
     }
 
+    /// The blocks that are allocated in the step.
+    pub(super) fn made(&self) -> Range<u32> {
+        self.persistent..self.sizes.len() as u32
+    }
+
+    /// The op in whose stretch a block is allocated.
+    pub(super) fn op_of(&self, block: u32) -> u32 {
+        self.ops.partition_point(|op| op.blocks <= block).saturating_sub(1) as u32
+    }
+
     /// The blocks that are allocated in an op's stretch.
     pub(super) fn blocks_of(&self, op: u32) -> Range<u32> {
         self.blocks_before(op)..self.blocks_before(op + 1)

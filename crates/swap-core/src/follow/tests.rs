@@ -263,6 +263,19 @@ fn other_sizes_are_lost_and_stay_lost() {
 }
 
 #[test]
+fn a_step_whose_blocks_are_others_has_not_followed_although_most_ops_have() {
+    let small = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+    let layers = |sizes: &'static [u64]| -> Vec<Op> {
+        let layer = || std::iter::once(("mul", sizes)).chain(small.map(|name| (name, &[][..])));
+        (0..6).flat_map(|_| layer()).collect()
+    };
+    let run = run(&layers(&[32]), &layers(&[1000]));
+    let followed = run.ops.iter().flatten().count();
+    assert!(4 * followed > 3 * run.ops.len(), "{:?}", run.ops);
+    assert_eq!(run.follower.drifted_at(), Some(OpIndex(0)));
+}
+
+#[test]
 fn another_step_is_drifted_and_says_where() {
     let recorded = step();
     let mut ops = recorded[..9].to_vec();

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+PATIENT = Path(__file__).parent / "training" / "patient.toml"
 
 PROGRAM = """
 import hashlib, json, sys
 import torch
 if sys.argv[1] != "plain":
     import smartswap
-    smartswap.enable("72MiB", device="host", min_block="256KiB")
+    smartswap.enable("72MiB", device="host", min_block="256KiB", config=sys.argv[2])
 torch.manual_seed(0)
 torch.set_num_threads(1)
 layers = [torch.nn.Linear(512, 512) for _ in range(12)]
@@ -49,7 +52,8 @@ print(json.dumps({
 
 def train(how):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=300,
+        [sys.executable, "-c", PROGRAM, how, str(PATIENT)],
+        capture_output=True, text=True, timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)

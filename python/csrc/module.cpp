@@ -220,6 +220,7 @@ py::dict stats() {
   result["steps_by_stage"] = by_stage;
   result["memory_calls"] = calls_dict(now.memory_calls);
   result["last_memory_calls"] = calls_dict(now.last_memory_calls);
+  result["branches"] = now.branches;
   return result;
 }
 

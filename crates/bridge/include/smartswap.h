@@ -354,6 +354,8 @@ typedef struct smartswap_stats {
    * all, and in the last step that reported. */
   uint64_t memory_calls[4];
   uint64_t last_memory_calls[4];
+  /* Steps that differed from their plan's in a few ops and followed it in all others. */
+  uint64_t branches;
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);

@@ -54,7 +54,10 @@ impl ShownStep {
     ) -> Option<ShownStep> {
         let report = &step.report;
         let is_stable = step.stage == Stage::Stable;
-        let plan = step.plan.as_ref().filter(|plan| report.followed(plan));
+        // A branch has a trace that the plan is not for.
+        let is_own = |plan: &&Arc<Plan>| plan.signature == report.signature;
+        let followed = step.plan.as_ref().filter(|plan| report.followed(plan));
+        let plan = followed.filter(is_own);
         let tells = match is_stable {
             true => plan.is_some() == step.plan.is_some(),
             false => report.trace.is_some(),

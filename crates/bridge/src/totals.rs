@@ -7,6 +7,8 @@ use adaptive::{FinishedStep, MemoryCalls, MemoryStats, Peak};
 pub(crate) struct Totals {
     /// Steps ended in WarmUp, in SearchPolicy and in Stable.
     pub(crate) steps_by_stage: [u64; 3],
+    /// Steps that followed a plan although they differ from its step.
+    pub(crate) branches: u64,
     pub(crate) swapped_out_bytes: u64,
     pub(crate) swapped_in_bytes: u64,
     pub(crate) recomputed_ops: u64,
@@ -32,6 +34,7 @@ impl Totals {
 
     pub(crate) fn add(&mut self, finished: &FinishedStep) {
         let counters = &finished.report.counters;
+        self.branches += u64::from(is_branch(finished));
         self.swapped_out_bytes += counters.swapped_out_bytes;
         self.swapped_in_bytes += counters.swapped_in_bytes;
         self.recomputed_ops += counters.recomputed_ops;
@@ -64,6 +67,12 @@ impl Totals {
         }
         result
     }
+}
+
+fn is_branch(finished: &FinishedStep) -> bool {
+    let report = &finished.report;
+    let plan = finished.plan.as_ref().filter(|plan| report.followed(plan));
+    plan.is_some_and(|plan| plan.signature != report.signature)
 }
 
 fn counters(stats: &MemoryStats) -> [Peak; 4] {

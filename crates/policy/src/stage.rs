@@ -17,6 +17,9 @@
 //! Every kind of step, told by its signature, has its own place in the loop. So shapes that
 //! alternate each find their plan once and come back at once. When a kind of step was followed
 //! twice by the same other kind, that one is expected next; else the same again.
+//!
+//! A step that differs in a few ops, and yet went by the expected kind's plan, is a *branch* of
+//! that kind: it counts as one of it, and changes nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,6 +31,7 @@ use crate::layout::Layout;
 use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
+mod branches;
 mod guarded;
 mod news;
 mod track;
@@ -35,6 +39,7 @@ mod track;
 #[cfg(test)]
 mod tests;
 
+use branches::Branches;
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
 use track::Track;
@@ -124,6 +129,7 @@ pub struct Loop<P> {
     previous_signature: Option<Signature>,
     running: Choice,
     steps: u64,
+    branches: Branches,
     /// What was done, oldest first.
     news: VecDeque<News>,
 }
@@ -146,6 +152,8 @@ pub(crate) struct Seen {
     surprise: bool,
     /// It is of a kind of its own, but near enough to the expected one to count as that.
     similar: bool,
+    /// As it went by the plan of that, apart from a few ops.
+    branch: bool,
     /// The step before was of the same kind under the same plan, so every block began where the
     /// plan leaves it.
     settled: bool,
@@ -173,6 +181,7 @@ impl<P: Planner> Loop<P> {
             previous_signature: None,
             running: Choice::default(),
             steps: 0,
+            branches: Branches::default(),
             news: VecDeque::new(),
         }
     }
@@ -305,7 +314,8 @@ impl<P: Planner> Loop<P> {
         let intact = !surprise && report.drifted_at.is_none();
         let settled = intact && self.previous == Some((signature, self.running.print));
         let similar = signature != report.signature;
-        (signature, Seen { surprise, similar, settled, worst: None })
+        let branch = similar && self.has_followed(report);
+        (signature, Seen { surprise, similar, branch, settled, worst: None })
     }
 
     fn take_in(&mut self, report: &StepReport, worst: Option<Figures>) -> Directive {
@@ -318,32 +328,66 @@ impl<P: Planner> Loop<P> {
         if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(signature);
         }
+        if seen.branch && self.passes_by(report, seen) {
+            self.previous = None;
+            self.previous_signature = Some(signature);
+            self.expect_after(signature);
+            return self.directive();
+        }
+        if !seen.branch {
+            self.branches.end_row();
+        }
         let new = || Track::new(report.op_count, self.steps);
         let track = self.tracks.entry(signature).or_insert_with(new);
         track.observe(&self.config, &mut self.planner, report, seen, self.steps);
-        let (step, op_count) = (self.steps, report.op_count);
-        let news = |turn| News { step, kind: signature, op_count, turn };
-        self.news.extend(track.take_turns().into_iter().map(news));
-        self.news.drain(..self.news.len().saturating_sub(NEWS_KEPT));
+        let turns = track.take_turns();
+        self.tell(signature, report.op_count, turns);
 
-        self.previous = intact.then_some(ran);
+        self.previous = Some(ran).filter(|_| intact && !seen.branch);
         self.previous_signature = Some(signature);
         self.forget_the_least_recent();
         self.expect_after(signature);
         self.directive()
     }
 
-    /// The kind that a step counts as: its own, unless that is new and near the expected one.
+    /// Whether a branch says nothing of its kind's plan. It tells of those that are new.
+    fn passes_by(&mut self, report: &StepReport, seen: Seen) -> bool {
+        if self.branches.came(report.signature) {
+            let turn = Turn::Branches { strayed_ops: report.strayed_ops };
+            self.tell(report.signature, report.op_count, vec![turn]);
+        }
+        // A search has to end, also where no step is like another.
+        let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
+        seen.worst.is_none() && !is_rule
+    }
+
+    fn tell(&mut self, kind: Signature, op_count: u32, turns: Vec<Turn>) {
+        let step = self.steps;
+        self.news.extend(turns.into_iter().map(|turn| News { step, kind, op_count, turn }));
+        self.news.drain(..self.news.len().saturating_sub(NEWS_KEPT));
+    }
+
+    /// The kind that a step counts as: its own, unless that is new and near the expected one, or
+    /// has no plan and the expected one's did.
     fn kind_of(&self, report: &StepReport) -> Signature {
+        let own = self.tracks.get(&report.signature);
         let share = self.config.op_diff_share;
         let near = |expected: &Signature| {
             let track = self.tracks.get(expected);
-            track.is_some_and(|track| track.resembles(report.op_count, share))
+            own.is_none() && track.is_some_and(|track| track.resembles(report.op_count, share))
         };
-        match self.expected.filter(near) {
-            Some(expected) if !self.tracks.contains_key(&report.signature) => expected,
+        let is_unplanned = own.is_none_or(|track| track.stage() == Stage::WarmUp);
+        let is_rare = self.branches.are_rare(report.signature);
+        let branches = is_unplanned && is_rare && self.has_followed(report);
+        match self.expected {
+            Some(expected) if branches || near(&expected) => expected,
             _ => report.signature,
         }
+    }
+
+    /// Whether a step went by the plan of the last directive.
+    fn has_followed(&self, report: &StepReport) -> bool {
+        self.running.plan.as_ref().is_some_and(|plan| report.followed(plan))
     }
 
     /// Chooses the kind of step to prepare for.

@@ -146,10 +146,12 @@ impl Core {
         };
         let has_place = self.has_place(asker);
         let placed = swappable && has_place;
-        let place = if placed { self.step.next_place(id) } else { NO_PLACE };
+        let place = if placed { self.step.next_place() } else { NO_PLACE };
+        let planned = if placed { self.planned_as(id) } else { NO_PLACE };
         let entry = Entry {
             pins: u32::from(asker != Asker::Nobody),
             place,
+            planned,
             origin,
             ..Entry::new(id, self.clock, Launches::behind(self.memory.streams.next(stream)), name)
         };
@@ -413,10 +415,16 @@ impl Core {
         if asker == Asker::Replay {
             return self.memory.pool.idle_lot(size_bytes);
         }
-        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
-        let lot = orders.lot(self.step.coming_place()).filter(|_| self.has_place(asker))?;
+        let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
         let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
+        let lot = orders.lot(self.step.follower.coming_block(physical_bytes)?)?;
         (lot.size_bytes == physical_bytes).then_some(lot)
+    }
+
+    /// The place of a block that was allocated in the step that the plan is for.
+    fn planned_as(&mut self, id: BlockId) -> BlockIndex {
+        let size_bytes = self.memory.pool.size_bytes(id);
+        self.step.follower.allocated(id, size_bytes).unwrap_or(NO_PLACE)
     }
 
     /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside
@@ -438,9 +446,8 @@ impl Core {
         rescue: bool,
     ) -> Result<Option<vmem::Uses>, Error> {
         let mut counted = false;
-        let place = self.entry(id)?.place;
-        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none());
-        let lot = orders.and_then(|orders| orders.lot(place));
+        let place = self.entry(id)?.planned;
+        let lot = self.orders.as_ref().and_then(|orders| orders.lot(place));
         let lot = lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot));
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;

@@ -33,6 +33,8 @@ pub(crate) struct Entry {
     pub(crate) pins: u32,
     /// The block's place in this step.
     pub(crate) place: BlockIndex,
+    /// The block's place in the step that the plan is for, if it has one there.
+    pub(crate) planned: BlockIndex,
     pub(crate) origin: Origin,
     /// Order of allocation over all steps.
     pub(crate) birth: u64,
@@ -73,6 +75,7 @@ impl Entry {
             state: State::Resident,
             pins: 0,
             place: NO_PLACE,
+            planned: NO_PLACE,
             origin: Origin::Persistent,
             birth: clock,
             last_touch: clock,

@@ -5,25 +5,50 @@ use vmem::{BlockId, DeviceMemory};
 use crate::core::Core;
 use crate::entry::State;
 use crate::error::Error;
+use crate::follow::{OpKey, Rejoined};
 use crate::plan::{Action, ActionKind, Phase};
 use crate::trace::OpIndex;
 
 impl Core {
     /// What is due before the next op begins. Stops at a block that must be replayed and returns
     /// it; call again after the replay.
-    pub(crate) fn before_op(&mut self) -> Result<Option<BlockId>, Error> {
-        self.boundary(OpIndex(self.step.op_count), Phase::Begin)
+    pub(crate) fn before_op(&mut self, key: OpKey) -> Result<Option<BlockId>, Error> {
+        let Some(op) = self.step.follower.coming_op(key) else { return Ok(None) };
+        if let Some(rejoined) = self.step.follower.take_rejoined() {
+            self.catch_up(&rejoined)?;
+        }
+        self.boundary(op, Phase::Begin)
     }
 
-    /// As [`before_op`](Core::before_op), after `op` has ended.
+    /// As [`before_op`](Core::before_op), after an op has ended that is `op` of the plan's step.
     pub(crate) fn after_op(&mut self, op: OpIndex) -> Result<Option<BlockId>, Error> {
         self.boundary(op, Phase::End)
+    }
+
+    /// Does what the plan orders where the step did not follow it.
+    fn catch_up(&mut self, rejoined: &Rejoined) -> Result<(), Error> {
+        for &(place, id) in &rejoined.bound {
+            if let Ok(entry) = self.entry_mut(id) {
+                entry.planned = place;
+            }
+        }
+        let orders = self.orders.as_ref();
+        let moves = orders.map_or_else(Vec::new, |orders| orders.last_moves(&rejoined.skipped));
+        for action in moves {
+            if let Some(id) = self.planned_block(action) {
+                self.perform(action.kind, id)?;
+            }
+        }
+        Ok(())
     }
 
     fn boundary(&mut self, op: OpIndex, phase: Phase) -> Result<Option<BlockId>, Error> {
         while let Some(action) = self.next_action(op, phase) {
             let Some(id) = self.planned_block(action) else {
-                self.step.drifted_at = Some(op);
+                if self.step.follower.has_path() {
+                    continue;
+                }
+                self.step.follower.give_up(op);
                 return Ok(None);
             };
             if let Some(replay) = self.perform(action.kind, id)? {
@@ -49,7 +74,7 @@ impl Core {
 
     /// The first action of this boundary that was not run yet.
     fn next_action(&mut self, op: OpIndex, phase: Phase) -> Option<Action> {
-        let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
+        let orders = self.orders.as_ref().filter(|_| self.step.follower.acts())?;
         if self.step.boundary != Some((op, phase)) {
             self.step.boundary = Some((op, phase));
             self.step.actions_done = 0;
@@ -62,8 +87,11 @@ impl Core {
     /// The block that the plan means, if it still is what the plan knew.
     fn planned_block(&self, action: Action) -> Option<BlockId> {
         let orders = self.orders.as_ref()?;
-        let id = *self.step.places.get(action.block.0 as usize)?;
+        let id = self.step.follower.block(action.block)?;
         let entry = self.entry(id).ok()?;
+        if self.step.follower.has_path() {
+            return Some(id);
+        }
         let size_bytes = self.memory.pool.size_bytes(id);
         orders.matches(action.block, size_bytes, entry.origin).then_some(id)
     }

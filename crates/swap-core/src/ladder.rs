@@ -60,8 +60,8 @@ impl Core {
         let free_to_go = |entry: &&Entry| self.can_leave(entry.id);
         let mut victims: Vec<&Entry> = self.entries.iter().flatten().filter(free_to_go).collect();
         let next_use = |entry: &Entry| {
-            let orders = self.orders.as_ref().filter(|_| self.step.drifted_at.is_none())?;
-            orders.next_use(entry.place, self.step.event_count, entry.origin)
+            let position = self.step.follower.position(self.step.event_count)?;
+            self.orders.as_ref()?.next_use(entry.planned, position, entry.origin)
         };
         victims.sort_by_cached_key(|entry| match next_use(entry) {
             Some(position) => (Reverse(position), u64::from(entry.place.0)),

@@ -95,6 +95,7 @@ mod engine;
 mod entry;
 mod error;
 mod executor;
+mod follow;
 mod hand_over;
 mod holds;
 mod ladder;

@@ -14,6 +14,7 @@ use vmem::{
 use crate::core::{Asker, Core};
 use crate::engine::{Engine, Shared};
 use crate::error::Error;
+use crate::follow::OpKey;
 use crate::hand_over::{self, Attempt};
 use crate::name::OpName;
 use crate::recipe::{Recipe, RecipeUse, Replayable};
@@ -85,15 +86,16 @@ impl OpStack {
             core.housekeeping()?;
         }
         let mut within = self.admitted(&core, within);
+        let key = OpKey::new(name.hash(), self.frames.len());
         while within == Within::Step
-            && let Some(block) = core.before_op()?
+            && let Some(block) = core.before_op(key)?
         {
             drop(core);
             self.replay_ahead(block)?;
             core = self.shared.lock()?;
             within = self.admitted(&core, within);
         }
-        let frame = self.open_frame(&mut core, name, stream, within)?;
+        let frame = self.open_frame(&mut core, (name, key), stream, within)?;
         drop(core);
         self.frames.push(frame);
         Ok(())
@@ -112,16 +114,18 @@ impl OpStack {
     fn open_frame(
         &self,
         core: &mut Core,
-        name: OpName,
+        (name, key): (OpName, OpKey),
         stream: StreamId,
         within: Within,
     ) -> Result<Frame, Error> {
         core.check_stream(stream)?;
         let op = OpIndex(core.step.op_count);
         let mut timer = None;
+        let mut planned = None;
         let mut recipe_use = RecipeUse::None;
         if within == Within::Step {
-            recipe_use = core.recipe_use(op);
+            planned = core.step.op_begins(key);
+            recipe_use = core.recipe_use(planned);
             if core.step.start.is_none() {
                 core.step.start = Some(core.memory.streams.timer(core.compute)?);
             }
@@ -139,6 +143,7 @@ impl OpStack {
         Ok(Frame {
             name,
             op,
+            planned,
             stream,
             within,
             step: core.step.number,
@@ -331,7 +336,7 @@ impl OpStack {
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
         let frame = self.frames.pop().ok_or(NO_OP)?;
-        let (op, within) = (frame.op, frame.within);
+        let (planned, within) = (frame.planned, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
         close_frame(&mut core, frame)?;
@@ -340,8 +345,10 @@ impl OpStack {
         }
         core.housekeeping()?;
         // An op that began in an earlier step has no place in this one's plan.
-        let planned = same_step && within == Within::Step;
-        while planned && let Some(block) = core.after_op(op)? {
+        let planned = planned.filter(|_| same_step);
+        while let Some(op) = planned
+            && let Some(block) = core.after_op(op)?
+        {
             drop(core);
             self.replay_ahead(block)?;
             core = self.shared.lock()?;

@@ -1,7 +1,12 @@
 //! A plan made ready for execution, with the next uses that rescues ask for.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
 use vmem::Lot;
 
+use crate::follow::Path;
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
@@ -19,6 +24,8 @@ pub struct Orders {
     drops_others: bool,
     /// Where blocks lie, by their place in the step.
     lots: Vec<Option<Lot>>,
+    /// The recorded step, if the plan is for it.
+    path: Option<Arc<Path>>,
 }
 
 impl Orders {
@@ -46,15 +53,17 @@ impl Orders {
             droppers,
             drops_others,
             lots: Vec::new(),
+            path: None,
         }
     }
 
-    /// Whether the plan may drop what this op writes.
-    pub(crate) fn drops_output_of(&self, op: OpIndex) -> bool {
-        self.drops_others || self.droppers.binary_search(&op).is_ok()
+    /// Whether the plan may drop what an op writes, which is this one of the plan's if any.
+    pub(crate) fn drops_output_of(&self, op: Option<OpIndex>) -> bool {
+        self.drops_others || op.is_some_and(|op| self.droppers.binary_search(&op).is_ok())
     }
 
-    /// Orders for steps like `trace`: rescues choose by farthest next use.
+    /// Orders for steps like `trace`, also where they differ in part: the plan acts as far as they
+    /// follow it. Rescues choose by farthest next use.
     pub fn with_trace(plan: &Plan, trace: &Trace) -> Orders {
         let mut uses = vec![Vec::new(); trace.blocks.len()];
         for (position, event) in (0..).zip(&trace.events) {
@@ -63,7 +72,28 @@ impl Orders {
             }
         }
         let event_count = trace.events.len() as u64;
-        Orders { uses, event_count, ..Orders::new(plan) }
+        let orders = Orders::new(plan);
+        // A plan for another step is held against each block that it means.
+        let path = if orders.knows(trace) { Path::of(trace).map(Arc::new) } else { None };
+        Orders { uses, event_count, path, ..orders }
+    }
+
+    /// Whether the plan knows its blocks as the recorded step has them.
+    fn knows(&self, trace: &Trace) -> bool {
+        let is_there = |block: &PlanBlock| {
+            trace.blocks.get(block.index.0 as usize).is_some_and(|found| {
+                (found.size_bytes, found.origin) == (block.size_bytes, block.origin)
+            })
+        };
+        let is_known = |action: &Action| {
+            self.blocks.binary_search_by_key(&action.block, |block| block.index).is_ok()
+        };
+        self.blocks.iter().all(is_there) && self.actions.iter().all(is_known)
+    }
+
+    /// The recorded step, to be followed by its context.
+    pub(crate) fn path(&self) -> Option<&Arc<Path>> {
+        self.path.as_ref()
     }
 
     /// Orders under which blocks lie in lots, by their place in the step. Those without one have
@@ -89,6 +119,19 @@ impl Orders {
         let actions = &self.actions[start..];
         let count = actions.partition_point(|action| (action.op, action.phase) == (op, phase));
         &actions[..count]
+    }
+
+    /// What these ops order in the end, in their order: each block's last move. Replays are left
+    /// to the touches that need them.
+    pub(crate) fn last_moves(&self, ops: &Range<u32>) -> Vec<Action> {
+        let at = |op: u32| self.actions.partition_point(|action| action.op < OpIndex(op));
+        let mut moved = BTreeSet::new();
+        let actions = self.actions[at(ops.start)..at(ops.end)].iter().rev();
+        let mut last: Vec<Action> =
+            actions.filter(|action| moved.insert(action.block)).copied().collect();
+        last.retain(|action| action.kind != ActionKind::Replay);
+        last.reverse();
+        last
     }
 
     /// Whether the plan knows the block by this size and origin.

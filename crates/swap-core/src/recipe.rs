@@ -111,9 +111,9 @@ impl Core {
         Ok(kept)
     }
 
-    /// What use there is for a recipe of an op of this step. Where memory is plenty no plan will
-    /// drop anything.
-    pub(crate) fn recipe_use(&self, op: OpIndex) -> RecipeUse {
+    /// What use there is for a recipe of an op of this step, which is `op` of the plan's. Where
+    /// memory is plenty no plan will drop anything.
+    pub(crate) fn recipe_use(&self, op: Option<OpIndex>) -> RecipeUse {
         if self.recorder.is_some() && !self.memory.pool.is_cap_far() {
             return RecipeUse::Recorded;
         }

@@ -67,8 +67,12 @@ pub struct StepReport {
     pub held_bytes_peak: u64,
     /// The most bytes of resident blocks and segments at any moment of the step.
     pub resident_bytes_peak: u64,
-    /// The op at which the step left the plan, if it did. From there on it ran on demand.
+    /// The op of the plan at which the step left it, if more than a quarter of the plan's ops were
+    /// left out, or of the blocks that they allocate. What was left out, and what came instead, ran
+    /// on demand.
     pub drifted_at: Option<OpIndex>,
+    /// Ops that were none of the plan's.
+    pub strayed_ops: u32,
     /// The copies in order of issue, which is their order on each copy stream; empty unless
     /// [`log_moves`](crate::Engine::log_moves) asked for them.
     pub moves: Vec<Move>,
@@ -77,8 +81,10 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// Whether the step was of the plan's kind and went by it to its end.
+    /// Whether the step went by the plan, apart from ops that the plan does not know or that were
+    /// left out.
     pub fn followed(&self, plan: &Plan) -> bool {
-        self.signature == plan.signature && self.drifted_at.is_none()
+        let is_known = self.signature == plan.signature || self.strayed_ops > 0;
+        is_known && self.drifted_at.is_none()
     }
 }

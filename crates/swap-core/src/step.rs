@@ -5,9 +5,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use vmem::{BlockId, DeviceMemory, EventHandle, MemoryCalls, Stall, Uses};
 
-use crate::core::Core;
-use crate::entry::Hold;
+use crate::core::{Core, NO_PLACE};
+use crate::entry::{Entry, Hold};
 use crate::error::Error;
+use crate::follow::{Follower, OpKey};
 use crate::orders::Orders;
 use crate::plan::Phase;
 use crate::recorder::Recorder;
@@ -22,12 +23,13 @@ pub(crate) struct Step {
     pub(crate) event_count: u64,
     pub(crate) signature: Signature,
     pub(crate) counters: StepCounters,
-    /// Blocks by their place in the step.
-    pub(crate) places: Vec<BlockId>,
+    /// Blocks that have a place in the step.
+    block_count: u32,
+    /// Where it stands on the step that the plan is for.
+    pub(crate) follower: Follower,
     /// The op boundary that runs, and how many of its actions are over.
     pub(crate) boundary: Option<(OpIndex, Phase)>,
     pub(crate) actions_done: usize,
-    pub(crate) drifted_at: Option<OpIndex>,
     pub(crate) segment_bytes: u64,
     pub(crate) resident_bytes_peak: u64,
     /// The most bytes held before the pool's peaks were last reset.
@@ -45,15 +47,17 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// The place that the next block of the step gets.
-    pub(crate) fn coming_place(&self) -> BlockIndex {
-        BlockIndex(u32::try_from(self.places.len()).expect("fewer than 2^32 blocks a step"))
+    /// The place of one more block of the step.
+    pub(crate) fn next_place(&mut self) -> BlockIndex {
+        self.block_count += 1;
+        BlockIndex(self.block_count - 1)
     }
 
-    pub(crate) fn next_place(&mut self, id: BlockId) -> BlockIndex {
-        let place = self.coming_place();
-        self.places.push(id);
-        place
+    /// An op of the step begins. Says which one of the plan's it is.
+    pub(crate) fn op_begins(&mut self, key: OpKey) -> Option<OpIndex> {
+        // The op of a boundary may come again.
+        self.boundary = None;
+        self.follower.begun(key, self.event_count)
     }
 
     /// Whether ops are open, so that what comes from elsewhere has no place in the step now.
@@ -153,7 +157,8 @@ impl Core {
             device_us: 0.0,
             held_bytes_peak: stats.reserved_bytes.peak.max(step.held_bytes_peak),
             resident_bytes_peak: step.resident_bytes_peak,
-            drifted_at: step.drifted_at,
+            drifted_at: step.follower.drifted_at(),
+            strayed_ops: step.follower.strayed_ops(),
             moves: step.moves,
             trace: None,
         };
@@ -183,7 +188,7 @@ impl Core {
             .collect();
         live.sort_unstable();
         for (_, id) in live {
-            let place = self.step.next_place(id);
+            let place = self.step.next_place();
             let size_bytes = self.memory.pool.size_bytes(id);
             let entry = self.entry_mut(id).expect("it is in the table");
             entry.place = place;
@@ -196,7 +201,23 @@ impl Core {
         if let Some(recorder) = &mut self.recorder {
             recorder.trace.segment_bytes = self.step.segment_bytes;
         }
+        self.start_following();
         self.note_resident_peak();
+    }
+
+    /// Finds the blocks that live at the step's start on the step that the plan is for.
+    fn start_following(&mut self) {
+        let in_place = |entry: &&Entry| entry.place != NO_PLACE;
+        let mut live: Vec<&Entry> = self.entries.iter().flatten().filter(in_place).collect();
+        live.sort_unstable_by_key(|entry| entry.place);
+        let sized = |entry: &&Entry| (entry.id, self.memory.pool.size_bytes(entry.id));
+        let live: Vec<(BlockId, u64)> = live.iter().map(sized).collect();
+        let path = self.orders.as_ref().and_then(|orders| orders.path()).cloned();
+        let (follower, places) = Follower::new(path, &live);
+        for (&(id, _), place) in live.iter().zip(places) {
+            self.entry_mut(id).expect("it is in the table").planned = place.unwrap_or(NO_PLACE);
+        }
+        self.step.follower = follower;
     }
 
     /// Notes a copy of swapping in the running step.
@@ -235,6 +256,8 @@ impl Core {
             self.begin_step(step.number);
             self.step.host_waits_before = step.host_waits_before;
             self.step.calls_before = step.calls_before;
+        } else {
+            self.start_following();
         }
         Ok(())
     }

@@ -43,6 +43,7 @@ fn rescued(kind: u64, op_count: u32) -> StepReport {
         held_bytes_peak: LIMIT_BYTES,
         resident_bytes_peak: LIMIT_BYTES,
         drifted_at: None,
+        strayed_ops: 0,
         moves: Vec::new(),
         trace: Some(Trace { signature, ..Trace::default() }),
     }

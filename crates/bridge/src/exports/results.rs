@@ -47,6 +47,7 @@ pub struct SmartswapStats {
     steps_by_stage: [u64; 3],
     memory_calls: [u64; 4],
     last_memory_calls: [u64; 4],
+    branches: u64,
 }
 
 fn in_order(calls: MemoryCalls) -> [u64; 4] {
@@ -108,6 +109,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         steps_by_stage: totals.steps_by_stage,
         memory_calls: in_order(memory.calls),
         last_memory_calls: in_order(totals.last_calls),
+        branches: totals.branches,
     })
 }
 

@@ -26,7 +26,7 @@ fn ours() -> Vec<String> {
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops kept_bytes misses
         rescues recalls host_waits stall_us last_step_us plan steps_by_stage
-        memory_calls last_memory_calls));
+        memory_calls last_memory_calls branches));
     lines.extend(fields!(Replay, "smartswap_replay":
         run release data outputs output_count inputs input_count));
     for (name, value) in [

@@ -159,7 +159,7 @@ fn an_op_is_run_again_and_leaves_the_thread_as_it_was() {
     while stats().steps < before + 3 {
         let block = op("afterwards", &[], Some(UNKNOWN));
         free(block);
-        made_again_step(input);
+        step();
     }
     let (_, [reads, writes, _]) =
         recorded().into_iter().find(|op| op.0 == "afterwards").expect("it was recorded");

@@ -82,6 +82,7 @@ pub(crate) struct Stats {
     pub(crate) steps_by_stage: [u64; 3],
     pub(crate) memory_calls: [u64; 4],
     pub(crate) last_memory_calls: [u64; 4],
+    pub(crate) branches: u64,
 }
 
 /// `smartswap_replay`.

@@ -25,6 +25,11 @@ pub struct News {
 pub enum Turn {
     /// It was met for the first time.
     Met,
+    /// It went by the plan of the expected kind, apart from a few ops.
+    Branches {
+        /// Ops that the plan does not know.
+        strayed_ops: u32,
+    },
     /// It came from one stage to another.
     Moved {
         /// The stage before.
@@ -96,6 +101,9 @@ impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Turn::Met => write!(f, "new, in {:?}", Stage::WarmUp),
+            Turn::Branches { strayed_ops } => {
+                write!(f, "goes by the plan of another kind, but for {strayed_ops} ops")
+            }
             Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
             Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan once more"),
             Turn::Tries { number, actions, predicted } => {

@@ -9,6 +9,7 @@ use super::*;
 use crate::check::TraceFault;
 use crate::search::Proposal;
 
+mod branches;
 mod course;
 mod failing;
 mod news;
@@ -58,6 +59,7 @@ fn step(signature: Signature) -> StepReport {
         held_bytes_peak: LIMIT_BYTES,
         resident_bytes_peak: LIMIT_BYTES,
         drifted_at: None,
+        strayed_ops: 0,
         moves: Vec::new(),
         trace: Some(Trace { signature, ..Trace::default() }),
     }

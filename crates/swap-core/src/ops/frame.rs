@@ -33,6 +33,8 @@ impl Within {
 pub(super) struct Frame {
     pub(super) name: OpName,
     pub(super) op: OpIndex,
+    /// The op that it is in the step that the plan is for.
+    pub(super) planned: Option<OpIndex>,
     pub(super) stream: StreamId,
     pub(super) within: Within,
     /// The step that it began in.

@@ -16,7 +16,7 @@ use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use swap_core::{CheckConfig, CheckDriver, Engine, FaultDriver, HostConfig, RecordDriver};
 
 use super::lots::random_lots;
-use super::script::{Random, Script, random_plan, script};
+use super::script::{Random, Script, branch, random_plan, script};
 use super::world::{GRANULARITY, Setup, Tally, World, host};
 
 const GENEROUS: u64 = 1 << 30;
@@ -58,6 +58,8 @@ pub(super) struct Case {
     probe: bool,
     /// Blocks also have random lots.
     pub(super) lays_out: bool,
+    /// Every other step under a plan differs from the recorded one.
+    branches: bool,
 }
 
 fn device() -> impl Strategy<Value = Device> {
@@ -84,6 +86,7 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
             with_trace: options.2,
             probe: options.3,
             lays_out: false,
+            branches: false,
         },
     )
 }
@@ -162,10 +165,20 @@ pub(super) fn run_on(
                 world.set_orders(round == 1, orders).map_err(|stop| format!("{stop:?}"))?;
             }
             world.step(steps)?;
+            if case.branches {
+                world.step(&branch(steps, &mut random))?;
+                world.step(&branch(steps, &mut random))?;
+                world.step(steps)?;
+            }
         }
     }
     world.read_all()?;
     world.close()
+}
+
+/// As [`run`], with steps that branch off from the recorded one, which plans know.
+pub(super) fn run_branching(case: &Case) -> Result<Tally, String> {
+    run(&Case { lays_out: true, branches: true, with_trace: true, ..case.clone() })
 }
 
 fn assert_busy(tally: &Tally) {

@@ -43,6 +43,17 @@ pub(crate) struct OpSpec {
     pub(crate) inner: Vec<Command>,
 }
 
+impl OpSpec {
+    /// What kind of op it is, by which it is named.
+    pub(crate) fn kind(&self) -> usize {
+        match (&self.writes, self.reads.len()) {
+            (Writes::Nothing, _) => 2,
+            (Writes::InPlace(_) | Writes::Over(_), _) => 3,
+            (_, reads) => reads.min(1),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Writes {
     Nothing,
@@ -125,6 +136,20 @@ pub(crate) struct Script {
 pub(crate) fn script(most: usize) -> impl Strategy<Value = Script> {
     (prop::collection::vec(size(), 1..6), commands(2, most))
         .prop_map(|(persistent, step)| Script { persistent, step })
+}
+
+/// A step that differs from `step` in a few commands: some are left out, others come twice.
+pub(crate) fn branch(step: &[Command], random: &mut Random) -> Vec<Command> {
+    let mut branch = step.to_vec();
+    for _ in 0..1 + random.below(3) {
+        let (at, other) = (random.below(branch.len() as u64), random.below(step.len() as u64));
+        if random.chance(40) && branch.len() > 1 {
+            branch.remove(at as usize);
+        } else {
+            branch.insert(at as usize, step[other as usize].clone());
+        }
+    }
+    branch
 }
 
 /// A small generator of numbers that only need to look mixed (SplitMix64).

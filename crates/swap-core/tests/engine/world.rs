@@ -33,8 +33,16 @@ pub(crate) const GRANULARITY: u64 = 4096;
 pub(crate) const THRESHOLD: u64 = 8192;
 pub(crate) const SEGMENT: u64 = 16_384;
 const POISON: u64 = 0xdead_5a1e_dead_5a1e;
-const NAMES: [OpName; 4] =
-    [OpName::new("make"), OpName::new("mix"), OpName::new("side"), OpName::new("check")];
+/// Of ops on either stream, by what they do.
+const NAMES: [[OpName; 4]; 2] = [
+    [OpName::new("make"), OpName::new("mix"), OpName::new("look"), OpName::new("change")],
+    [
+        OpName::new("side make"),
+        OpName::new("side mix"),
+        OpName::new("side look"),
+        OpName::new("side change"),
+    ],
+];
 
 /// Physical bytes of a swappable block on a device of the usual granularity.
 pub(crate) fn physical(size_bytes: u64) -> u64 {

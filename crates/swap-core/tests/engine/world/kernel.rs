@@ -100,7 +100,7 @@ pub(super) fn replay(
     kernel: &Kernel,
     shared: &SharedRef,
 ) -> Result<(), Error> {
-    ops.begin_on(NAMES[1], stream)?;
+    ops.begin_on(NAMES[0][1], stream)?;
     for &(id, _, mode) in blocks {
         ops.touch(id, mode)?;
     }

@@ -87,9 +87,13 @@ impl World {
     }
 
     pub(super) fn begin(&mut self, stream: usize) -> Result<(), Stop> {
+        self.begin_named(stream, 0)
+    }
+
+    fn begin_named(&mut self, stream: usize, name: usize) -> Result<(), Stop> {
         self.shared.lock().expect("no kernel panics").open.push(BTreeMap::new());
         let (op, on) = (self.op_index, self.streams[stream].0);
-        if let Err(error) = self.ops().begin_on(NAMES[stream * 2], on) {
+        if let Err(error) = self.ops().begin_on(NAMES[stream][name], on) {
             return Err(self.judge(error, 0));
         }
         self.op_index += 1;
@@ -116,7 +120,7 @@ impl World {
 
     pub(super) fn run_op(&mut self, spec: &OpSpec, depth: usize) -> Result<(), Stop> {
         let stream = usize::from(spec.side);
-        self.begin(stream)?;
+        self.begin_named(stream, spec.kind())?;
         self.tally.nested_ops += u64::from(depth > 0);
         let mut operands: Vec<Operand> = Vec::new();
         for &pick in &spec.reads {

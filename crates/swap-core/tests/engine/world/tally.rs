@@ -14,6 +14,9 @@ pub(crate) struct Tally {
     pub(crate) words_checked: u64,
     pub(crate) counters: StepCounters,
     pub(crate) drifted: u64,
+    /// Steps that left their plan and found it again.
+    pub(crate) rejoined: u64,
+    pub(crate) strayed_ops: u64,
     pub(crate) out_of_memory: u64,
     pub(crate) host_full: u64,
     pub(crate) retakes: u64,
@@ -45,6 +48,8 @@ impl Tally {
         self.counters.host_waits += other.counters.host_waits;
         self.counters.stall_us += other.counters.stall_us;
         self.drifted += other.drifted;
+        self.rejoined += other.rejoined;
+        self.strayed_ops += other.strayed_ops;
         self.out_of_memory += other.out_of_memory;
         self.host_full += other.host_full;
         self.retakes += other.retakes;
@@ -66,7 +71,10 @@ impl Tally {
         self.steps += 1;
         let counters = report.counters;
         let once = Tally { counters, ..Tally::default() };
-        self.drifted += u64::from(report.drifted_at.is_some());
+        let drifted = report.drifted_at.is_some();
+        self.drifted += u64::from(drifted);
+        self.rejoined += u64::from(!drifted && report.strayed_ops > 0);
+        self.strayed_ops += u64::from(report.strayed_ops);
         self.add(&once);
     }
 }

@@ -1,0 +1,95 @@
+//! Tests of steps that go by the plan of another kind, apart from a few ops.
+
+use super::*;
+
+/// A step of another signature that left the plan and found it again. It missed and took long.
+fn strayed(signature: Signature) -> StepReport {
+    let counters = StepCounters { misses: 2, rescues: 1, ..StepCounters::default() };
+    StepReport { strayed_ops: 5, device_us: 900.0, counters, ..step(signature) }
+}
+
+/// A loop that is Stable under plan 1 of kind A.
+fn stable() -> Loop<Counting> {
+    let mut under_test = after(9, &[rescued(A), rescued(A), step(A), step(A), step(A)]);
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 1));
+    under_test.take_news();
+    under_test
+}
+
+#[test]
+fn a_loop_in_which_some_steps_have_more_ops_stays_stable_and_keeps_its_plan() {
+    let mut under_test = stable();
+    let before = under_test.directive();
+    for index in 1..200_u64 {
+        let report = match index % 12 {
+            // Evaluations of changing lengths.
+            6 => strayed(Signature(0x1000 + index)),
+            at if at % 4 == 0 => strayed(B),
+            _ => step(A),
+        };
+        assert_eq!(under_test.observe(&report), before, "step {index}");
+    }
+    let told: Vec<News> = under_test.take_news();
+    let kinds: Vec<Signature> = told.iter().map(|news| news.kind).collect();
+    assert_eq!(kinds.iter().filter(|&&kind| kind == B).count(), 1, "each kind is told of once");
+    assert_eq!(kinds.len(), 1 + 17);
+    let line = "goes by the plan of another kind, but for 5 ops";
+    assert!(told.iter().all(|news| news.turn.to_string() == line));
+    assert_eq!(under_test.tracks.len(), 1);
+}
+
+#[test]
+fn what_comes_behind_such_a_step_is_not_judged_by_what_that_left() {
+    let mut under_test = stable();
+    for _ in 0..9 {
+        under_test.observe(&strayed(B));
+        assert_eq!(under_test.observe(&missed(A)).stage, Stage::Stable);
+    }
+    // The one behind that is.
+    assert_eq!(under_test.observe(&missed(A)).stage, Stage::SearchPolicy);
+}
+
+#[test]
+fn a_step_that_left_the_plan_for_good_or_ran_without_one_is_of_its_own_kind() {
+    let gone = StepReport { drifted_at: Some(OpIndex(3)), ..strayed(B) };
+    assert_eq!(stable().observe(&gone).stage, Stage::WarmUp);
+    assert_eq!(stable().observe(&step(B)).stage, Stage::WarmUp);
+    let mut under_test = after(9, &[step(A), step(A), step(A)]);
+    assert_eq!(under_test.directive().plan, None, "it fits");
+    assert_eq!(under_test.observe(&strayed(B)).stage, Stage::WarmUp);
+}
+
+#[test]
+fn a_kind_that_was_only_recorded_is_taken_in_and_one_with_a_plan_stays() {
+    // B was met first, and never got further.
+    let mut under_test = after(9, &[rescued(B), rescued(A), rescued(A), step(A), step(A), step(A)]);
+    assert_eq!(under_test.stage(), Stage::Stable);
+    assert_eq!(under_test.observe(&strayed(B)).stage, Stage::Stable);
+    assert_eq!(under_test.directive().plan.map(|plan| plan.signature), Some(A));
+    // Here it has a plan, which is taken for the next one.
+    let both = [rescued(B), rescued(B), step(B), step(B), rescued(A), rescued(A), step(A), step(A)];
+    let mut under_test = after(9, &both);
+    let directive = under_test.observe(&strayed(B));
+    assert_eq!(directive.plan.map(|plan| plan.signature), Some(B));
+}
+
+#[test]
+fn what_comes_again_and_again_gets_a_plan_of_its_own() {
+    let mut under_test = stable();
+    let stages: Vec<Stage> = (0..10).map(|_| under_test.observe(&strayed(B)).stage).collect();
+    assert_eq!(stages[..8], [Stage::Stable; 8]);
+    assert_eq!(stages[8..], [Stage::WarmUp, Stage::SearchPolicy]);
+}
+
+#[test]
+fn a_search_ends_although_no_step_is_like_another() {
+    let mut under_test = after(9, &[rescued(A), rescued(A)]);
+    assert_eq!(under_test.stage(), Stage::SearchPolicy);
+    for steps in 0..60 {
+        let faster = StepReport { device_us: 90.0, ..strayed(Signature(0x1000 + steps)) };
+        under_test.observe(&faster);
+    }
+    let is_end = |news: &News| matches!(news.turn, Turn::Adopted { .. });
+    assert!(under_test.take_news().iter().any(is_end), "it goes on for ever");
+    assert!(under_test.directive().plan.is_some());
+}

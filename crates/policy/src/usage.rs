@@ -42,8 +42,18 @@ pub(crate) struct Recipe {
     pub(crate) scratch: Vec<u64>,
     /// The first event at which the op has done its work.
     pub(crate) from_event: u32,
-    /// The event that changes or frees the block or one that the op reads; the number of events if
-    /// there is none. From then on the op would make something else.
+    /// The event that changes the block or one that the op reads; the number of events if there is
+    /// none. From then on the op would make something else.
+    pub(crate) until_event: u32,
+}
+
+/// A recipe that reads a block.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reader {
+    /// The block that it makes, and its number among the recipes of that block.
+    pub(crate) makes: u32,
+    pub(crate) number: u32,
+    /// The event that changes the one block or the other.
     pub(crate) until_event: u32,
 }
 
@@ -81,6 +91,8 @@ pub(crate) struct Usage {
     pub(crate) predecessor: Vec<u32>,
     /// Recipes by block, in order of time.
     pub(crate) recipes: Vec<Vec<Recipe>>,
+    /// By block: the recipes that read it.
+    pub(crate) readers: Vec<Vec<Reader>>,
 }
 
 impl Usage {
@@ -107,6 +119,7 @@ impl Usage {
             successor: Vec::new(),
             predecessor: Vec::new(),
             recipes: vec![Vec::new(); trace.blocks.len()],
+            readers: vec![Vec::new(); trace.blocks.len()],
         };
         usage.find_slots(trace);
         usage.find_rows(trace);
@@ -125,23 +138,29 @@ impl Usage {
         &self.uses[self.uses_start[block] as usize..self.uses_start[block + 1] as usize]
     }
 
-    /// The next event after `event` that touches the block; for blocks that lived at the start
+    /// The next event from `event` on that touches the block; for blocks that lived at the start
     /// counted on into the next step. Nothing if there is none.
     pub(crate) fn next_use(&self, block: usize, event: usize, persistent: bool) -> Option<u64> {
         let uses = self.uses(block);
-        let next = uses.partition_point(|use_| use_.event as usize <= event);
+        let next = uses.partition_point(|use_| (use_.event as usize) < event);
         let later = uses.get(next).map(|use_| u64::from(use_.event));
         let first = || uses.first().filter(|_| persistent);
         later.or_else(|| first().map(|use_| u64::from(use_.event) + self.event_slot.len() as u64))
     }
 
-    /// The recipe that would make the block's present bytes at an event, and its number.
+    /// The recipe that would make the block's present bytes at an event, and its number, if all
+    /// that it reads is there.
     pub(crate) fn recipe_at(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
+        let (number, recipe) = self.latest_recipe(block, event)?;
+        ((recipe.until_event as usize) > event).then_some((number, recipe))
+    }
+
+    /// The last recipe that made the block before an event, whatever has changed since.
+    pub(crate) fn latest_recipe(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
         let recipes = &self.recipes[block];
         let after = recipes.partition_point(|recipe| recipe.from_event as usize <= event);
         let number = after.checked_sub(1)?;
-        let recipe = &recipes[number];
-        ((recipe.until_event as usize) > event).then_some((number, recipe))
+        Some((number, &recipes[number]))
     }
 
     /// What happens inside an op belongs to it, what happens between two ops to the later one.

@@ -212,7 +212,7 @@ impl Core {
         self.free_now(id)
     }
 
-    fn free_now(&mut self, id: BlockId) -> Result<(), Error> {
+    pub(crate) fn free_now(&mut self, id: BlockId) -> Result<(), Error> {
         let state = self.entry(id)?.state;
         if state == State::Discarded {
             self.forget_dependent(id)?;

@@ -49,7 +49,8 @@ pub(crate) struct Entry {
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.
     pub(crate) version: u32,
-    /// Of a small block: the recipes of other blocks that read its present bytes.
+    /// The recipes of other blocks that read its present bytes: of a small block all of them, else
+    /// those of blocks that the plan drops.
     pub(crate) recipes: u32,
     /// A small block that its owner freed, kept for `recipes`.
     pub(crate) is_kept: bool,

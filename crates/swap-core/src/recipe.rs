@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use vmem::BlockId;
 
 use crate::core::Core;
-use crate::entry::{Entry, Hold};
+use crate::entry::{Entry, Hold, State};
 use crate::error::Error;
 use crate::ops::OpStack;
 use crate::trace::OpIndex;
@@ -52,6 +52,15 @@ pub(crate) struct Replayable {
     pub(crate) recipe: Recipe,
     /// The blocks that the op reads, and their versions behind it.
     pub(crate) inputs: SmallVec<[(BlockId, u32); 4]>,
+    /// The plan drops what the op writes.
+    pub(crate) is_planned: bool,
+}
+
+impl Replayable {
+    /// Whether it counts among the recipes of its inputs, which then may outlive their owners.
+    fn counts_for(&self, input_is_swappable: bool) -> bool {
+        self.is_planned || !input_is_swappable
+    }
 }
 
 /// What use the engine has for a recipe of an op.
@@ -67,8 +76,8 @@ pub enum RecipeUse {
 }
 
 impl Core {
-    /// Lets a block be made again by a recipe. Small inputs then stay until nobody needs them:
-    /// no plan knows when their owners free them.
+    /// Lets a block be made again by a recipe. Small inputs then stay until nobody needs them: no
+    /// plan knows when their owners free them. So do inputs that are dropped, if the block may be.
     pub(crate) fn keep_recipe(
         &mut self,
         id: BlockId,
@@ -76,7 +85,7 @@ impl Core {
     ) -> Result<(), Error> {
         self.drop_recipe(id)?;
         for &(input, _) in &replayable.inputs {
-            if !self.memory.pool.is_swappable(input) {
+            if replayable.counts_for(self.memory.pool.is_swappable(input)) {
                 self.entry_mut(input)?.recipes += 1;
             }
         }
@@ -88,20 +97,27 @@ impl Core {
     pub(crate) fn drop_recipe(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry_mut(id)?.replayable.take() else { return Ok(()) };
         for &(input, version) in &replayable.inputs {
-            let Ok(entry) = self.entry_mut(input) else { continue };
-            if entry.recipes > 0 && entry.version == version {
-                entry.recipes -= 1;
+            if !self.entry(input).is_ok_and(|e| e.version == version && e.recipes > 0) {
+                continue;
+            }
+            if replayable.counts_for(self.memory.pool.is_swappable(input)) {
+                self.entry_mut(input)?.recipes -= 1;
                 self.free_if_unneeded(input)?;
             }
         }
         Ok(())
     }
 
-    /// Whether a small block that its owner has freed stays, as recipes need it.
+    /// Whether a block that its owner has freed stays, as recipes need it: a small one, or one that
+    /// is dropped and takes no memory.
     pub(crate) fn keeps_for_recipes(&mut self, id: BlockId) -> Result<bool, Error> {
         let size_bytes = self.memory.pool.size_bytes(id);
+        let swappable = self.memory.pool.is_swappable(id);
         let kept_bytes = self.kept_bytes;
         let entry = self.entry_mut(id)?;
+        if swappable {
+            return Ok(entry.recipes > 0 && entry.state == State::Discarded);
+        }
         if entry.recipes == 0 || entry.is_kept {
             return Ok(entry.recipes > 0);
         }
@@ -121,6 +137,19 @@ impl Core {
         if planned { RecipeUse::Planned } else { RecipeUse::None }
     }
 
+    /// Dropped blocks that their owners freed wait for the blocks that are made from them to be
+    /// dropped as well, until the step ends.
+    pub(crate) fn free_dropped(&mut self) -> Result<(), Error> {
+        let is_waiting = |entry: &&Entry| {
+            entry.free_wanted && entry.state == State::Discarded && entry.dependents.is_empty()
+        };
+        while let Some(entry) = self.entries.iter().flatten().find(is_waiting) {
+            let id = entry.id;
+            self.free_now(id)?;
+        }
+        Ok(())
+    }
+
     /// Takes a block that is no longer discarded off the lists of its recipe's inputs.
     pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
@@ -133,13 +162,14 @@ impl Core {
     }
 
     /// Whether the block's recipe would write the very bytes that it holds: it and all blocks that
-    /// the op reads are what they were.
+    /// the op reads are what they were. Of those that their owners freed, the dropped ones count.
     pub(crate) fn can_replay(&self, id: BlockId) -> bool {
         // What is held may have been written where nobody saw it.
         let is_seen = |entry: &Entry| matches!(entry.hold, Hold::No | Hold::UntilTouched);
         let is_same = |&(input, version): &(BlockId, u32)| {
             self.entry(input).is_ok_and(|entry| {
-                let is_there = !entry.free_wanted || entry.is_kept;
+                let is_dropped = entry.state == State::Discarded;
+                let is_there = !entry.free_wanted || entry.is_kept || is_dropped;
                 entry.version == version && is_there && is_seen(entry)
             })
         };

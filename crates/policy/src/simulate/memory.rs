@@ -6,7 +6,7 @@ use swap_core::{AccessMode, Direction, Fit, Origin, Room};
 
 use super::residency::Change;
 use super::state::{Moment, NEVER, Place, Ready, State};
-use crate::usage::NONE;
+use crate::usage::{NONE, Reader};
 
 /// What an allocation may do when there is no room.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,10 +24,15 @@ impl State<'_> {
             self.counts.misses += 1;
             self.bring_back(self.dependents[index][0] as usize, Pressure::Rescue)?;
         }
-        self.counts.misses += u64::from(self.blocks[index].place == Place::Discarded);
+        let block = &self.blocks[index];
+        let missed = block.place == Place::Away && !block.put_off;
+        self.counts.misses += u64::from(missed || block.place == Place::Discarded);
         self.reach(index)?;
         self.use_now(index, Some(mode));
         self.pin(index);
+        if mode.writes() {
+            self.drop_recipe(index);
+        }
         Ok(())
     }
 
@@ -35,11 +40,7 @@ impl State<'_> {
     fn reach(&mut self, index: usize) -> Result<(), u64> {
         match self.blocks[index].place {
             Place::Resident => {}
-            Place::Away => {
-                self.counts.misses += u64::from(!self.blocks[index].put_off);
-                self.bring_back(index, Pressure::Rescue)?;
-            }
-            Place::Discarded => {
+            Place::Away | Place::Discarded => {
                 self.bring_back(index, Pressure::Rescue)?;
             }
             Place::Nowhere => unreachable!("only live blocks are used in a well-formed trace"),
@@ -70,13 +71,57 @@ impl State<'_> {
         self.free_if_unneeded(index);
     }
 
-    fn free_if_unneeded(&mut self, index: usize) {
-        if self.blocks[index].free_wanted && self.dependents[index].is_empty() {
-            if self.blocks[index].place == Place::Discarded {
-                self.forget_dependent(index);
-            }
-            self.release(index);
+    /// Whether a block that its owner has freed stays: it is dropped and takes no memory, and one
+    /// that the plan drops can be made from it.
+    fn keeps_for_recipes(&self, index: usize) -> bool {
+        let (usage, event) = (self.usage, self.event as u32);
+        let is_present = |reader: &Reader| {
+            let recipe = &usage.recipes[reader.makes as usize][reader.number as usize];
+            self.drops_output_of[recipe.producer.0 as usize]
+                && self.blocks[reader.makes as usize].place != Place::Nowhere
+                && (recipe.from_event..reader.until_event).contains(&event)
+        };
+        self.blocks[index].place == Place::Discarded && usage.readers[index].iter().any(is_present)
+    }
+
+    /// A block that was written or freed is not made by its recipe any more: what stayed for that
+    /// goes.
+    fn drop_recipe(&mut self, index: usize) {
+        let usage = self.usage;
+        let Some((_, recipe)) = usage.latest_recipe(index, self.event) else { return };
+        for &input in &recipe.inputs {
+            self.free_if_unneeded(input as usize);
         }
+    }
+
+    fn free_if_unneeded(&mut self, index: usize) {
+        let block = self.blocks[index];
+        let is_needed = !self.dependents[index].is_empty() || self.keeps_for_recipes(index);
+        if block.place != Place::Nowhere && block.free_wanted && !is_needed {
+            self.end_life(index);
+        }
+    }
+
+    /// Dropped blocks that their owners freed wait for those that are made from them to be dropped
+    /// as well, until the step ends.
+    pub(super) fn free_dropped(&mut self) {
+        let is_waiting = |state: &State<'_>, index: usize| {
+            let block = &state.blocks[index];
+            block.free_wanted
+                && block.place == Place::Discarded
+                && state.dependents[index].is_empty()
+        };
+        while let Some(index) = (0..self.blocks.len()).find(|&index| is_waiting(self, index)) {
+            self.end_life(index);
+        }
+    }
+
+    fn end_life(&mut self, index: usize) {
+        if self.blocks[index].place == Place::Discarded {
+            self.forget_dependent(index);
+        }
+        self.release(index);
+        self.drop_recipe(index);
     }
 
     /// Ends a block's life, wherever it is.
@@ -128,6 +173,14 @@ impl State<'_> {
     fn try_discard(&mut self, index: usize) -> bool {
         let usage = self.usage;
         let Some((number, recipe)) = usage.recipe_at(index, self.event) else { return false };
+        // What its owner freed is not kept for more, unless that takes no memory.
+        let is_there = |&input: &u32| {
+            let block = &self.blocks[input as usize];
+            block.place == Place::Discarded || block.place != Place::Nowhere && !block.free_wanted
+        };
+        if !recipe.inputs.iter().all(is_there) {
+            return false;
+        }
         self.drop_slot(index);
         let ready = self.after_last_use(index);
         self.vacate(index, ready);
@@ -235,6 +288,7 @@ impl State<'_> {
         self.run_producer(index, recipe.producer, recipe.device_us);
         self.unpin_innermost();
         self.forget_dependent(index);
+        self.free_if_unneeded(index);
         Ok(())
     }
 

@@ -107,6 +107,8 @@ pub(super) struct State<'a> {
     /// Position of the event under way.
     pub(super) event: usize,
     pub(super) by_next_use: bool,
+    /// By op: whether the plan drops what it writes.
+    pub(super) drops_output_of: Vec<bool>,
     pub(super) resident_bytes: u64,
     pub(super) segment_bytes: u64,
     pub(super) host_bytes: u64,
@@ -153,6 +155,7 @@ impl<'a> State<'a> {
             engines: Engines::new(machine),
             event: 0,
             by_next_use: !actions.is_empty(),
+            drops_output_of: droppers(trace, actions),
             resident_bytes: 0,
             segment_bytes: 0,
             host_bytes: 0,
@@ -222,6 +225,7 @@ impl<'a> State<'a> {
         if self.shortfall.is_some() {
             return;
         }
+        self.free_dropped();
         if let Err(missing_bytes) = self.bring_all_dropped_back() {
             self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
@@ -260,7 +264,7 @@ impl<'a> State<'a> {
         // So nothing is dropped any more to make room, either.
         self.event = self.trace.events.len();
         for index in 0..self.blocks.len() {
-            if self.blocks[index].place == Place::Discarded {
+            if self.blocks[index].place == Place::Discarded && !self.blocks[index].free_wanted {
                 self.bring_dropped_back(index)?;
             }
         }
@@ -417,4 +421,17 @@ impl<'a> State<'a> {
             self.drop_slot(index);
         }
     }
+}
+
+/// By op: whether the plan drops what it writes, as the engine takes it: by the op that allocated
+/// the block, or all ops if none did.
+fn droppers(trace: &Trace, actions: &ActionTable) -> Vec<bool> {
+    let dropped = actions.all().iter().filter(|action| action.kind == ActionKind::Discard);
+    let origins = dropped.map(|action| trace.blocks[action.block.0 as usize].origin);
+    let mut drops = vec![false; trace.ops.len()];
+    for origin in origins {
+        let Origin::Op(op) = origin else { return vec![true; trace.ops.len()] };
+        drops[op.0 as usize] = true;
+    }
+    drops
 }

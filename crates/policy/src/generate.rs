@@ -7,8 +7,10 @@ use crate::machine::Machine;
 use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
 
+mod chain;
 mod decide;
 mod deterministic;
+mod need;
 mod offers;
 mod place;
 mod search;
@@ -18,7 +20,8 @@ mod taste;
 pub use decide::{Decision, Reason, Treatment};
 pub use deterministic::{is_deterministic, mark_replayable};
 use place::{Placement, Placer};
-use select::{HIDDEN_SHARES, Selection, by_slot, need_curve, select};
+use need::{by_slot, need_curve};
+use select::{HIDDEN_SHARES, Selection, select};
 use taste::Taste;
 
 /// What to prefer where a block can be swapped or made again.

@@ -6,6 +6,7 @@ mod engine {
     mod acl;
     mod aside;
     mod beside;
+    mod chains;
     mod failing_replays;
     mod faults;
     mod hold;

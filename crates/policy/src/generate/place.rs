@@ -370,19 +370,25 @@ impl Placer<'_> {
         orders.push(((0, 1 + gap.from.max(0) as u64), action));
     }
 
-    /// What is dropped and replayed.
+    /// What is dropped and replayed. Freed blocks of chains come back with what is made from them.
     fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
+        let mut drops = self.selection.links.clone();
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
-            let block = BlockIndex(gap.block);
-            let recipe = gap_recipe(self.usage, gap);
-            let producer = recipe.expect("replays were chosen by recipe").producer;
-            let (op, back) = (self.op(gap.from), self.op(gap.to));
+            drops.insert((gap.from, gap.block));
+            if gap.returns {
+                let recipe = gap_recipe(self.usage, gap);
+                let producer = recipe.expect("replays were chosen by recipe").producer;
+                let (op, block) = (self.op(gap.to), BlockIndex(gap.block));
+                let (phase, kind) = (Phase::Begin, ActionKind::Replay);
+                let replay = Action { op, phase, kind, block, due: op };
+                orders.push(((2, u64::from(producer.0)), replay));
+            }
+        }
+        for (slot, block) in drops {
+            let (op, block) = (self.op(slot), BlockIndex(block));
             let (phase, kind) = (Phase::End, ActionKind::Discard);
             orders.push(((0, 0), Action { op, phase, kind, block, due: op }));
-            let (phase, kind) = (Phase::Begin, ActionKind::Replay);
-            let replay = Action { op: back, phase, kind, block, due: back };
-            orders.push(((2, u64::from(producer.0)), replay));
         }
     }
 

@@ -19,8 +19,8 @@ mod taste;
 
 pub use decide::{Decision, Reason, Treatment};
 pub use deterministic::{is_deterministic, mark_replayable};
-use place::{Placement, Placer};
 use need::{by_slot, need_curve};
+use place::{Placement, Placer};
 use select::{HIDDEN_SHARES, Selection, select};
 use taste::Taste;
 

@@ -83,7 +83,9 @@ impl<'a> Chains<'a> {
     pub(super) fn over(&self, gap: &Gap) -> Option<Chain> {
         let own_us = self.replay_us[gap.block as usize]?;
         let end = self.end_of(gap)?;
-        let left = self.end_of_op(gap.from)?;
+        let op = self.usage.slots.get(usize::try_from(gap.from).ok()?)?;
+        let ops = if gap.early { &self.usage.op_begin } else { &self.usage.op_end };
+        let left = ops[op.0 as usize];
         let chain = Chain { own_us: if gap.returns { own_us } else { 0.0 }, ..Chain::default() };
         let mut search = Search { chains: self, end, chain };
         let scratch_bytes = search.visit(gap.block, left)?;

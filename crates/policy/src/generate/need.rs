@@ -51,6 +51,8 @@ pub(super) struct Scale {
     sums: Vec<f64>,
     /// Bytes by row when every gap is used.
     pub(super) least: Vec<i64>,
+    /// By slot: how much of its op's memory is not in use yet before it begins.
+    pub(super) unused_bytes: Vec<u64>,
 }
 
 impl Scale {
@@ -67,6 +69,7 @@ impl Scale {
             let (start, count) = gap.rows(usage);
             least.add(start, count, -(trace.blocks[gap.block as usize].size_bytes as i64));
         }
+        let unused_bytes = unused_bytes(trace, usage, need);
         let base = least.peak().1.max(0) as f64;
         let need = by_slot(usage, need);
         let peak = need.iter().copied().max().unwrap_or(0) as f64;
@@ -79,7 +82,7 @@ impl Scale {
             sums.push(sum);
         }
         let sums = sums.iter().map(|weight| weight / sum).collect();
-        Scale { sums, least: least.values() }
+        Scale { sums, least: least.values(), unused_bytes }
     }
 
     /// The part of the step's weight in `count` slots from `start` on, which may go round.
@@ -89,4 +92,29 @@ impl Scale {
         let rounds = (end / slots) as f64;
         (rounds - self.sums[start] + self.sums[end % slots]).max(1e-9)
     }
+}
+
+/// By slot: the most bytes while its op runs, less those before it begins.
+fn unused_bytes(trace: &Trace, usage: &Usage, need: &[u64]) -> Vec<u64> {
+    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
+    let mut live_bytes: u64 = persistent.map(|block| block.size_bytes).sum();
+    let segments = trace.events.iter().filter_map(|event| match *event {
+        TraceEvent::Segments(bytes) => Some(bytes),
+        _ => None,
+    });
+    let segment_bytes = segments.fold(trace.segment_bytes, u64::max);
+    let mut unused = vec![0; usage.slot_count()];
+    for (position, event) in trace.events.iter().enumerate() {
+        let slot = usage.event_slot[position] as usize;
+        match *event {
+            TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Free(block) => live_bytes -= trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Begin(op) if usage.slots[slot] == op => {
+                let most_bytes = need[usage.begin_row[slot] as usize];
+                unused[slot] = most_bytes - live_bytes - segment_bytes;
+            }
+            _ => {}
+        }
+    }
+    unused
 }

@@ -1,6 +1,8 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
+use std::collections::BTreeSet;
+
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
@@ -372,10 +374,13 @@ impl Placer<'_> {
 
     /// What is dropped and replayed. Freed blocks of chains come back with what is made from them.
     fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
-        let mut drops = self.selection.links.clone();
+        let links = self.selection.links.iter();
+        let mut drops: BTreeSet<(i64, u32, Phase)> =
+            links.map(|&(slot, block)| (slot, block, Phase::End)).collect();
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
-            drops.insert((gap.from, gap.block));
+            let phase = if gap.early { Phase::Begin } else { Phase::End };
+            drops.insert((gap.from, gap.block, phase));
             if gap.returns {
                 let recipe = gap_recipe(self.usage, gap);
                 let producer = recipe.expect("replays were chosen by recipe").producer;
@@ -385,10 +390,12 @@ impl Placer<'_> {
                 orders.push(((2, u64::from(producer.0)), replay));
             }
         }
-        for (slot, block) in drops {
+        for (slot, block, phase) in drops {
             let (op, block) = (self.op(slot), BlockIndex(block));
-            let (phase, kind) = (Phase::End, ActionKind::Discard);
-            orders.push(((0, 0), Action { op, phase, kind, block, due: op }));
+            // Before an op, behind the replays that need it.
+            let rank = if phase == Phase::Begin { 3 } else { 0 };
+            let kind = ActionKind::Discard;
+            orders.push(((rank, 0), Action { op, phase, kind, block, due: op }));
         }
     }
 

@@ -264,7 +264,9 @@ impl Selector<'_> {
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
-        self.add_item(place, Mode::Swap, false, self.hidden_share * back_us);
+        if gap.to - gap.from >= 2 {
+            self.add_item(place, Mode::Swap, false, self.hidden_share * back_us);
+        }
         let last = self.usage.slots.len() as i64 - 1;
         let crosses = gap.to > last && last - gap.from >= 2;
         for cut in [false, true].into_iter().filter(|&cut| !cut || crosses) {
@@ -300,10 +302,14 @@ impl Selector<'_> {
         self.offers[item.mode as usize].add(first_row, row_count, offer);
     }
 
-    /// The gap that an item uses.
+    /// The gap that an item uses. A copy to the host would make the op wait, so it comes behind.
     fn gap_of(&self, item: &Item) -> Gap {
         let gap = self.gaps[item.gap as usize];
-        if item.cut { back_in(gap, self.usage.slots.len() as i64 - 1) } else { gap }
+        match item.mode {
+            Mode::Swap => Gap { early: false, ..gap },
+            Mode::Recompute if item.cut => back_in(gap, self.usage.slots.len() as i64 - 1),
+            Mode::Recompute => gap,
+        }
     }
 
     /// Whether a block can be on the host for the whole gap.
@@ -387,8 +393,16 @@ impl Selector<'_> {
 
     /// Adds the block of a gap to its rows, or takes it off them.
     fn cover(&mut self, gap: &Gap, sign: i64) {
+        let size_bytes = self.size_bytes(gap.block);
         let (first_row, row_count) = gap.rows(self.usage);
-        self.curve.add(first_row, row_count, sign * self.size_bytes(gap.block) as i64);
+        self.curve.add(first_row, row_count, sign * size_bytes as i64);
+        if gap.early {
+            // It is still there before the op begins.
+            let slot = gap.from as usize % self.usage.slot_count();
+            let there_bytes = size_bytes.saturating_sub(self.scale.unused_bytes[slot]);
+            let row = self.usage.begin_row[slot] as usize;
+            self.curve.add(row, 1, -sign * there_bytes as i64);
+        }
     }
 
     fn size_bytes(&self, block: u32) -> u64 {

@@ -8,9 +8,8 @@ impl Selector<'_> {
     pub(super) fn chain_over(&self, gap: &Gap) -> Option<Chain> {
         let chain = self.chains.over(gap)?;
         let usage = self.usage;
-        let is_swapped = |choice: &Choice| {
-            choice.stands && choice.mode == Mode::Swap && !choice.gap.returns
-        };
+        let is_swapped =
+            |choice: &Choice| choice.stands && choice.mode == Mode::Swap && !choice.gap.returns;
         // It must be dropped when its owner frees it.
         let goes_before_free = |slot: i64, block: u32| {
             let end = self.chains.end_of_op(slot);
@@ -29,29 +28,41 @@ impl Selector<'_> {
 
     /// Whether there can be room for what the replays need beside.
     fn has_room(&self, gap: &Gap, chain: &Chain) -> bool {
-        if chain.scratch_bytes == 0 {
+        let scratch_bytes = self.scratch_bytes(gap, chain);
+        if scratch_bytes == 0 {
             return true;
         }
         let row = self.usage.begin_row[gap.to as usize] as usize;
-        let bytes = i128::from(self.scale.least[row]) + i128::from(chain.scratch_bytes);
+        let bytes = i128::from(self.scale.least[row]) + i128::from(scratch_bytes);
         bytes <= i128::from(self.machine.limit_bytes)
+    }
+
+    /// What the replays need before the op of a gap's end beyond what that op needs then.
+    fn scratch_bytes(&self, gap: &Gap, chain: &Chain) -> i64 {
+        if !gap.returns {
+            return 0;
+        }
+        let unused_bytes = self.scale.unused_bytes[gap.to as usize % self.usage.slot_count()];
+        chain.scratch_bytes.saturating_sub(unused_bytes) as i64
     }
 
     /// The choice by which an input of the replay at the gap's end is not there then, and would
     /// not be at little loss if it came back for it.
     pub(super) fn keeps_away_an_input(&self, gap: &Gap, chain: &Chain) -> Option<u32> {
-        let slot = gap.to;
-        let inputs = chain.inputs.iter().filter(|_| gap.returns);
-        let mut choices = inputs.flat_map(|&input| &self.choices_of[input as usize]).copied();
-        choices.find(|&index| {
-            let Choice { gap, mode, stands, .. } = self.choices[index as usize];
+        let mut choices = self.away_for(gap, chain);
+        choices.find(|&index| self.choices[index as usize].mode == Mode::Swap)
+    }
+
+    /// The choices by which inputs of the replay at the gap's end are not there then, and would
+    /// lose much of their gaps if they came back for it.
+    fn away_for<'b>(&'b self, gap: &Gap, chain: &'b Chain) -> impl Iterator<Item = u32> + 'b {
+        let (slot, returns) = (gap.to, gap.returns);
+        let inputs = chain.inputs.iter().filter(move |_| returns);
+        let choices = inputs.flat_map(|&input| &self.choices_of[input as usize]).copied();
+        choices.filter(move |&index| {
+            let Choice { gap, stands, .. } = self.choices[index as usize];
             let away = stands && gap.from < slot && slot < gap.to;
-            let comes = match gap.returns {
-                true => 4 * (gap.to - slot) < gap.to - gap.from,
-                // What nobody needs again is made again.
-                false => mode == Mode::Recompute,
-            };
-            away && !comes
+            away && !(gap.returns && 4 * (gap.to - slot) < gap.to - gap.from)
         })
     }
 
@@ -65,15 +76,10 @@ impl Selector<'_> {
         {
             added_us += link.replay_us;
         }
-        for &input in chain.inputs.iter().filter(|_| gap.returns) {
-            let dead = |choice: &&u32| {
-                let choice = &self.choices[**choice as usize];
-                let around = choice.gap.from < gap.to && gap.to < choice.gap.to;
-                choice.stands && around && !choice.gap.returns
-            };
-            if self.choices_of[input as usize].iter().any(|choice| dead(&choice)) {
-                added_us += self.chains.replay_us(input).unwrap_or(0.0);
-            }
+        // What comes back for this is made once more for the rest of its gap.
+        for choice in self.away_for(gap, chain) {
+            let block = self.choices[choice as usize].gap.block;
+            added_us += self.chains.replay_us(block).unwrap_or(0.0);
         }
         for (block, freed_row) in self.freed_blocks(chain) {
             let [before, after] = [None, Some(need)].map(|more| {
@@ -122,7 +128,7 @@ impl Selector<'_> {
             }
         }
         if gap.returns {
-            self.curve.add(need.row, 1, chain.scratch_bytes as i64);
+            self.curve.add(need.row, 1, self.scratch_bytes(&gap, &chain));
         }
         for link in &chain.links {
             self.linked.insert(link.block);
@@ -144,7 +150,7 @@ impl Selector<'_> {
         }
         if gap.returns {
             let row = self.usage.begin_row[gap.to as usize % self.usage.slot_count()] as usize;
-            self.curve.add(row, 1, -(chain.scratch_bytes as i64));
+            self.curve.add(row, 1, -self.scratch_bytes(&gap, &chain));
         }
     }
 
@@ -196,7 +202,7 @@ impl Selector<'_> {
                 if !self.spent[place as usize] && around(&gap) {
                     self.spent[place as usize] = true;
                     self.offer_part(back_in(gap, slot));
-                    self.offer_part(Gap { from: slot, ..gap });
+                    self.offer_part(left_in(gap, slot));
                 }
             }
             for choice in self.choices_of[index].clone() {
@@ -211,7 +217,7 @@ impl Selector<'_> {
 
     /// Adds a gap that came of splitting another, if it has a whole slot.
     pub(super) fn offer_part(&mut self, gap: Gap) {
-        if gap.to - gap.from >= 2 {
+        if gap.to - gap.from >= 2 - i64::from(gap.early) {
             self.offer(gap);
         }
     }
@@ -226,9 +232,9 @@ impl Selector<'_> {
         for (offer, node) in mem::take(&mut self.waiting_for[index as usize]) {
             self.offers[Mode::Recompute as usize].put_back(node, offer);
         }
-        self.offer_part(Gap { from: slot, ..gap });
+        self.offer_part(left_in(gap, slot));
         let chain = match mode {
-            _ if slot - gap.from < 2 => None,
+            _ if slot - gap.from < 2 - i64::from(gap.early) => None,
             Mode::Swap => Some(Chain::default()),
             Mode::Recompute => self.chain_over(&short),
         };
@@ -259,4 +265,9 @@ impl Selector<'_> {
 /// The gap if the block is back in a slot of it.
 pub(super) fn back_in(gap: Gap, slot: i64) -> Gap {
     Gap { to: slot, again: gap.block, returns: true, freed: NONE, ..gap }
+}
+
+/// The gap if a replay needs the block before the op of a slot of it.
+fn left_in(gap: Gap, slot: i64) -> Gap {
+    Gap { from: slot, early: true, ..gap }
 }

@@ -47,16 +47,6 @@ pub(crate) struct Recipe {
     pub(crate) until_event: u32,
 }
 
-/// A recipe that reads a block.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reader {
-    /// The block that it makes, and its number among the recipes of that block.
-    pub(crate) makes: u32,
-    pub(crate) number: u32,
-    /// The event that changes the one block or the other.
-    pub(crate) until_event: u32,
-}
-
 /// Lookups on one trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Usage {
@@ -91,8 +81,6 @@ pub(crate) struct Usage {
     pub(crate) predecessor: Vec<u32>,
     /// Recipes by block, in order of time.
     pub(crate) recipes: Vec<Vec<Recipe>>,
-    /// By block: the recipes that read it.
-    pub(crate) readers: Vec<Vec<Reader>>,
 }
 
 impl Usage {
@@ -119,7 +107,6 @@ impl Usage {
             successor: Vec::new(),
             predecessor: Vec::new(),
             recipes: vec![Vec::new(); trace.blocks.len()],
-            readers: vec![Vec::new(); trace.blocks.len()],
         };
         usage.find_slots(trace);
         usage.find_rows(trace);
@@ -151,16 +138,11 @@ impl Usage {
     /// The recipe that would make the block's present bytes at an event, and its number, if all
     /// that it reads is there.
     pub(crate) fn recipe_at(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
-        let (number, recipe) = self.latest_recipe(block, event)?;
-        ((recipe.until_event as usize) > event).then_some((number, recipe))
-    }
-
-    /// The last recipe that made the block before an event, whatever has changed since.
-    pub(crate) fn latest_recipe(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
         let recipes = &self.recipes[block];
         let after = recipes.partition_point(|recipe| recipe.from_event as usize <= event);
         let number = after.checked_sub(1)?;
-        Some((number, &recipes[number]))
+        let recipe = &recipes[number];
+        ((recipe.until_event as usize) > event).then_some((number, recipe))
     }
 
     /// What happens inside an op belongs to it, what happens between two ops to the later one.

@@ -275,9 +275,10 @@ fn random_drops(numbers: &mut Numbers, trace: &Trace) -> Plan {
     let mut plan = random_plan(numbers, trace);
     let mut depth = 0;
     let mut ends: Vec<OpIndex> = Vec::new();
-    let mut add = |op: OpIndex, phase: Phase, kind: ActionKind, block: BlockIndex| {
-        plan.actions.push(Action { op, phase, kind, block, due: op });
+    let mut add = |op: OpIndex, phase: Phase, kind: ActionKind, block: BlockIndex, due: OpIndex| {
+        plan.actions.push(Action { op, phase, kind, block, due });
     };
+    let last = OpIndex(trace.ops.len() as u32 - 1);
     for &event in &trace.events {
         match event {
             TraceEvent::Begin(_) => depth += 1,
@@ -287,12 +288,14 @@ fn random_drops(numbers: &mut Numbers, trace: &Trace) -> Plan {
             }
             TraceEvent::Free(block) if numbers.chance(60) && !ends.is_empty() => {
                 let back = numbers.below(ends.len().min(3) as u64) as usize;
-                add(ends[ends.len() - 1 - back], Phase::End, ActionKind::Discard, block);
+                let op = ends[ends.len() - 1 - back];
+                let due = if numbers.chance(70) { last } else { op };
+                add(op, Phase::End, ActionKind::Discard, block, due);
                 if numbers.chance(40) {
                     let at = ends[numbers.below(ends.len() as u64) as usize];
-                    add(at, Phase::Begin, ActionKind::Replay, block);
+                    add(at, Phase::Begin, ActionKind::Replay, block, at);
                     let at = ends[numbers.below(ends.len() as u64) as usize];
-                    add(at, Phase::End, ActionKind::Discard, block);
+                    add(at, Phase::End, ActionKind::Discard, block, at);
                 }
             }
             _ => {}

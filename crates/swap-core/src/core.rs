@@ -205,7 +205,7 @@ impl Core {
     pub(crate) fn free_if_unneeded(&mut self, id: BlockId) -> Result<(), Error> {
         let entry = self.entry(id)?;
         let replaying = matches!(entry.state, State::Replaying { .. });
-        let is_needed = !entry.dependents.is_empty() || replaying;
+        let is_needed = !entry.dependents.is_empty() || entry.awaits_dependents || replaying;
         if !entry.free_wanted || is_needed || self.keeps_for_recipes(id)? {
             return Ok(());
         }

@@ -49,13 +49,15 @@ pub(crate) struct Entry {
     pub(crate) replayable: Option<Arc<Replayable>>,
     /// Counts writes, to tell whether a recipe's inputs are what they were.
     pub(crate) version: u32,
-    /// The recipes of other blocks that read its present bytes: of a small block all of them, else
-    /// those of blocks that the plan drops.
+    /// Of a small block: the recipes of other blocks that read its present bytes.
     pub(crate) recipes: u32,
     /// A small block that its owner freed, kept for `recipes`.
     pub(crate) is_kept: bool,
     /// Discarded blocks whose recipe reads this one.
     pub(crate) dependents: SmallVec<[BlockId; 2]>,
+    /// Discarded for blocks that are made from it and that are to be discarded as well. Until the
+    /// first of them is, it stays although its owner may free it, and takes no memory.
+    pub(crate) awaits_dependents: bool,
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
     pub(crate) hold: Hold,
@@ -86,6 +88,7 @@ impl Entry {
             recipes: 0,
             is_kept: false,
             dependents: SmallVec::new(),
+            awaits_dependents: false,
             free_wanted: false,
             hold: Hold::No,
             held_by: "",

@@ -52,15 +52,6 @@ pub(crate) struct Replayable {
     pub(crate) recipe: Recipe,
     /// The blocks that the op reads, and their versions behind it.
     pub(crate) inputs: SmallVec<[(BlockId, u32); 4]>,
-    /// The plan drops what the op writes.
-    pub(crate) is_planned: bool,
-}
-
-impl Replayable {
-    /// Whether it counts among the recipes of its inputs, which then may outlive their owners.
-    fn counts_for(&self, input_is_swappable: bool) -> bool {
-        self.is_planned || !input_is_swappable
-    }
 }
 
 /// What use the engine has for a recipe of an op.
@@ -76,8 +67,8 @@ pub enum RecipeUse {
 }
 
 impl Core {
-    /// Lets a block be made again by a recipe. Small inputs then stay until nobody needs them: no
-    /// plan knows when their owners free them. So do inputs that are dropped, if the block may be.
+    /// Lets a block be made again by a recipe. Small inputs then stay until nobody needs them:
+    /// no plan knows when their owners free them.
     pub(crate) fn keep_recipe(
         &mut self,
         id: BlockId,
@@ -85,7 +76,7 @@ impl Core {
     ) -> Result<(), Error> {
         self.drop_recipe(id)?;
         for &(input, _) in &replayable.inputs {
-            if replayable.counts_for(self.memory.pool.is_swappable(input)) {
+            if !self.memory.pool.is_swappable(input) {
                 self.entry_mut(input)?.recipes += 1;
             }
         }
@@ -97,27 +88,20 @@ impl Core {
     pub(crate) fn drop_recipe(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry_mut(id)?.replayable.take() else { return Ok(()) };
         for &(input, version) in &replayable.inputs {
-            if !self.entry(input).is_ok_and(|e| e.version == version && e.recipes > 0) {
-                continue;
-            }
-            if replayable.counts_for(self.memory.pool.is_swappable(input)) {
-                self.entry_mut(input)?.recipes -= 1;
+            let Ok(entry) = self.entry_mut(input) else { continue };
+            if entry.recipes > 0 && entry.version == version {
+                entry.recipes -= 1;
                 self.free_if_unneeded(input)?;
             }
         }
         Ok(())
     }
 
-    /// Whether a block that its owner has freed stays, as recipes need it: a small one, or one that
-    /// is dropped and takes no memory.
+    /// Whether a small block that its owner has freed stays, as recipes need it.
     pub(crate) fn keeps_for_recipes(&mut self, id: BlockId) -> Result<bool, Error> {
         let size_bytes = self.memory.pool.size_bytes(id);
-        let swappable = self.memory.pool.is_swappable(id);
         let kept_bytes = self.kept_bytes;
         let entry = self.entry_mut(id)?;
-        if swappable {
-            return Ok(entry.recipes > 0 && entry.state == State::Discarded);
-        }
         if entry.recipes == 0 || entry.is_kept {
             return Ok(entry.recipes > 0);
         }
@@ -137,12 +121,10 @@ impl Core {
         if planned { RecipeUse::Planned } else { RecipeUse::None }
     }
 
-    /// Dropped blocks that their owners freed wait for the blocks that are made from them to be
-    /// dropped as well, until the step ends.
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too, but
+    /// not beyond the step.
     pub(crate) fn free_dropped(&mut self) -> Result<(), Error> {
-        let is_waiting = |entry: &&Entry| {
-            entry.free_wanted && entry.state == State::Discarded && entry.dependents.is_empty()
-        };
+        let is_waiting = |entry: &&Entry| entry.free_wanted && entry.awaits_dependents;
         while let Some(entry) = self.entries.iter().flatten().find(is_waiting) {
             let id = entry.id;
             self.free_now(id)?;

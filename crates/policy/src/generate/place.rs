@@ -1,7 +1,7 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
@@ -375,12 +375,13 @@ impl Placer<'_> {
     /// What is dropped and replayed. Freed blocks of chains come back with what is made from them.
     fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
         let links = self.selection.links.iter();
-        let mut drops: BTreeSet<(i64, u32, Phase)> =
-            links.map(|&(slot, block)| (slot, block, Phase::End)).collect();
+        // By block and where it is dropped: where it is back.
+        let mut drops: BTreeMap<(i64, u32, Phase), i64> =
+            links.map(|(&(slot, block), &back)| ((slot, block, Phase::End), back)).collect();
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
             let phase = if gap.early { Phase::Begin } else { Phase::End };
-            drops.insert((gap.from, gap.block, phase));
+            drops.entry((gap.from, gap.block, phase)).or_insert(gap.from);
             if gap.returns {
                 let recipe = gap_recipe(self.usage, gap);
                 let producer = recipe.expect("replays were chosen by recipe").producer;
@@ -390,12 +391,13 @@ impl Placer<'_> {
                 orders.push(((2, u64::from(producer.0)), replay));
             }
         }
-        for (slot, block, phase) in drops {
+        for ((slot, block, phase), back) in drops {
             let (op, block) = (self.op(slot), BlockIndex(block));
             // Before an op, behind the replays that need it.
             let rank = if phase == Phase::Begin { 3 } else { 0 };
             let kind = ActionKind::Discard;
-            orders.push(((rank, 0), Action { op, phase, kind, block, due: op }));
+            let due = self.op(back);
+            orders.push(((rank, 0), Action { op, phase, kind, block, due }));
         }
     }
 

@@ -67,8 +67,9 @@ pub(crate) struct Selection {
     pub(crate) curve: Vec<i64>,
     /// Bytes that remain above the limit, and the row.
     pub(crate) excess: Option<(usize, u64)>,
-    /// Freed blocks that others are made from, each with a slot behind which it is dropped.
-    pub(crate) links: BTreeSet<(i64, u32)>,
+    /// Freed blocks that others are made from, each with the slot behind which it is dropped: the
+    /// first slot for which one of the others must be back, or is freed.
+    pub(crate) links: BTreeMap<(i64, u32), i64>,
 }
 
 #[derive(Clone, Copy, Debug)]

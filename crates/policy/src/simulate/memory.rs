@@ -6,7 +6,7 @@ use swap_core::{AccessMode, Direction, Fit, Origin, Room};
 
 use super::residency::Change;
 use super::state::{Moment, NEVER, Place, Ready, State};
-use crate::usage::{NONE, Reader};
+use crate::usage::NONE;
 
 /// What an allocation may do when there is no room.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,9 +30,6 @@ impl State<'_> {
         self.reach(index)?;
         self.use_now(index, Some(mode));
         self.pin(index);
-        if mode.writes() {
-            self.drop_recipe(index);
-        }
         Ok(())
     }
 
@@ -71,48 +68,21 @@ impl State<'_> {
         self.free_if_unneeded(index);
     }
 
-    /// Whether a block that its owner has freed stays: it is dropped and takes no memory, and one
-    /// that the plan drops can be made from it.
-    fn keeps_for_recipes(&self, index: usize) -> bool {
-        let (usage, event) = (self.usage, self.event as u32);
-        let is_present = |reader: &Reader| {
-            let recipe = &usage.recipes[reader.makes as usize][reader.number as usize];
-            self.drops_output_of[recipe.producer.0 as usize]
-                && self.blocks[reader.makes as usize].place != Place::Nowhere
-                && (recipe.from_event..reader.until_event).contains(&event)
-        };
-        self.blocks[index].place == Place::Discarded && usage.readers[index].iter().any(is_present)
-    }
-
-    /// A block that was written or freed is not made by its recipe any more: what stayed for that
-    /// goes.
-    fn drop_recipe(&mut self, index: usize) {
-        let usage = self.usage;
-        let Some((_, recipe)) = usage.latest_recipe(index, self.event) else { return };
-        for &input in &recipe.inputs {
-            self.free_if_unneeded(input as usize);
-        }
-    }
-
     fn free_if_unneeded(&mut self, index: usize) {
         let block = self.blocks[index];
-        let is_needed = !self.dependents[index].is_empty() || self.keeps_for_recipes(index);
-        if block.place != Place::Nowhere && block.free_wanted && !is_needed {
+        let is_needed = !self.dependents[index].is_empty() || block.awaits_dependents;
+        if block.free_wanted && !is_needed {
             self.end_life(index);
         }
     }
 
-    /// Dropped blocks that their owners freed wait for those that are made from them to be dropped
-    /// as well, until the step ends.
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too, but
+    /// not beyond the step.
     pub(super) fn free_dropped(&mut self) {
-        let is_waiting = |state: &State<'_>, index: usize| {
-            let block = &state.blocks[index];
-            block.free_wanted
-                && block.place == Place::Discarded
-                && state.dependents[index].is_empty()
-        };
-        while let Some(index) = (0..self.blocks.len()).find(|&index| is_waiting(self, index)) {
-            self.end_life(index);
+        for index in 0..self.blocks.len() {
+            if self.blocks[index].free_wanted && self.blocks[index].awaits_dependents {
+                self.end_life(index);
+            }
         }
     }
 
@@ -121,7 +91,6 @@ impl State<'_> {
             self.forget_dependent(index);
         }
         self.release(index);
-        self.drop_recipe(index);
     }
 
     /// Ends a block's life, wherever it is.
@@ -134,6 +103,7 @@ impl State<'_> {
         self.forget_wish(index);
         self.blocks[index].place = Place::Nowhere;
         self.blocks[index].free_wanted = false;
+        self.blocks[index].awaits_dependents = false;
     }
 
     /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
@@ -163,9 +133,11 @@ impl State<'_> {
         }
     }
 
-    pub(super) fn discard(&mut self, index: usize) {
-        if self.blocks[index].pins == 0 {
-            self.try_discard(index);
+    /// Drops a block, perhaps for others that are made from it and dropped later.
+    pub(super) fn discard(&mut self, index: usize, for_others: bool) {
+        if self.blocks[index].pins == 0 && self.try_discard(index) {
+            let awaits = for_others && self.dependents[index].is_empty();
+            self.blocks[index].awaits_dependents = awaits;
         }
     }
 
@@ -188,6 +160,7 @@ impl State<'_> {
         self.blocks[index].recipe = number;
         for &input in &recipe.inputs {
             self.dependents[input as usize].push(index as u32);
+            self.blocks[input as usize].awaits_dependents = false;
         }
         true
     }
@@ -237,6 +210,7 @@ impl State<'_> {
         self.forget_wish(index);
         self.settle(index);
         if discarded {
+            self.blocks[index].awaits_dependents = false;
             self.need(ready.copy);
             self.blocks[index].arrival = NONE;
             self.replay(index)?;

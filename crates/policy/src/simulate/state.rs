@@ -60,6 +60,8 @@ pub(super) struct Block {
     pub(super) put_off: bool,
     /// The number of the recipe that brings it back while it is discarded.
     pub(super) recipe: usize,
+    /// Dropped for others that are made from it, of which none is dropped yet.
+    pub(super) awaits_dependents: bool,
     /// Freed by its owner, kept to replay others.
     pub(super) free_wanted: bool,
 }
@@ -72,6 +74,7 @@ const UNBORN: Block = Block {
     pins: 0,
     slot: false,
     recipe: 0,
+    awaits_dependents: false,
     free_wanted: false,
     last_use: NEVER,
     last_rank: 0,
@@ -107,8 +110,6 @@ pub(super) struct State<'a> {
     /// Position of the event under way.
     pub(super) event: usize,
     pub(super) by_next_use: bool,
-    /// By op: whether the plan drops what it writes.
-    pub(super) drops_output_of: Vec<bool>,
     pub(super) resident_bytes: u64,
     pub(super) segment_bytes: u64,
     pub(super) host_bytes: u64,
@@ -155,7 +156,6 @@ impl<'a> State<'a> {
             engines: Engines::new(machine),
             event: 0,
             by_next_use: !actions.is_empty(),
-            drops_output_of: droppers(trace, actions),
             resident_bytes: 0,
             segment_bytes: 0,
             host_bytes: 0,
@@ -317,7 +317,9 @@ impl<'a> State<'a> {
             match (action.kind, self.blocks[index].place) {
                 (ActionKind::SwapOut, Place::Resident) => self.swap_out(index),
                 (ActionKind::SwapIn, Place::Away) => self.ask_for(index)?,
-                (ActionKind::Discard, Place::Resident) => self.discard(index),
+                (ActionKind::Discard, Place::Resident) => {
+                    self.discard(index, action.due != action.op);
+                }
                 (ActionKind::Replay, Place::Discarded) => self.bring_dropped_back(index)?,
                 _ => {}
             }
@@ -421,17 +423,4 @@ impl<'a> State<'a> {
             self.drop_slot(index);
         }
     }
-}
-
-/// By op: whether the plan drops what it writes, as the engine takes it: by the op that allocated
-/// the block, or all ops if none did.
-fn droppers(trace: &Trace, actions: &ActionTable) -> Vec<bool> {
-    let dropped = actions.all().iter().filter(|action| action.kind == ActionKind::Discard);
-    let origins = dropped.map(|action| trace.blocks[action.block.0 as usize].origin);
-    let mut drops = vec![false; trace.ops.len()];
-    for origin in origins {
-        let Origin::Op(op) = origin else { return vec![true; trace.ops.len()] };
-        drops[op.0 as usize] = true;
-    }
-    drops
 }

@@ -3,7 +3,7 @@
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
 use super::apportion::op_times;
-use super::{Reader, Recipe, Usage};
+use super::{Recipe, Usage};
 
 /// An op that has not ended yet.
 struct Open {
@@ -70,14 +70,6 @@ impl Usage {
                 from_event: end as u32,
                 until_event: until.min(changed) as u32,
             };
-            for &input in &inputs {
-                let until = self.first_write(trace, input, end).min(changed);
-                self.readers[input as usize].push(Reader {
-                    makes: output.0,
-                    number: self.recipes[output.0 as usize].len() as u32,
-                    until_event: until as u32,
-                });
-            }
             self.recipes[output.0 as usize].push(recipe);
         }
     }

@@ -131,8 +131,7 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
             inputs.push((block, entry.version));
         }
     }
-    let is_planned = core.orders.as_ref().is_some_and(|orders| orders.drops_output_of(frame.op));
-    let replayable = Arc::new(Replayable { op, recipe, inputs, is_planned });
+    let replayable = Arc::new(Replayable { op, recipe, inputs });
     let mut offered = false;
     for &(block, mode, _) in touched.iter() {
         // What the op freed itself was a workspace.

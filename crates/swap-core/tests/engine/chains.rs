@@ -3,43 +3,52 @@
 use std::sync::Arc;
 
 use swap_core::{
-    Action, ActionKind, BlockId, BlockIndex, Engine, OpIndex, Orders, Origin, Phase, Plan,
-    PlanBlock, Residency,
+    Action, ActionKind, BlockId, BlockIndex, OpIndex, Orders, Origin, Phase, Plan, PlanBlock,
+    Residency,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read};
 
-/// A plan that drops some block, much later, that any op may have written.
-fn drop_anything(engine: &Engine) {
-    let (op, index) = (OpIndex(1_000), BlockIndex(0));
-    let (phase, kind) = (Phase::End, ActionKind::Discard);
+/// A block, one made from it by op 1 and one made from that by op 2, under a plan that drops the
+/// second behind op 2, due at `due`, and the third behind op 3.
+fn chain(lab: &mut Lab, due: u32) -> [BlockId; 3] {
+    let drop = |op: u32, block: u32, due: u32| Action {
+        op: OpIndex(op),
+        phase: Phase::End,
+        kind: ActionKind::Discard,
+        block: BlockIndex(block),
+        due: OpIndex(due),
+    };
+    let made_by = |op: u32| PlanBlock {
+        index: BlockIndex(op),
+        size_bytes: BLOCK,
+        origin: Origin::Op(OpIndex(op)),
+    };
     let plan = Plan {
-        blocks: vec![PlanBlock { index, size_bytes: BLOCK, origin: Origin::Persistent }],
-        actions: vec![Action { op, phase, kind, block: index, due: op }],
+        blocks: vec![made_by(1), made_by(2)],
+        actions: vec![drop(2, 1, due), drop(3, 2, 3)],
         ..Plan::default()
     };
-    engine.set_orders(false, Some(Arc::new(Orders::new(&plan)))).expect("between steps");
+    let orders = Some(Arc::new(Orders::new(&plan)));
+    lab.engine.set_orders(false, orders).expect("between steps");
+    let first = lab.make(1);
+    let second = lab.derive(&[read(first, 1)], 2);
+    let third = lab.derive(&[read(second, 2)], 3);
+    assert_eq!(lab.state(second), Residency::Discarded);
+    [first, second, third]
 }
 
 fn requested_bytes(lab: &Lab) -> u64 {
     lab.engine.memory_stats().expect("stats").requested_bytes.current
 }
 
-/// A block, one made from it, and one made from that.
-fn chain(lab: &mut Lab) -> [BlockId; 3] {
-    let first = lab.make(1);
-    let second = lab.derive(&[read(first, 1)], 2);
-    [first, second, lab.derive(&[read(second, 2)], 3)]
-}
-
 #[test]
-fn a_dropped_block_that_its_owner_freed_stays_for_what_the_plan_makes_from_it() {
+fn what_is_dropped_for_others_stays_for_them_though_its_owner_frees_it() {
     let mut lab = Lab::new(ENOUGH);
-    drop_anything(&lab.engine);
-    let [_, second, third] = chain(&mut lab);
-    assert!(lab.engine.discard(second).expect("lives"));
+    let [_, second, third] = chain(&mut lab, 4);
     lab.engine.free(second).expect("lives");
-    assert!(lab.engine.discard(third).expect("lives"), "both can be made again");
+    lab.op(&[]).expect("runs");
+    assert_eq!(lab.state(third), Residency::Discarded);
     lab.op(&[read(third, 3)]).expect("comes back through the freed one");
     assert_eq!(lab.state(third), Residency::Resident);
     assert_eq!(requested_bytes(&lab), 2 * BLOCK, "the freed one is gone");
@@ -48,40 +57,37 @@ fn a_dropped_block_that_its_owner_freed_stays_for_what_the_plan_makes_from_it() 
 }
 
 #[test]
-fn a_dropped_block_that_its_owner_freed_goes_with_what_was_made_from_it() {
+fn what_is_dropped_for_itself_goes_when_its_owner_frees_it() {
     let mut lab = Lab::new(ENOUGH);
-    drop_anything(&lab.engine);
-    let [first, second, third] = chain(&mut lab);
-    assert!(lab.engine.discard(second).expect("lives"));
+    let [_, second, third] = chain(&mut lab, 2);
     lab.engine.free(second).expect("lives");
+    assert_eq!(requested_bytes(&lab), 2 * BLOCK);
+    lab.op(&[]).expect("runs");
+    assert_eq!(lab.state(third), Residency::Resident, "its recipe reads what is gone");
+    lab.finish();
+}
+
+#[test]
+fn what_is_dropped_for_others_goes_with_them() {
+    let mut lab = Lab::new(ENOUGH);
+    let [first, second, third] = chain(&mut lab, 4);
+    lab.engine.free(second).expect("lives");
+    lab.op(&[]).expect("runs");
     lab.engine.free(first).expect("lives");
-    assert_eq!(requested_bytes(&lab), 3 * BLOCK, "the first stays for the second");
+    assert_eq!(requested_bytes(&lab), 3 * BLOCK, "each stays for the next");
     lab.engine.free(third).expect("lives");
     assert_eq!(requested_bytes(&lab), 0);
     lab.finish();
 }
 
 #[test]
-fn a_dropped_block_that_its_owner_freed_does_not_outlive_the_step() {
+fn what_is_dropped_for_others_does_not_outlive_the_step() {
     let mut lab = Lab::new(ENOUGH);
-    drop_anything(&lab.engine);
-    let [_, second, third] = chain(&mut lab);
-    assert!(lab.engine.discard(second).expect("lives"));
+    let [_, second, third] = chain(&mut lab, 4);
     lab.engine.free(second).expect("lives");
+    assert_eq!(requested_bytes(&lab), 3 * BLOCK);
     lab.engine.end_step().expect("ends");
     assert_eq!(requested_bytes(&lab), 2 * BLOCK);
-    assert!(!lab.engine.discard(third).expect("lives"), "its recipe reads what is gone");
     lab.op(&[read(third, 3)]).expect("is still there");
-    lab.finish();
-}
-
-#[test]
-fn without_a_plan_that_drops_what_is_made_from_it_a_freed_block_goes_at_once() {
-    let mut lab = Lab::new(ENOUGH);
-    let [_, second, third] = chain(&mut lab);
-    assert!(lab.engine.discard(second).expect("lives"));
-    lab.engine.free(second).expect("lives");
-    assert_eq!(requested_bytes(&lab), 2 * BLOCK);
-    assert!(!lab.engine.discard(third).expect("lives"));
     lab.finish();
 }

@@ -254,11 +254,20 @@ impl Selector<'_> {
         uses.fold(link.last_slot, |last, &slot| last.max(slot))
     }
 
-    /// The freed blocks that chains make again, each with the slot behind which it is dropped.
-    pub(super) fn links(&self) -> BTreeSet<(i64, u32)> {
+    /// The freed blocks that chains make again, each with the slot behind which it is dropped, and
+    /// the first slot that ends a gap of those that are made from it.
+    pub(super) fn links(&self) -> BTreeMap<(i64, u32), i64> {
+        let mut links = BTreeMap::new();
         let standing = self.choices.iter().zip(&self.taken).filter(|(choice, _)| choice.stands);
-        let links = standing.flat_map(|(_, chain)| &chain.links);
-        links.map(|link| (self.drop_slot(link), link.block)).collect()
+        for (choice, chain) in standing {
+            let slot_last = self.usage.slots.len() as i64 - 1;
+            let back = choice.gap.to.min(slot_last);
+            for link in &chain.links {
+                let first = links.entry((self.drop_slot(link), link.block)).or_insert(back);
+                *first = back.min(*first);
+            }
+        }
+        links
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Chain {
     pub(super) own_us: f64,
     /// The most memory that the replays need beside the block and its inputs.
     pub(super) scratch_bytes: u64,
+    /// What comes back for it before the op of the gap's end, once it is chosen.
+    pub(super) forced_bytes: u64,
 }
 
 /// Finds chains.

@@ -116,6 +116,8 @@ struct Selector<'a> {
     /// By choice: what else it takes.
     taken: Vec<Chain>,
     needs: Needs,
+    /// By slot: what is to come back for replays before its op.
+    forced_bytes: Vec<u64>,
     /// By block: slots in which replays use it.
     replay_uses: Vec<Vec<i64>>,
     /// Freed blocks that chosen chains make again.
@@ -169,6 +171,7 @@ pub(crate) fn select(
         on_host: vec![false; versions],
         taken: Vec::new(),
         needs: Needs::default(),
+        forced_bytes: vec![0; usage.slot_count()],
         replay_uses: vec![Vec::new(); trace.blocks.len()],
         linked: BTreeSet::new(),
         users: BTreeMap::new(),
@@ -237,12 +240,13 @@ impl Selector<'_> {
                 }
                 Mode::Recompute => {
                     let Some(chain) = self.chain_over(&gap) else { continue };
+                    let Some(cascade) = self.cascade(&gap, &chain) else { continue };
                     if let Some(choice) = self.keeps_away_an_input(&gap, &chain) {
                         self.waiting_for[choice as usize].push((offer, node));
                         continue;
                     }
                     let (added_us, value) = self.worth(&gap, &chain, item.value);
-                    (added_us, 0.0, value)
+                    (added_us + cascade.replay_us, 0.0, value)
                 }
             };
             if value <= 0.0 {
@@ -372,7 +376,8 @@ impl Selector<'_> {
                 self.add_choice(gap, Mode::Swap, added_us);
             }
             Mode::Recompute => {
-                let chain = self.chain_over(&gap).expect("it was looked at just now");
+                let mut chain = self.chain_over(&gap).expect("it was looked at just now");
+                chain.forced_bytes = self.cascade(&gap, &chain).map_or(0, |cascade| cascade.bytes);
                 let choice = self.add_choice(gap, Mode::Recompute, added_us);
                 self.take(choice, chain);
             }

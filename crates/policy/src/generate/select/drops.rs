@@ -3,6 +3,22 @@
 
 use super::*;
 
+/// More blocks than this never come back for one replay.
+const CASCADE_MAX: usize = 48;
+
+/// What else comes back for a replay.
+pub(super) struct Cascade {
+    pub(super) bytes: u64,
+    /// Time of replays that are not made anyway.
+    pub(super) replay_us: f64,
+}
+
+/// Whether a choice's block comes back soon after a slot.
+fn is_near(choice: &Choice, slot: i64) -> bool {
+    let gap = &choice.gap;
+    gap.returns && 4 * (gap.to - slot) < gap.to - gap.from
+}
+
 impl Selector<'_> {
     /// What dropping the block over a gap takes beside what is chosen; nothing if that cannot be.
     pub(super) fn chain_over(&self, gap: &Gap) -> Option<Chain> {
@@ -23,18 +39,48 @@ impl Selector<'_> {
         let may_use = |input: &&u32| self.linked.contains(input) && gap.returns;
         let mut used = chain.inputs.iter().filter(may_use);
         let inputs_hold = used.all(|&input| goes_before_free(gap.to, input));
-        (links_hold && inputs_hold && self.has_room(gap, &chain)).then_some(chain)
+        (links_hold && inputs_hold).then_some(chain)
     }
 
-    /// Whether there can be room for what the replays need beside.
-    fn has_room(&self, gap: &Gap, chain: &Chain) -> bool {
-        let scratch_bytes = self.scratch_bytes(gap, chain);
-        if scratch_bytes == 0 {
-            return true;
+    /// What else comes back for the replay at a gap's end, because the replay reads it or what it
+    /// reads is made from it. Nothing if that is more than there can be room for.
+    pub(super) fn cascade(&self, gap: &Gap, chain: &Chain) -> Option<Cascade> {
+        let mut cascade = Cascade { bytes: chain.scratch_bytes, replay_us: 0.0 };
+        let mut seen: BTreeSet<u32> = BTreeSet::new();
+        let mut open: Vec<u32> = if gap.returns { chain.inputs.clone() } else { Vec::new() };
+        while let Some(input) = open.pop() {
+            for &index in &self.choices_of[input as usize] {
+                let choice = &self.choices[index as usize];
+                let away = choice.stands && choice.gap.from < gap.to && gap.to < choice.gap.to;
+                if !away || !seen.insert(input) {
+                    continue;
+                }
+                cascade.bytes += self.size_bytes(input);
+                if choice.mode == Mode::Recompute {
+                    let taken = &self.taken[index as usize];
+                    cascade.bytes += taken.scratch_bytes;
+                    open.extend(&taken.inputs);
+                    if !is_near(choice, gap.to) {
+                        // It is made once more for the rest of its gap.
+                        cascade.replay_us += self.chains.replay_us(input).unwrap_or(0.0);
+                    }
+                }
+            }
+            if seen.len() > CASCADE_MAX {
+                return None;
+            }
         }
-        let row = self.usage.begin_row[gap.to as usize] as usize;
-        let bytes = i128::from(self.scale.least[row]) + i128::from(scratch_bytes);
-        bytes <= i128::from(self.machine.limit_bytes)
+        (cascade.bytes == 0 || self.has_room(gap, cascade.bytes)).then_some(cascade)
+    }
+
+    /// Whether there can be room before the op of a gap's end for so many bytes beside.
+    fn has_room(&self, gap: &Gap, bytes: u64) -> bool {
+        let slot = gap.to as usize;
+        let row = self.usage.begin_row[slot] as usize;
+        let least_bytes = i128::from(self.scale.least[row]);
+        let beside_bytes = i128::from(self.forced_bytes[slot]) + i128::from(bytes);
+        let beside_bytes = beside_bytes - i128::from(self.scale.unused_bytes[slot]);
+        least_bytes + beside_bytes.max(0) <= i128::from(self.machine.limit_bytes)
     }
 
     /// What the replays need before the op of a gap's end beyond what that op needs then.
@@ -46,23 +92,15 @@ impl Selector<'_> {
         chain.scratch_bytes.saturating_sub(unused_bytes) as i64
     }
 
-    /// The choice by which an input of the replay at the gap's end is not there then, and would
-    /// not be at little loss if it came back for it.
+    /// The copy because of which an input of the replay at the gap's end is not there then, and
+    /// that would come to little if the input came back for it.
     pub(super) fn keeps_away_an_input(&self, gap: &Gap, chain: &Chain) -> Option<u32> {
-        let mut choices = self.away_for(gap, chain);
-        choices.find(|&index| self.choices[index as usize].mode == Mode::Swap)
-    }
-
-    /// The choices by which inputs of the replay at the gap's end are not there then, and would
-    /// lose much of their gaps if they came back for it.
-    fn away_for<'b>(&'b self, gap: &Gap, chain: &'b Chain) -> impl Iterator<Item = u32> + 'b {
-        let (slot, returns) = (gap.to, gap.returns);
-        let inputs = chain.inputs.iter().filter(move |_| returns);
-        let choices = inputs.flat_map(|&input| &self.choices_of[input as usize]).copied();
-        choices.filter(move |&index| {
-            let Choice { gap, stands, .. } = self.choices[index as usize];
-            let away = stands && gap.from < slot && slot < gap.to;
-            away && !(gap.returns && 4 * (gap.to - slot) < gap.to - gap.from)
+        let inputs = chain.inputs.iter().filter(|_| gap.returns);
+        let mut choices = inputs.flat_map(|&input| &self.choices_of[input as usize]).copied();
+        choices.find(|&index| {
+            let choice = &self.choices[index as usize];
+            let away = choice.stands && choice.gap.from < gap.to && gap.to < choice.gap.to;
+            away && choice.mode == Mode::Swap && !is_near(choice, gap.to)
         })
     }
 
@@ -75,11 +113,6 @@ impl Selector<'_> {
         for link in chain.links.iter().filter(|link| gap.returns && !self.needs.is_made(link.block))
         {
             added_us += link.replay_us;
-        }
-        // What comes back for this is made once more for the rest of its gap.
-        for choice in self.away_for(gap, chain) {
-            let block = self.choices[choice as usize].gap.block;
-            added_us += self.chains.replay_us(block).unwrap_or(0.0);
         }
         for (block, freed_row) in self.freed_blocks(chain) {
             let [before, after] = [None, Some(need)].map(|more| {
@@ -128,6 +161,7 @@ impl Selector<'_> {
             }
         }
         if gap.returns {
+            self.forced_bytes[gap.to as usize] += chain.forced_bytes;
             self.curve.add(need.row, 1, self.scratch_bytes(&gap, &chain));
         }
         for link in &chain.links {
@@ -149,7 +183,9 @@ impl Selector<'_> {
             self.change_stay(block, freed_row, |needs| needs.remove(block, index));
         }
         if gap.returns {
-            let row = self.usage.begin_row[gap.to as usize % self.usage.slot_count()] as usize;
+            let slot = gap.to as usize % self.usage.slot_count();
+            let row = self.usage.begin_row[slot] as usize;
+            self.forced_bytes[slot] -= chain.forced_bytes;
             self.curve.add(row, 1, -self.scratch_bytes(&gap, &chain));
         }
     }

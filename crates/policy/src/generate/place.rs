@@ -380,8 +380,10 @@ impl Placer<'_> {
             links.map(|(&(slot, block), &back)| ((slot, block, Phase::End), back)).collect();
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
+            // The last time that a freed block of a chain is dropped, it is for others.
+            let back = drops.remove(&(gap.from, gap.block, Phase::End)).unwrap_or(gap.from);
             let phase = if gap.early { Phase::Begin } else { Phase::End };
-            drops.entry((gap.from, gap.block, phase)).or_insert(gap.from);
+            drops.insert((gap.from, gap.block, phase), back);
             if gap.returns {
                 let recipe = gap_recipe(self.usage, gap);
                 let producer = recipe.expect("replays were chosen by recipe").producer;

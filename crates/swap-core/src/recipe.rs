@@ -121,8 +121,8 @@ impl Core {
         if planned { RecipeUse::Planned } else { RecipeUse::None }
     }
 
-    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too, but
-    /// not beyond the step.
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too,
+    /// but not beyond the step.
     pub(crate) fn free_dropped(&mut self) -> Result<(), Error> {
         let is_waiting = |entry: &&Entry| entry.free_wanted && entry.awaits_dependents;
         while let Some(entry) = self.entries.iter().flatten().find(is_waiting) {

@@ -76,8 +76,8 @@ impl State<'_> {
         }
     }
 
-    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too, but
-    /// not beyond the step.
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too,
+    /// but not beyond the step.
     pub(super) fn free_dropped(&mut self) {
         for index in 0..self.blocks.len() {
             if self.blocks[index].free_wanted && self.blocks[index].awaits_dependents {

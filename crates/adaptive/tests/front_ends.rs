@@ -98,6 +98,38 @@ fn the_loop_is_offered_what_plan_shows() {
 }
 
 #[test]
+fn beside_the_training_a_sketch_comes_first_and_then_the_plan_itself() {
+    let trace = transformer(24, 64);
+    let machine = machine(&trace, 60);
+    let config = config(Strategy::Swap, None);
+    let whole = in_loop(&trace, &machine, config);
+    let mut beside = JointPlanner::new(machine, config).beside_training();
+    let first = Feedback::default();
+    let sketch = beside.plan(&trace, &first).expect("the trace is well formed");
+    assert!(sketch.is_some_and(|sketch| sketch.is_sketch) && !beside.is_busy(trace.signature));
+    let later = Feedback { tries: 1, ..first };
+    let mut asked = 0;
+    let proposal = loop {
+        asked += 1;
+        if let Some(proposal) = beside.plan(&trace, &later).expect("as before") {
+            break proposal;
+        }
+        assert!(beside.is_busy(trace.signature), "what it does not have yet, it is making");
+        std::thread::yield_now();
+    };
+    assert!(asked > 1 && !proposal.is_sketch && !beside.is_busy(trace.signature));
+    assert_eq!(proposal.plan, whole.plan, "the same as without haste");
+    // Who asks for something else gets no plan that was made for this.
+    assert_eq!(beside.plan(&trace, &later).expect("as before"), None);
+    let wider = Feedback { margin_bytes: 1 << 30, ..later };
+    while beside.is_busy(trace.signature) {
+        if let Some(proposal) = beside.plan(&trace, &wider).expect("as before") {
+            assert_ne!(proposal.plan, whole.plan);
+        }
+    }
+}
+
+#[test]
 fn large_steps_get_one_plan_in_which_everything_may_leave() {
     let trace = large_trace(&LargeShape::with_ops(2_000));
     let machine = machine(&trace, 60);

@@ -10,6 +10,7 @@ use adaptive::{
 };
 
 use crate::blocks::{Blocks, Live};
+use crate::device::Device;
 use crate::failure::{Failure, warn};
 use crate::settings::{Settings, Wishes};
 use crate::shown::ShownStep;
@@ -98,6 +99,11 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         engine.hold_by_need()?;
     }
     let planner = JointPlanner::new(settings.machine, settings.planning);
+    let planner = match settings.device {
+        // It computes on the cores that planning would take, and its steps should be repeatable.
+        Device::Host(_) => planner,
+        Device::Cuda(_) | Device::Acl(_) => planner.beside_training(),
+    };
     let session = Session::new(engine.clone(), settings.policy, planner)?;
     let course = Course {
         session,

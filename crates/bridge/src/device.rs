@@ -62,7 +62,7 @@ impl Device {
                 ..HostConfig::threads(capacity_bytes)
             })?),
             DeviceName::Cuda(index) => Device::Cuda(CudaDriver::open(index)?),
-            DeviceName::Acl(index) => Device::Acl(AclDriver::open(index, None)?),
+            DeviceName::Acl(index) => Device::Acl(AclDriver::open(index)?),
         })
     }
 

@@ -55,8 +55,8 @@ fn cuda() -> DriverReport {
 }
 
 fn acl() -> DriverReport {
-    let open = |index| AclDriver::open(index, None).map(|driver| -> Arc<dyn Driver> { driver });
-    DriverReport::new("acl", devices("acl", AclDriver::device_count(None), open))
+    let open = |index| AclDriver::open(index).map(|driver| -> Arc<dyn Driver> { driver });
+    DriverReport::new("acl", devices("acl", AclDriver::device_count(), open))
 }
 
 /// Examines all devices of one driver.

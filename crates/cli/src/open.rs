@@ -32,7 +32,7 @@ impl Accelerator {
         Ok(match name {
             DeviceName::Host => None,
             DeviceName::Cuda(index) => Some(Accelerator::Cuda(CudaDriver::open(index)?)),
-            DeviceName::Acl(index) => Some(Accelerator::Acl(AclDriver::open(index, None)?)),
+            DeviceName::Acl(index) => Some(Accelerator::Acl(AclDriver::open(index)?)),
         })
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   Driver calls (device.rs)
 //!      |-- virtual_memory.rs, pinned.rs   memory of the device, memory of the host
-//!      |-- memory.rs     what was given out: wrong numbers are refused; left.rs frees the rest
+//!      |                 ../table.rs says what was given out; left.rs gives back the rest
 //!      |-- handles.rs    streams and events, alive as long as somebody uses them
 //!      |-- context.rs    the primary context, made current on the calling thread
 //!      |-- function.rs   host functions as C callbacks       failure.rs   codes and their texts
@@ -12,16 +12,16 @@
 //! ```
 
 use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cuda::context::Context;
-use crate::cuda::function::Failed;
-use crate::cuda::handles::{Handles, Kind};
-use crate::cuda::left::Left;
-use crate::cuda::memory::{DeviceMemory, PinnedMemory};
-use crate::error::{DriverError, OpenError};
-use crate::types::{DeviceProperties, StreamHandle};
+use crate::cuda::handles::Handles;
+use crate::cuda::pinned::PinnedMemory;
+use crate::cuda::virtual_memory::DeviceMemory;
+use crate::host_function::FirstFailure;
+use crate::sync::lock;
+use crate::table::Rules;
+use crate::types::DeviceProperties;
 
 mod context;
 mod device;
@@ -30,7 +30,6 @@ mod function;
 mod handles;
 mod kernel;
 mod left;
-mod memory;
 mod open;
 pub(crate) mod pattern;
 mod pinned;
@@ -65,95 +64,17 @@ pub struct CudaDriver {
     lack: Option<String>,
     streams: Handles,
     events: Handles,
+    rules: Rules,
     // Locked during the library's calls, so that the table is what the device has.
     device_memory: Mutex<DeviceMemory>,
     // Pinning takes long: not locked during calls, and copies look things up side by side.
     pinned_memory: RwLock<PinnedMemory>,
-    failed: Failed,
+    failed: Arc<FirstFailure>,
 }
 
 impl CudaDriver {
-    /// Opens a device.
-    ///
-    /// The library is the file that `SMARTSWAP_CUDA_LIBRARY` names, else the system's
-    /// `libcuda.so.1`. `CUDA_VISIBLE_DEVICES` counts: `index` is a place among visible devices.
-    ///
-    /// # Errors
-    /// [`OpenError`] says what was tried: no library, a wrong file, a library that is too old,
-    /// no such device, or a driver that does not start.
-    pub fn open(index: u32) -> Result<Arc<CudaDriver>, OpenError> {
-        let library = open::library_of_environment();
-        CudaDriver::open_with(library.as_deref().map(Path::new), index)
-    }
-
-    /// As [`open`](CudaDriver::open), with the library in this file, whatever the environment
-    /// says.
-    ///
-    /// # Errors
-    /// As for `open`.
-    pub fn open_from(library: &Path, index: u32) -> Result<Arc<CudaDriver>, OpenError> {
-        CudaDriver::open_with(Some(library), index)
-    }
-
-    /// The number of devices that [`open`](CudaDriver::open) can open.
-    ///
-    /// # Errors
-    /// As for `open`. No device is no error: the number is 0.
-    pub fn device_count() -> Result<u32, OpenError> {
-        let library = open::library_of_environment();
-        let api = open::load(library.as_deref().map(Path::new))?;
-        Ok(open::count_devices(&api)?)
-    }
-
-    fn open_with(library: Option<&Path>, index: u32) -> Result<Arc<CudaDriver>, OpenError> {
-        let api = open::load(library)?;
-        let count = open::count_devices(&api)?;
-        if index >= count {
-            return Err(OpenError::NoDevice { name: "CUDA", index, count });
-        }
-        let device = open::device(&api, index)?;
-        let lack = open::lack_of_virtual_memory(&api, device)?;
-        let context = Arc::new(Context::retain(api, device)?);
-        let properties = {
-            let _current = context.enter("open")?;
-            open::properties(&api, device, lack.is_none())?
-        };
-        Ok(Arc::new(CudaDriver {
-            context,
-            properties,
-            lack,
-            streams: Handles::new("stream"),
-            events: Handles::new("event"),
-            device_memory: Mutex::default(),
-            pinned_memory: RwLock::default(),
-            failed: Failed::default(),
-        }))
-    }
-
-    /// Takes in a stream of another library, so that it can be used like one of the driver's.
-    ///
-    /// `stream` is its `CUstream` (equally, `cudaStream_t`) as a number; 0 is the legacy default
-    /// stream. `destroy_stream` ends the adoption and leaves the stream alive. A stream that is
-    /// known already stays what it is.
-    ///
-    /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) inside a host function.
-    ///
-    /// # Safety
-    /// It is a stream of the device's primary context and lives until `destroy_stream`, or until
-    /// the driver is dropped.
-    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
-        let call = "adopt_stream";
-        drop(self.context.enter(call)?);
-        if self.streams.get(call, stream).is_err() {
-            self.streams.insert(stream, Kind::BorrowedStream, &self.context);
-        }
-        Ok(StreamHandle(stream))
-    }
-
     fn device_memory(&self) -> MutexGuard<'_, DeviceMemory> {
-        // A panic leaves no table half-changed.
-        self.device_memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.device_memory)
     }
 }
 
@@ -163,22 +84,5 @@ impl fmt::Debug for CudaDriver {
             .field("properties", &self.properties)
             .field("lack", &self.lack)
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for CudaDriver {
-    fn drop(&mut self) {
-        let mut handles = self.streams.take_all();
-        handles.extend(self.events.take_all());
-        let pinned_memory = self.pinned_memory.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let device_memory = self.device_memory.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let left = Left {
-            handles,
-            context: Arc::clone(&self.context),
-            device_memory: std::mem::take(device_memory),
-            pinned_memory: std::mem::take(pinned_memory),
-        };
-        // A host function may have held the last handle.
-        function::outside("cuda drop", || left.give_back());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Driver calls (device.rs)
-//!      |-- memory.rs     who holds what; checks every call     vm.rs        addresses (mmap)
+//!      |-- memory.rs     who holds what, by ../table.rs        vm.rs        addresses (mmap)
 //!      |                 mappings.rs  how many there may be    physical.rs  chunks (one memfd)
 //!      |-- schedule.rs   threads.rs | lockstep.rs              link.rs      how long copies take
 //!      |                 (real time | virtual clock)           effect.rs    the work itself
@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::error::DriverError;
 use crate::host::config::{HostConfig, Mode};
@@ -23,6 +23,7 @@ use crate::host::schedule::Schedule;
 use crate::host::signal::Signal;
 use crate::host::threads::Threads;
 use crate::host::timeline::{Journal, Span};
+use crate::sync::lock;
 use crate::types::EventKind;
 
 pub(crate) mod config;
@@ -163,9 +164,4 @@ impl fmt::Debug for HostDriver {
             .field("ledger", &self.ledger())
             .finish_non_exhaustive()
     }
-}
-
-/// Locks. No value here is left half-changed by a panic, so a poisoned lock is used on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

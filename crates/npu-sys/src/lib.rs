@@ -76,18 +76,27 @@
 //! callers promise about them. The host driver checks what it can when work is submitted, and
 //! memory that is not mapped faults when it is touched.
 //!
+//! What a driver cannot give back when it is dropped is counted, with the library's words:
+//! [`drop_failures`].
+//!
 //! This crate decides nothing and caches nothing: every call goes to the device.
 
 mod acl;
 mod cuda;
 mod driver;
+mod drop_failures;
 mod error;
+mod extents;
 mod host;
+mod host_function;
 mod load;
 mod operands;
 mod pages;
 mod pattern;
+
+mod sync;
 mod system;
+mod table;
 mod types;
 mod wrap;
 
@@ -95,6 +104,7 @@ pub use acl::AclDriver;
 pub use cuda::CudaDriver;
 pub use cuda::pattern::PatternKernels;
 pub use driver::{Driver, HostFunction, Operands};
+pub use drop_failures::{DropFailures, drop_failures};
 pub use error::{DriverError, ErrorKind, OpenError};
 pub use host::HostDriver;
 pub use host::config::{HostConfig, Link, Mode, Order};

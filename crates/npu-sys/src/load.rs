@@ -23,7 +23,11 @@ impl Library {
     ///
     /// # Errors
     /// [`NoLibrary`](OpenError::NoLibrary), [`NotALibrary`](OpenError::NotALibrary).
-    pub(crate) fn open(
+    ///
+    /// # Safety
+    /// Each of `candidates` that is a library may run its initialisers in this process, and its
+    /// functions are those of the vendor's library `name`.
+    pub(crate) unsafe fn open(
         name: &'static str,
         hint: &'static str,
         candidates: &[&OsStr],
@@ -35,8 +39,7 @@ impl Library {
             if names_a_file && path.exists() {
                 check_file(path)?;
             }
-            // SAFETY: loading runs the library's initialisers; the caller names a vendor's
-            // library, whose initialisers may run at any time in any process.
+            // SAFETY: loading runs the library's initialisers; the caller promises that they may.
             match unsafe { libloading::Library::new(candidate) } {
                 Ok(library) => {
                     return Ok(Library {
@@ -203,7 +206,8 @@ macro_rules! vendor_functions {
                 library: &$crate::load::Library,
             ) -> Result<Api, $crate::error::OpenError> {
                 Ok(Api { $(
-                    // SAFETY: the signature is the vendor's, as the tests of the ABI check.
+                    // SAFETY: the signature is the vendor's, as the tests of the ABI check; that
+                    // the library is the vendor's was promised when it was opened.
                     $name: unsafe {
                         $crate::load::vendor_functions!(@take $need library, $symbol)
                     },

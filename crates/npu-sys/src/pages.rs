@@ -231,6 +231,24 @@ pub fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
+/// A size in whole pages, for memory that is to be pinned.
+pub(crate) fn rounded_up(size_bytes: u64, page_bytes: u64) -> Result<u64, String> {
+    let whole_bytes = size_bytes.checked_next_multiple_of(page_bytes);
+    // A page more may be needed to begin at a page.
+    let usable = |&bytes: &u64| bytes > 0 && bytes < u64::MAX - page_bytes;
+    whole_bytes.filter(usable).ok_or_else(|| format!("{size_bytes} bytes cannot be pinned"))
+}
+
+/// Checks that memory is whole pages, at addresses that memory can have.
+pub(crate) fn check_whole(start: HostPtr, size_bytes: u64, page_bytes: u64) -> Result<(), String> {
+    let is_whole = start.0.is_multiple_of(page_bytes) && size_bytes.is_multiple_of(page_bytes);
+    let is_somewhere = start.0 > 0 && start.0.checked_add(size_bytes).is_some();
+    if !is_whole || !is_somewhere || size_bytes == 0 {
+        return Err(format!("{start:?} + {size_bytes} bytes is not whole pages"));
+    }
+    Ok(())
+}
+
 /// Gives back memory that a value of this file owns and no longer uses. To unmap what the system
 /// joined with its neighbours takes one mapping more. A process that may not have it gives back
 /// the memory alone, and keeps the addresses.

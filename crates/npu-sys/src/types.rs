@@ -150,6 +150,19 @@ impl Copy {
             | Copy::DeviceToDevice { size_bytes, .. } => size_bytes,
         }
     }
+
+    /// What can be seen to be wrong with it before it runs.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            _ if self.size_bytes() == 0 => Err("0 bytes".to_owned()),
+            Copy::DeviceToDevice { source, target, size_bytes }
+                if source.0.abs_diff(target.0) < size_bytes =>
+            {
+                Err(format!("{source:?} overlaps {target:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Device memory as the driver reports it.

@@ -4,6 +4,7 @@ use swap_core::{Plan, Signature, StepReport, Trace};
 
 use crate::check::TraceFault;
 use crate::generate::Generated;
+use crate::layout::Layout;
 use crate::machine::Link;
 
 /// Makes plans. The loop calls it, the layer above implements it.
@@ -30,15 +31,28 @@ pub trait Planner {
 
     /// Plans for this link from now on: the slowest among ranks that choose alike.
     fn set_link(&mut self, _link: Link) {}
+
+    /// Whether it is at work beside the training, for a plan of this kind of step that it was
+    /// asked for and did not have: whoever asks again later gets it.
+    fn is_busy(&self, _kind: Signature) -> bool {
+        false
+    }
+
+    /// Plans only while it is asked from now on: ranks choose alike only if no clock has a say.
+    fn stop_working_beside(&mut self) {}
 }
 
 /// A plan and what its planner expects of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Proposal {
     /// What to run.
     pub plan: Plan,
     /// What should come of it.
     pub predicted: Prediction,
+    /// Where its blocks lie, if the planner laid it out; else whoever runs the plan does.
+    pub layout: Option<Layout>,
+    /// Made in little time: a better one may follow.
+    pub is_sketch: bool,
 }
 
 /// What a planner expects of a step under its plan.

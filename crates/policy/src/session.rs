@@ -164,7 +164,7 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        let is_moving_in = !self.layouts.end_step() && self.shared.is_none();
+        let is_moving_in = self.layouts.end_step() && self.shared.is_none();
         self.owed.push_back(Owed {
             directive: self.directives,
             is_moving_in,
@@ -180,7 +180,11 @@ impl<P: Planner> Session<P> {
             self.follow(directive)?;
         }
         let finished = self.observe(reports)?;
-        self.lay_out_if_due()?;
+        let is_due = self.current.plan.is_some() && self.layouts.is_due();
+        if is_due && !self.engine.is_inside_step()? {
+            let current = self.current.clone();
+            self.order(&current)?;
+        }
         Ok(finished)
     }
 
@@ -195,11 +199,11 @@ impl<P: Planner> Session<P> {
 
     fn observe(&mut self, reports: Vec<StepReport>) -> Result<Vec<FinishedStep>, Error> {
         let mut finished = Vec::with_capacity(reports.len());
-        for report in reports {
+        for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
             let Owed { directive, is_moving_in, stage, plan, made } = owed;
             let as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
-            if let Some(trace) = &report.trace {
+            if let Some(trace) = &mut report.trace {
                 self.keep_trace(report.step, trace);
             }
             match &mut self.shared {
@@ -207,7 +211,7 @@ impl<P: Planner> Session<P> {
                     let report = Box::new(report.clone());
                     shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
-                None if is_moving_in && as_planned => self.policy.pass_over(),
+                None if is_moving_in && as_planned => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, report });
@@ -234,7 +238,16 @@ impl<P: Planner> Session<P> {
         if next == self.current { Ok(()) } else { self.follow(next) }
     }
 
-    fn keep_trace(&mut self, step: u64, trace: &Trace) {
+    /// Keeps a recorded step. Its ops take the least that they ever took: where the host is late,
+    /// the device waits inside of them, which says nothing about how long they are.
+    fn keep_trace(&mut self, step: u64, trace: &mut Trace) {
+        if let Some((_, before)) = self.traces.get(&trace.signature)
+            && before.ops.len() == trace.ops.len()
+        {
+            for (op, before) in trace.ops.iter_mut().zip(&before.ops) {
+                op.device_us = op.device_us.min(before.device_us);
+            }
+        }
         self.traces.insert(trace.signature, (step, Arc::new(trace.clone())));
         while self.traces.len() > TRACES_KEPT {
             let oldest = self.traces.iter().min_by_key(|(_, (step, _))| *step);
@@ -249,17 +262,27 @@ impl<P: Planner> Session<P> {
             self.put_off = Some(directive);
             return Ok(());
         }
-        let orders = directive.plan.as_ref().map(|plan| {
-            Arc::new(match self.traces.get(&plan.signature) {
-                Some((_, trace)) => Orders::with_trace(plan, trace),
-                None => Orders::new(plan),
-            })
-        });
-        self.engine.set_orders(directive.record, orders)?;
-        self.layouts.leave();
+        self.layouts.change(self.current.plan.as_deref(), directive.plan.as_deref());
+        self.order(&directive)?;
         self.current = directive;
         self.made = self.policy.made().cloned();
         self.directives += 1;
         Ok(())
+    }
+
+    /// Gives the engine the orders of a directive, laid out if that is due.
+    fn order(&mut self, directive: &Directive) -> Result<(), Error> {
+        let lots = directive.plan.as_deref().and_then(|plan| self.lots_of(plan));
+        let orders = directive.plan.as_ref().map(|plan| {
+            let orders = match self.traces.get(&plan.signature) {
+                Some((_, trace)) => Orders::with_trace(plan, trace),
+                None => Orders::new(plan),
+            };
+            Arc::new(match lots {
+                Some(lots) => orders.with_lots(lots),
+                None => orders,
+            })
+        });
+        self.engine.set_orders(directive.record, orders)
     }
 }

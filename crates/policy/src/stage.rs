@@ -24,6 +24,7 @@ use std::sync::Arc;
 use swap_core::{Plan, Signature, StepReport};
 
 use crate::generate::Generated;
+use crate::layout::Layout;
 use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
@@ -134,6 +135,8 @@ pub(crate) struct Choice {
     plan: Option<Arc<Plan>>,
     /// What its planner knows of it.
     made: Option<Arc<Generated>>,
+    /// Where its blocks lie, if its planner laid it out.
+    layout: Option<Arc<Layout>>,
 }
 
 /// What the loop knows about a finished step beside its report.
@@ -175,8 +178,10 @@ impl<P: Planner> Loop<P> {
     }
 
     /// Counts a finished step that went as directed and whose time says nothing.
-    pub fn pass_over(&mut self) {
+    pub fn pass_over(&mut self, report: &StepReport) {
         self.steps += 1;
+        self.previous = Some((report.signature, self.running.print));
+        self.previous_signature = Some(report.signature);
     }
 
     /// The settings.
@@ -200,6 +205,11 @@ impl<P: Planner> Loop<P> {
     /// What its planner knows of the plan that the last directive orders, if it said.
     pub fn made(&self) -> Option<&Arc<Generated>> {
         self.running.made.as_ref()
+    }
+
+    /// Where the blocks of that plan lie, if its planner said.
+    pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
+        self.running.layout.as_ref()
     }
 
     /// The planner.
@@ -358,7 +368,8 @@ impl<P: Planner> Loop<P> {
 
 impl Choice {
     pub(crate) fn of(plan: Arc<Plan>) -> Choice {
-        Choice { print: crate::search::fingerprint(&plan), plan: Some(plan), made: None }
+        let print = crate::search::fingerprint(&plan);
+        Choice { print, plan: Some(plan), made: None, layout: None }
     }
 }
 

@@ -160,8 +160,16 @@ impl Streams {
     /// # Errors
     /// If the driver fails; nothing is recorded then.
     pub fn mark(&mut self, stream: StreamId) -> Result<(), DriverError> {
+        self.mark_every(stream, 1)
+    }
+
+    /// As [`mark`](Streams::mark), where there is no event behind the last `pieces` of work.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mark_every(&mut self, stream: StreamId, pieces: u64) -> Result<(), DriverError> {
         let position = self.lane(stream).position;
-        if position <= self.covered(stream) {
+        if position < self.covered(stream) + pieces {
             return Ok(());
         }
         self.record(stream, position).map(|_| ())

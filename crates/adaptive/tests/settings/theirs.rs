@@ -1,9 +1,8 @@
 //! The keys of SmartSwap for Ascend: each changes the loop or the generators as it does there.
 
 use adaptive::{
-    ActionKind, Budget, Feedback, Generated, JointConfig, Loop, LoopConfig, Plan, Planner,
-    Prediction, Prefer, PrintLevel, Proposal, Signature, Stage, StepCounters, StepReport, Trace,
-    TraceFault, Treatment,
+    ActionKind, Budget, Feedback, Generated, JointConfig, Loop, LoopConfig, Plan, Planner, Prefer,
+    PrintLevel, Proposal, Signature, Stage, StepCounters, StepReport, Trace, TraceFault, Treatment,
 };
 
 use crate::{parse, persistent, plan};
@@ -22,7 +21,7 @@ impl Planner for Counting {
         self.margins.push(feedback.margin_bytes);
         let op_count = self.margins.len() as u32;
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, ..Proposal::default() }))
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use crate::acl::failure;
 use crate::acl::sys::{ACL_SUCCESS, Api, aclError};
+use crate::drop_failures;
 use crate::error::DriverError;
 
 /// The library, and the device of one driver.
@@ -68,9 +69,10 @@ impl Current<'_> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         if let Some(previous) = self.previous {
-            // The device was current a moment ago; if it is gone, its user will be told.
             // SAFETY: it takes a plain number.
-            let _ = unsafe { (self.api.aclrtSetDevice)(previous) };
+            let code = unsafe { (self.api.aclrtSetDevice)(previous) };
+            // It was current a moment ago; if it is gone, its user will be told as well.
+            drop_failures::note(self.check("aclrtSetDevice", code));
         }
     }
 }

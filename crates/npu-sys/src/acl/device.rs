@@ -4,16 +4,34 @@ use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::function::{self, HostWork};
 use crate::acl::host::Place;
-use crate::acl::sys;
+use crate::acl::sys::{self, aclrtStream};
 use crate::acl::{AclDriver, open, pointer, size, within};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
+use crate::host_function;
 use crate::types::{
     ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
 
 impl AclDriver {
+    /// Takes in a stream of another library, so that it can be used like one of the driver's.
+    ///
+    /// `stream` is its `aclrtStream` as a number; 0 is the context's default stream.
+    /// `destroy_stream` ends the adoption and leaves the stream alive. A stream that is known
+    /// already keeps its handle.
+    ///
+    /// # Errors
+    /// None today; as the other drivers'.
+    ///
+    /// # Safety
+    /// It is a stream of the device's default context and lives until `destroy_stream`, or until
+    /// the driver is dropped.
+    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.state.streams.adopt(aclrtStream(pointer(stream))) })
+    }
+
     /// The start of each call.
     fn enter(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
         self.state.device.enter(call)
@@ -23,6 +41,11 @@ impl AclDriver {
     fn enter_stream(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
         function::refuse_host_function(call)?;
         self.enter(call)
+    }
+
+    /// The failure of a host function that ran earlier, as an error of `call`.
+    fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
+        self.state.failure.check(call, i64::from(sys::ACL_ERROR_FAILURE))
     }
 
     /// The start of each call that takes addresses and memory apart.
@@ -59,9 +82,6 @@ impl AclDriver {
         start: DevicePtr,
         size_bytes: u64,
     ) -> Result<Place, DriverError> {
-        if size_bytes == 0 {
-            return Err(invalid(now.call, "0 bytes"));
-        }
         let place = self.state.host.place(now, start, size_bytes)?;
         if let Place::Device(_) = place {
             self.state.memory.check(now, start, size_bytes)?;
@@ -71,6 +91,7 @@ impl AclDriver {
 
     /// Where a copy goes from and to, each as the library must see it.
     fn places(&self, now: &Current<'_>, copy: Copy) -> Result<(Place, Place), DriverError> {
+        copy.check().map_err(|text| invalid(now.call, text))?;
         let size_bytes = copy.size_bytes();
         match copy {
             Copy::DeviceToHost { source, target, .. } => {
@@ -84,9 +105,6 @@ impl AclDriver {
                 Ok((Place::Host(source.0), target))
             }
             Copy::DeviceToDevice { source, target, .. } => {
-                if source.0.abs_diff(target.0) < size_bytes {
-                    return Err(invalid(now.call, format!("{source:?} overlaps {target:?}")));
-                }
                 let source = self.place(now, source, size_bytes)?;
                 Ok((source, self.place(now, target, size_bytes)?))
             }
@@ -152,7 +170,8 @@ impl Driver for AclDriver {
     }
 
     fn set_access(&self, range: VaRange) -> Result<(), DriverError> {
-        self.state.memory.check_access(&self.enter_virtual("set_access")?, range)
+        self.enter_virtual("set_access")?;
+        self.state.memory.check_access(range)
     }
 
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
@@ -210,7 +229,7 @@ impl Driver for AclDriver {
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("synchronize_stream")?;
         self.state.streams.synchronize(&now, stream)?;
-        self.state.failure.check(now.call)
+        self.check_functions(now.call)
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {
@@ -235,19 +254,19 @@ impl Driver for AclDriver {
 
     fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
         let now = self.enter_stream("query_event")?;
-        self.state.failure.check(now.call)?;
+        self.check_functions(now.call)?;
         self.state.events.query(&now, event)
     }
 
     fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("synchronize_event")?;
         self.state.events.synchronize(&now, event)?;
-        self.state.failure.check(now.call)
+        self.check_functions(now.call)
     }
 
     fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError> {
         let now = self.enter_stream("elapsed_us")?;
-        self.state.failure.check(now.call)?;
+        self.check_functions(now.call)?;
         self.state.events.elapsed_us(&now, start, end)
     }
 
@@ -285,6 +304,9 @@ impl Driver for AclDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let now = self.enter_stream("fill")?;
+        if size_bytes == 0 {
+            return Err(invalid(now.call, "0 bytes"));
+        }
         let address = match self.place(&now, target, size_bytes)? {
             Place::Device(address) => address,
             Place::Host(target) => {
@@ -307,7 +329,7 @@ impl Driver for AclDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let now = self.enter_stream("launch_host")?;
-        function::check(now.call, &function)?;
+        host_function::check(&function).map_err(|text| invalid(now.call, text))?;
         self.bring_to_host(&now, &mut function)?;
         // SAFETY: the caller promises the accesses, which are at addresses of the host by now.
         unsafe { self.launch(&now, stream, HostWork::Function(function)) }

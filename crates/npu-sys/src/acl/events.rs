@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
-use crate::acl::lock;
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtEvent};
+use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
+use crate::sync::lock;
 use crate::types::{EventHandle, EventKind};
 
 /// The events of one driver.
@@ -154,8 +155,11 @@ impl Events {
         Ok(f64::from(ms) * 1000.0)
     }
 
-    /// Destroys all events. The streams are gone, so nobody waits.
-    pub(super) fn destroy_all(&self, now: &Current<'_>) {
+    /// Destroys all events.
+    ///
+    /// # Safety
+    /// No other call uses an event, now or later, and no stream waits for one.
+    pub(super) unsafe fn destroy_all(&self, now: &Current<'_>) {
         let mut tables = lock(&self.tables);
         let live = std::mem::take(&mut tables.live);
         let raws = live.into_values().map(|event| Arc::clone(&lock(&event.state).raw));
@@ -163,7 +167,8 @@ impl Events {
         let aside = std::mem::take(&mut tables.aside);
         let spare = std::mem::take(&mut tables.spare);
         for raw in raws.into_iter().chain(aside).chain(spare) {
-            destroy(now, &raw);
+            // SAFETY: the caller's promise.
+            unsafe { destroy(now, &raw) };
         }
     }
 
@@ -247,7 +252,8 @@ impl Events {
                 // A call on another thread still holds it.
                 tables.aside.push(raw);
             } else if raw.is_newer {
-                destroy(now, &raw);
+                // SAFETY: just seen to be held by nobody else; waits for it may go on.
+                unsafe { destroy(now, &raw) };
             } else if is_done_with(now, &raw) {
                 tables.spare.push(raw);
             } else {
@@ -302,7 +308,12 @@ fn is_done_with(now: &Current<'_>, raw: &Raw) -> bool {
 }
 
 /// Destroys an event that is done with. A failure costs no more than the event.
-fn destroy(now: &Current<'_>, raw: &Raw) {
-    // SAFETY: no call holds the event, and none finds it any more.
-    let _ = unsafe { (now.api.aclrtDestroyEvent)(raw.event) };
+///
+/// # Safety
+/// No call holds the event, and none finds it any more. If it is of the older style, nobody waits
+/// for it.
+unsafe fn destroy(now: &Current<'_>, raw: &Raw) {
+    // SAFETY: the caller's promise.
+    let code = unsafe { (now.api.aclrtDestroyEvent)(raw.event) };
+    drop_failures::note(now.check("aclrtDestroyEvent", code));
 }

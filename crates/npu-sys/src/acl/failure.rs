@@ -144,10 +144,12 @@ pub(super) fn missing(call: &'static str, symbol: &'static str) -> DriverError {
     DriverError::unsupported(call, text)
 }
 
+/// The code of a mistake of the caller.
+pub(super) const INVALID: i64 = sys::ACL_ERROR_INVALID_PARAM as i64;
+
 /// A mistake of the caller that was seen before the library was asked.
 pub(super) fn invalid(call: &'static str, text: impl Into<Cow<'static, str>>) -> DriverError {
-    let code = i64::from(sys::ACL_ERROR_INVALID_PARAM);
-    DriverError { call, code, text: text.into(), kind: ErrorKind::Invalid }
+    DriverError { call, code: INVALID, text: text.into(), kind: ErrorKind::Invalid }
 }
 
 /// Work that failed on the host.

@@ -1,51 +1,36 @@
 //! Work that the host does in stream order: functions of callers, and what the library's copies
 //! and fills may not do.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::acl::current::Current;
-use crate::acl::failure::{failed, invalid};
+use crate::acl::failure::invalid;
 use crate::acl::reports::Reports;
 use crate::acl::streams::Stream;
 use crate::acl::{pointer, size};
 use crate::driver::{HostFunction, Operands};
 use crate::error::{DriverError, ErrorKind};
-use crate::types::Access;
+use crate::host_function::{self, FirstFailure};
 
 thread_local! {
+    /// Whether the thread is inside a host function.
     static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is inside a host function.
-pub(super) fn in_host_function() -> bool {
-    IN_FUNCTION.get()
+/// Does what a host function may not do: here, or on a thread of its own if here is one.
+pub(super) fn outside(work: impl FnOnce() + Send + 'static) {
+    host_function::outside(&IN_FUNCTION, "acl drop", work);
 }
 
 /// A stream stands still while its host function runs: one that submits or waits could wait for
 /// itself.
 pub(super) fn refuse_host_function(call: &'static str) -> Result<(), DriverError> {
-    if in_host_function() {
+    if IN_FUNCTION.get() {
         return Err(invalid(call, "a host function cannot submit work or wait for it"));
     }
     Ok(())
-}
-
-/// What went wrong on the host first: a panic cannot pass through the library.
-#[derive(Debug, Default)]
-pub(super) struct Failure(OnceLock<String>);
-
-impl Failure {
-    /// The failure of work that ran earlier, as an error of `call`.
-    pub(super) fn check(&self, call: &'static str) -> Result<(), DriverError> {
-        match self.0.get() {
-            None => Ok(()),
-            Some(text) => Err(failed(call, text.clone())),
-        }
-    }
 }
 
 /// What is to be done.
@@ -59,7 +44,7 @@ pub(super) enum HostWork {
 /// Work on its way through the library.
 struct Launched {
     work: HostWork,
-    failure: Arc<Failure>,
+    failure: Arc<FirstFailure>,
 }
 
 /// Submits work of the host to a stream.
@@ -71,12 +56,13 @@ pub(super) unsafe fn launch(
     now: &Current<'_>,
     stream: &Stream,
     reports: &Reports,
-    failure: &Arc<Failure>,
+    failure: &Arc<FirstFailure>,
     work: HostWork,
 ) -> Result<(), DriverError> {
     let launched = Box::new(Launched { work, failure: Arc::clone(failure) });
     let argument = Box::into_raw(launched).cast::<c_void>();
-    let outcome = submit(now, stream, reports, argument);
+    // SAFETY: just made for `run`; the caller promises the work.
+    let outcome = unsafe { submit(now, stream, reports, argument) };
     if outcome.is_err() {
         // SAFETY: the library refused it, so it is still ours alone.
         drop(unsafe { Box::from_raw(argument.cast::<Launched>()) });
@@ -85,7 +71,10 @@ pub(super) unsafe fn launch(
 }
 
 /// Hands `argument` to the library for `run`, by the newer function where it has one.
-fn submit(
+///
+/// # Safety
+/// It is a box of `Launched`, which is the library's from here on unless this fails.
+unsafe fn submit(
     now: &Current<'_>,
     stream: &Stream,
     reports: &Reports,
@@ -99,19 +88,23 @@ fn submit(
             outcome => return outcome,
         }
     }
-    reports.launch(now, stream, run, argument)
+    // SAFETY: the caller's promise.
+    unsafe { reports.launch(now, stream, run, argument) }
 }
 
 /// What the library calls.
+///
+/// # Safety
+/// `argument` is a box of `Launched`, and this is its only call.
 unsafe extern "C" fn run(argument: *mut c_void) {
-    // SAFETY: from `launch`; the library calls once for each.
+    // SAFETY: the caller's promise.
     let Launched { work, failure } = *unsafe { Box::from_raw(argument.cast::<Launched>()) };
     match work {
         HostWork::Function(function) => {
-            if let Err(text) = call(function) {
-                // The first failure stays: later ones are likely its consequence.
-                failure.0.get_or_init(|| text);
-            }
+            let HostFunction { name, accesses, body, .. } = function;
+            // SAFETY: `launch` promises exactly this of the function's accesses.
+            let operands = unsafe { Operands::new(&accesses) };
+            failure.note(host_function::run(name, &IN_FUNCTION, || body(&operands)));
         }
         HostWork::Copy { source, target, size_bytes } => {
             let source = pointer(source).cast::<u8>();
@@ -123,46 +116,4 @@ unsafe extern "C" fn run(argument: *mut c_void) {
             unsafe { pointer(target).cast::<u8>().write_bytes(value, size(size_bytes)) };
         }
     }
-}
-
-fn call(function: HostFunction) -> Result<(), String> {
-    let HostFunction { name, accesses, body, .. } = function;
-    // SAFETY: `launch` promises exactly this of the function's accesses.
-    let operands = unsafe { Operands::new(&accesses) };
-    let outside = IN_FUNCTION.replace(true);
-    // Unwind safety: the body is gone afterwards, and its operands are plain bytes.
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(&operands)));
-    IN_FUNCTION.set(outside);
-    outcome.map_err(|payload| {
-        let text = format!("host function '{name}' panicked: {}", text(&*payload));
-        // A payload whose own drop panics would unwind into the library.
-        std::mem::forget(payload);
-        text
-    })
-}
-
-fn text(payload: &(dyn Any + Send)) -> &str {
-    let owned = payload.downcast_ref::<String>().map(String::as_str);
-    owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text")
-}
-
-/// Checks what can be seen of a function before it runs.
-pub(super) fn check(call: &'static str, function: &HostFunction) -> Result<(), DriverError> {
-    if !function.cost_us.is_finite() || function.cost_us < 0.0 {
-        return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
-    }
-    let accesses = &function.accesses;
-    for (index, a) in accesses.iter().enumerate() {
-        let end = |access: &Access| access.start.0.checked_add(access.size_bytes);
-        let Some(a_end) = end(a).filter(|_| a.size_bytes > 0) else {
-            return Err(invalid(call, format!("{a:?} is no range of bytes")));
-        };
-        for b in &accesses[index + 1..] {
-            let apart = a_end <= b.start.0 || end(b).is_some_and(|b_end| b_end <= a.start.0);
-            if !apart && (a.mode.writes() || b.mode.writes()) {
-                return Err(invalid(call, format!("{a:?} overlaps {b:?}")));
-            }
-        }
-    }
-    Ok(())
 }

@@ -3,17 +3,18 @@
 //! Kernels may use such an address. The library's copies and fills may not, unless the memory
 //! has one address on both sides. So copies and fills ask here what is behind an address.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
-use crate::acl::memory::contains;
 use crate::acl::sys::{self, aclrtMallocAttrValue, aclrtMallocAttribute, aclrtMallocConfig};
-use crate::acl::{lock, pointer, size};
+use crate::acl::{pointer, size};
+use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
-use crate::pages::fork;
+use crate::extents::{Extent, Extents};
+use crate::pages::{self, fork};
+use crate::sync::lock;
 use crate::types::{DevicePtr, HostPtr};
 
 /// Pages of which the library wants whole ones.
@@ -30,14 +31,13 @@ pub(super) struct HostMemory {
 #[derive(Debug, Default)]
 struct Tables {
     /// By host address.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: Extents<Piece>,
     /// Host addresses of the pieces that have a device address, by that.
-    by_device: BTreeMap<u64, u64>,
+    by_device: Extents<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    size_bytes: u64,
     /// Where the library's allocation starts; `None` for registered memory.
     allocation: Option<u64>,
     /// Whether the library was asked for one address on both sides, and gave it.
@@ -71,11 +71,9 @@ impl HostMemory {
         size_bytes: u64,
     ) -> Result<HostPtr, DriverError> {
         // Room for whole pages, so that all of it can be registered.
-        let page_bytes = (rustix::param::page_size() as u64).max(PAGE_BYTES);
-        let size_bytes = size_bytes
-            .checked_next_multiple_of(page_bytes)
-            .filter(|&size_bytes| size_bytes > 0 && size_bytes < u64::MAX - page_bytes)
-            .ok_or_else(|| invalid(now.call, format!("{size_bytes} bytes cannot be pinned")))?;
+        let page_bytes = pages::page_bytes().max(PAGE_BYTES);
+        let size_bytes =
+            pages::rounded_up(size_bytes, page_bytes).map_err(|text| invalid(now.call, text))?;
         let (mut allocation, mut has_common_address) = match self.allocate_common(now, size_bytes) {
             Some(start) => (start, true),
             None => (allocate_plain(now, size_bytes)?, false),
@@ -83,13 +81,13 @@ impl HostMemory {
         let mut start = allocation.next_multiple_of(page_bytes);
         if start != allocation {
             // The library promises no more than 64 bytes of alignment.
-            free_host(now, allocation)?;
+            // SAFETY: from just above; nobody knows it.
+            unsafe { free_host(now, allocation) }?;
             has_common_address = false;
             allocation = allocate_plain(now, size_bytes + page_bytes)?;
             start = allocation.next_multiple_of(page_bytes);
         }
         let piece = Piece {
-            size_bytes,
             allocation: Some(allocation),
             has_common_address,
             device: None,
@@ -97,7 +95,7 @@ impl HostMemory {
         };
         // Where the system refuses, children have what the library lets them have.
         let _ = fork::keep_from_children(start, size_bytes);
-        lock(&self.tables).pieces.insert(start, piece);
+        lock(&self.tables).pieces.insert(start, size_bytes, piece);
         Ok(HostPtr(start))
     }
 
@@ -130,22 +128,24 @@ impl HostMemory {
     /// As for [`Driver::free_pinned`](crate::Driver::free_pinned).
     pub(super) unsafe fn free(&self, now: &Current<'_>, start: HostPtr) -> Result<(), DriverError> {
         let mut tables = lock(&self.tables);
-        let found = tables.pieces.get(&start.0).copied();
-        let Some((piece, allocation)) = found.and_then(|piece| Some((piece, piece.allocation?)))
-        else {
+        let found = tables.pieces.get(start.0).copied();
+        let found = found.and_then(|found| Some((found, found.held.allocation?)));
+        let Some((Extent { size_bytes, held: piece }, allocation)) = found else {
             return Err(invalid(now.call, format!("{start:?} was not allocated")));
         };
         if piece.is_registered {
-            unregister(now, start)?;
+            // SAFETY: ours, and the caller promises that nothing uses it.
+            unsafe { unregister(now, start) }?;
             tables.forget_device(start);
         }
         // The library may give these pages to others, whose children may read them.
-        let _ = fork::give_to_children(start.0, piece.size_bytes);
-        free_host(now, allocation).inspect_err(|_| {
-            let _ = fork::keep_from_children(start.0, piece.size_bytes);
+        let _ = fork::give_to_children(start.0, size_bytes);
+        // SAFETY: as above.
+        unsafe { free_host(now, allocation) }.inspect_err(|_| {
+            let _ = fork::keep_from_children(start.0, size_bytes);
         })?;
         tables.forget_device(start);
-        tables.pieces.remove(&start.0);
+        tables.pieces.remove(start.0);
         Ok(())
     }
 
@@ -157,28 +157,23 @@ impl HostMemory {
         start: HostPtr,
         size_bytes: u64,
     ) -> Result<(), DriverError> {
-        let is_whole = start.0.is_multiple_of(PAGE_BYTES) && size_bytes.is_multiple_of(PAGE_BYTES);
-        let end = start.0.checked_add(size_bytes);
-        let Some(end) = end.filter(|_| is_whole && size_bytes > 0 && start.0 > 0) else {
-            let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
-            return Err(invalid(now.call, text));
-        };
+        pages::check_whole(start, size_bytes, PAGE_BYTES)
+            .map_err(|text| invalid(now.call, text))?;
         let mut tables = lock(&self.tables);
-        let before = tables.pieces.range(..end).next_back();
-        if before.is_some_and(|(at, piece)| at + piece.size_bytes > start.0) {
+        if tables.pieces.overlap(start.0, size_bytes).is_some() {
             let text = format!("{start:?} + {size_bytes} bytes is known already");
             return Err(invalid(now.call, text));
         }
-        let device = register(now, start, size_bytes)?;
+        // SAFETY: whole pages, which their owner promises to keep.
+        let device = unsafe { register(now, start, size_bytes) }?;
         let piece = Piece {
-            size_bytes,
             allocation: None,
             has_common_address: false,
             device: Some(device),
             is_registered: true,
         };
-        tables.pieces.insert(start.0, piece);
-        tables.by_device.insert(device, start.0);
+        tables.pieces.insert(start.0, size_bytes, piece);
+        tables.by_device.insert(device, size_bytes, start.0);
         Ok(())
     }
 
@@ -190,13 +185,14 @@ impl HostMemory {
         start: HostPtr,
     ) -> Result<(), DriverError> {
         let mut tables = lock(&self.tables);
-        match tables.pieces.get(&start.0) {
-            Some(piece) if piece.allocation.is_none() => {}
+        match tables.pieces.get(start.0) {
+            Some(piece) if piece.held.allocation.is_none() => {}
             _ => return Err(invalid(now.call, format!("{start:?} is not registered"))),
         }
-        unregister(now, start)?;
+        // SAFETY: registered, and the caller promises that nothing uses it.
+        unsafe { unregister(now, start) }?;
         tables.forget_device(start);
-        tables.pieces.remove(&start.0);
+        tables.pieces.remove(start.0);
         Ok(())
     }
 
@@ -208,13 +204,15 @@ impl HostMemory {
         start: HostPtr,
     ) -> Result<DevicePtr, DriverError> {
         let mut tables = lock(&self.tables);
-        let Some((first, piece)) = tables.piece(start.0, 1) else {
+        let Some((first, &Extent { size_bytes, held: piece })) = tables.pieces.holder(start.0, 1)
+        else {
             return Err(invalid(now.call, format!("{start:?} is not pinned")));
         };
         let device = match piece.device {
             Some(device) => device,
             None => {
-                let registered = register(now, HostPtr(first), piece.size_bytes);
+                // SAFETY: a piece of whole pages, which is unregistered before it goes.
+                let registered = unsafe { register(now, HostPtr(first), size_bytes) };
                 let is_registered = registered.is_ok();
                 let device = match registered {
                     Ok(device) => device,
@@ -226,8 +224,8 @@ impl HostMemory {
                 let has_common_address = piece.has_common_address && device == first;
                 let seen = Some(device);
                 let known = Piece { device: seen, is_registered, has_common_address, ..piece };
-                tables.pieces.insert(first, known);
-                tables.by_device.insert(device, first);
+                tables.pieces.insert(first, size_bytes, known);
+                tables.by_device.insert(device, size_bytes, first);
                 device
             }
         };
@@ -242,7 +240,7 @@ impl HostMemory {
         start: HostPtr,
         size_bytes: u64,
     ) -> Result<(), DriverError> {
-        match lock(&self.tables).piece(start.0, size_bytes) {
+        match lock(&self.tables).pieces.holder(start.0, size_bytes) {
             Some(_) => Ok(()),
             None => {
                 let text = format!("{start:?} + {size_bytes} bytes is not pinned");
@@ -259,18 +257,16 @@ impl HostMemory {
         size_bytes: u64,
     ) -> Result<Place, DriverError> {
         let tables = lock(&self.tables);
-        let Some((&device, first)) = tables.by_device.range(..=start.0).next_back() else {
+        let Some((device, &Extent { held: first, .. })) = tables.by_device.holder(start.0, 1)
+        else {
             return Ok(Place::Device(start.0));
         };
-        let piece = tables.pieces[first];
-        if !contains(device, piece.size_bytes, start.0, 1) {
-            return Ok(Place::Device(start.0));
-        }
-        if !contains(device, piece.size_bytes, start.0, size_bytes) {
+        if tables.by_device.holder(start.0, size_bytes).is_none() {
             let text = format!("{start:?} + {size_bytes} bytes leaves mapped host memory");
             return Err(invalid(now.call, text));
         }
-        match piece.has_common_address {
+        let piece = tables.pieces.get(first).expect("it loses its device address before it goes");
+        match piece.held.has_common_address {
             true => Ok(Place::Device(start.0)),
             false => Ok(Place::Host(first + (start.0 - device))),
         }
@@ -281,35 +277,27 @@ impl HostMemory {
     /// # Safety
     /// All work that uses any of it has completed, and none is submitted any more.
     pub(super) unsafe fn free_all(&self, now: &Current<'_>) {
-        let pieces: Vec<(u64, bool)> = lock(&self.tables)
-            .pieces
-            .iter()
-            .map(|(&start, piece)| (start, piece.allocation.is_some()))
-            .collect();
+        let pieces = Vec::from_iter(
+            lock(&self.tables).pieces.iter().map(|(at, it)| (at, it.held.allocation.is_some())),
+        );
         for (start, is_allocated) in pieces {
-            // Nobody is left to be told of failures: the process's end frees what stays.
-            let _ = match is_allocated {
+            let given = match is_allocated {
                 // SAFETY: the caller's promise.
                 true => unsafe { self.free(now, HostPtr(start)) },
                 // SAFETY: the caller's promise.
                 false => unsafe { self.unregister(now, HostPtr(start)) },
             };
+            drop_failures::note(given);
         }
     }
 }
 
 impl Tables {
-    /// The piece that holds all of the bytes, and where it starts.
-    fn piece(&self, start: u64, size_bytes: u64) -> Option<(u64, Piece)> {
-        let (&first, &piece) = self.pieces.range(..=start).next_back()?;
-        contains(first, piece.size_bytes, start, size_bytes).then_some((first, piece))
-    }
-
     fn forget_device(&mut self, start: HostPtr) {
-        let Some(piece) = self.pieces.get_mut(&start.0) else { return };
+        let Some(Extent { held: piece, .. }) = self.pieces.get_mut(start.0) else { return };
         piece.is_registered = false;
         if let Some(device) = piece.device.take() {
-            self.by_device.remove(&device);
+            self.by_device.remove(device);
         }
     }
 }
@@ -323,9 +311,12 @@ pub(super) fn allocate_plain(now: &Current<'_>, size_bytes: u64) -> Result<u64, 
     Ok(start.expose_provenance() as u64)
 }
 
-/// Frees pinned memory that its caller gives up.
-pub(super) fn free_host(now: &Current<'_>, allocation: u64) -> Result<(), DriverError> {
-    // SAFETY: the callers pass what the library allocated, once, when nothing uses it.
+/// Frees pinned memory.
+///
+/// # Safety
+/// The library allocated it and has not freed it, and nothing uses it.
+pub(super) unsafe fn free_host(now: &Current<'_>, allocation: u64) -> Result<(), DriverError> {
+    // SAFETY: the caller's promise.
     let code = unsafe { (now.api.aclrtFreeHost)(pointer(allocation)) };
     now.check("aclrtFreeHost", code)
 }
@@ -338,23 +329,28 @@ fn is_needless(now: &Current<'_>, error: &DriverError) -> bool {
 }
 
 /// Shows host memory to the device.
-fn register(now: &Current<'_>, start: HostPtr, size_bytes: u64) -> Result<u64, DriverError> {
+///
+/// # Safety
+/// It is whole pages, which stay until `unregister`.
+unsafe fn register(now: &Current<'_>, start: HostPtr, size_bytes: u64) -> Result<u64, DriverError> {
     let symbol = "aclrtHostRegister";
     let register = now.need(symbol, now.api.aclrtHostRegister)?;
     // What cannot be undone is not begun.
     now.need("aclrtHostUnregister", now.api.aclrtHostUnregister)?;
     let mut device = std::ptr::null_mut();
     let kind = sys::ACL_HOST_REGISTER_MAPPED;
-    // SAFETY: whole pages of host memory, which their owner keeps until `unregister`.
+    // SAFETY: the caller's promise; the library writes one pointer.
     let code = unsafe { register(pointer(start.0), size_bytes, kind, &mut device) };
     now.check(symbol, code)?;
     Ok(device.expose_provenance() as u64)
 }
 
-fn unregister(now: &Current<'_>, start: HostPtr) -> Result<(), DriverError> {
+/// # Safety
+/// It is the start of registered memory, which the device does not use any more.
+unsafe fn unregister(now: &Current<'_>, start: HostPtr) -> Result<(), DriverError> {
     let symbol = "aclrtHostUnregister";
     let unregister = now.need(symbol, now.api.aclrtHostUnregister)?;
-    // SAFETY: the start of registered memory, which nothing uses any more.
+    // SAFETY: the caller's promise.
     let code = unsafe { unregister(pointer(start.0)) };
     now.check(symbol, code)
 }

@@ -5,16 +5,15 @@ use std::ffi::{CStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::acl::State;
 use crate::acl::current::{Current, Device, recent_text};
 use crate::acl::events::Events;
-use crate::acl::failure;
-use crate::acl::function::Failure;
 use crate::acl::host::HostMemory;
 use crate::acl::memory::DeviceMemory;
 use crate::acl::reports::Reports;
 use crate::acl::streams::Streams;
 use crate::acl::sys::{self, Api, aclCANNPackageVersion, aclError};
+use crate::acl::{AclDriver, State, failure, function};
+use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind, OpenError};
 use crate::load::Library;
 use crate::types::{DeviceProperties, MemoryInfo};
@@ -28,14 +27,60 @@ const HINT: &str = "install CANN and run `source .../set_env.sh` of it, which pu
 /// its memory. No call of the vendor's tells that.
 const STAND_IN: &str = "SmartSwap stand-in";
 
-/// Loads the library and starts it.
-pub(super) fn load(library: Option<&Path>) -> Result<Api, OpenError> {
-    let named = match library {
-        Some(path) => Some(path.as_os_str().to_owned()),
-        None => env::var_os(VARIABLE).filter(|value| !value.is_empty()),
-    };
-    let candidate = named.unwrap_or_else(|| OsString::from(NAME));
-    let library = Library::open(NAME, HINT, &[candidate.as_os_str()])?;
+impl AclDriver {
+    /// Opens device `index`, counted from 0 among those that the process may see.
+    ///
+    /// The library is the file that `SMARTSWAP_ACL_LIBRARY` names, else `libascendcl.so` where the
+    /// system's loader finds it.
+    ///
+    /// # Errors
+    /// No library, a wrong one or one without a needed function, no such device, or a failure of
+    /// the device.
+    pub fn open(index: u32) -> Result<Arc<AclDriver>, OpenError> {
+        AclDriver::open_with(load()?, index)
+    }
+
+    /// As [`open`](AclDriver::open), with the library in this file, whatever the environment says.
+    ///
+    /// # Errors
+    /// As for `open`.
+    ///
+    /// # Safety
+    /// The file is Ascend's library, or one whose functions do what Ascend's do.
+    pub unsafe fn open_from(library: &Path, index: u32) -> Result<Arc<AclDriver>, OpenError> {
+        // SAFETY: the caller's promise.
+        AclDriver::open_with(unsafe { load_from(library) }?, index)
+    }
+
+    fn open_with(api: Api, index: u32) -> Result<Arc<AclDriver>, OpenError> {
+        Ok(Arc::new(AclDriver { state: Arc::new(open(api, index)?) }))
+    }
+
+    /// The number of devices that [`open`](AclDriver::open) can open.
+    ///
+    /// # Errors
+    /// As for `open`, without those of a device.
+    pub fn device_count() -> Result<u32, OpenError> {
+        device_count(&load()?)
+    }
+}
+
+/// Loads the library that the environment names, or the system's, and starts it.
+pub(super) fn load() -> Result<Api, OpenError> {
+    let named = env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    let library = named.unwrap_or_else(|| OsString::from(NAME));
+    // SAFETY: the vendor's name. Who sets a process's environment decides what code it loads, as
+    // with the loader's own variables.
+    unsafe { load_from(Path::new(&library)) }
+}
+
+/// Loads the library in this file and starts it.
+///
+/// # Safety
+/// It is Ascend's, or does what Ascend's does.
+pub(super) unsafe fn load_from(library: &Path) -> Result<Api, OpenError> {
+    // SAFETY: the caller's promise.
+    let library = unsafe { Library::open(NAME, HINT, &[library.as_os_str()]) }?;
     let api = Api::load(&library)?;
     // SAFETY: without a file of settings the library takes its own.
     let code = unsafe { (api.aclInit)(std::ptr::null()) };
@@ -61,8 +106,7 @@ pub(super) fn device_count(api: &Api) -> Result<u32, OpenError> {
     Ok(count)
 }
 
-pub(super) fn open(index: u32, library: Option<&Path>) -> Result<State, OpenError> {
-    let api = load(library)?;
+pub(super) fn open(api: Api, index: u32) -> Result<State, OpenError> {
     let count = device_count(&api)?;
     let number = i32::try_from(index).ok().filter(|_| index < count);
     let Some(number) = number else {
@@ -96,7 +140,7 @@ pub(super) fn open(index: u32, library: Option<&Path>) -> Result<State, OpenErro
         host,
         streams: Streams::default(),
         events: Events::default(),
-        failure: Arc::new(Failure::default()),
+        failure: Arc::default(),
     })
 }
 
@@ -159,16 +203,33 @@ fn version(now: &Current<'_>) -> String {
 
 impl State {
     /// Waits for all work and gives everything back.
-    pub(super) fn close(&self) {
-        // A device that is lost has nothing to give back.
-        if let Ok(now) = self.device.enter("drop") {
-            self.streams.destroy_all(&now, &self.reports);
-            self.events.destroy_all(&now);
-            // SAFETY: all streams are synchronized and gone, and with the driver all callers.
-            unsafe { self.host.free_all(&now) };
-            // SAFETY: as for the host's memory.
-            unsafe { self.memory.free_all(&now) };
+    ///
+    /// # Safety
+    /// The driver is gone, and with it all callers.
+    pub(super) unsafe fn close(&self) {
+        match self.device.enter("drop") {
+            Ok(now) => {
+                // SAFETY: the caller's promise.
+                unsafe { self.streams.destroy_all(&now, &self.reports) };
+                // SAFETY: the caller's promise; the streams are gone.
+                unsafe { self.events.destroy_all(&now) };
+                // SAFETY: all streams are synchronized and gone, and all callers.
+                unsafe { self.host.free_all(&now) };
+                // SAFETY: as for the host's memory.
+                unsafe { self.memory.free_all(&now) };
+            }
+            // A device that is lost has nothing to give back.
+            Err(error) => drop_failures::note::<()>(Err(error)),
         }
         self.reports.end();
+    }
+}
+
+impl Drop for AclDriver {
+    fn drop(&mut self) {
+        let state = Arc::clone(&self.state);
+        // The stream of a host function can be waited for only after the function.
+        // SAFETY: this is the end of the driver.
+        function::outside(move || unsafe { state.close() });
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use crate::acl::current::{Current, Device};
 use crate::acl::failure::failed;
-use crate::acl::lock;
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtStream};
+use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// How long the thread waits for a callback before it looks whether it is to end.
 const TURN_MS: i32 = 50;
@@ -45,7 +46,10 @@ impl Reports {
     }
 
     /// Has the library call `function` in stream order.
-    pub(super) fn launch(
+    ///
+    /// # Safety
+    /// `function` may be called once with `argument`, on another thread, if this is `Ok`.
+    pub(super) unsafe fn launch(
         &self,
         now: &Current<'_>,
         stream: &Stream,
@@ -54,8 +58,7 @@ impl Reports {
     ) -> Result<(), DriverError> {
         self.subscribe(now, stream)?;
         let block = sys::ACL_CALLBACK_BLOCK;
-        // SAFETY: the stream exists for as long as it is held here; the caller made `argument`
-        // for `function`.
+        // SAFETY: the stream exists for as long as it is held here; the caller promises the rest.
         let code =
             unsafe { (now.api.aclrtLaunchCallback)(Some(function), argument, block, stream.raw) };
         now.check("aclrtLaunchCallback", code)
@@ -86,12 +89,16 @@ impl Reports {
     }
 
     /// Ends `subscribe`, for a stream that is idle and about to go.
-    pub(super) fn unsubscribe(&self, now: &Current<'_>, stream: aclrtStream) {
+    ///
+    /// # Safety
+    /// The stream exists.
+    pub(super) unsafe fn unsubscribe(&self, now: &Current<'_>, stream: aclrtStream) {
         let thread = lock(&self.thread);
         let Some(id) = thread.as_ref().map(JoinHandleExt::as_pthread_t) else { return };
-        // A failure costs nothing: the stream is destroyed next.
         // SAFETY: the thread runs until the driver ends, after all its streams.
-        let _ = unsafe { (now.api.aclrtUnSubscribeReport)(id, stream) };
+        let code = unsafe { (now.api.aclrtUnSubscribeReport)(id, stream) };
+        // It costs nothing else: the stream is destroyed next.
+        drop_failures::note(now.check("aclrtUnSubscribeReport", code));
         lock(&self.shared.state).subscribed -= 1;
     }
 

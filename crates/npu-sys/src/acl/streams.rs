@@ -7,8 +7,10 @@ use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::reports::Reports;
 use crate::acl::sys::{self, aclrtStream};
-use crate::acl::{lock, within};
+use crate::acl::within;
+use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 use crate::types::StreamHandle;
 
 /// One stream of the library.
@@ -67,7 +69,10 @@ impl Streams {
     }
 
     /// Takes in a stream of another library. One that is known already keeps its handle.
-    pub(super) fn adopt(&self, raw: aclrtStream) -> StreamHandle {
+    ///
+    /// # Safety
+    /// The stream lives until it is destroyed here.
+    pub(super) unsafe fn adopt(&self, raw: aclrtStream) -> StreamHandle {
         let mut tables = lock(&self.tables);
         if let Some((&handle, _)) = tables.live.iter().find(|(_, stream)| stream.raw == raw) {
             return StreamHandle(handle);
@@ -119,25 +124,30 @@ impl Streams {
         tables.leaving.retain(|stream| {
             let stays = Arc::strong_count(stream) > 1 || !is_idle(now, stream);
             if !stays {
-                destroy(now, stream, reports);
+                // SAFETY: idle, and just seen to be held by nobody else.
+                unsafe { destroy(now, stream, reports) };
             }
             stays
         });
     }
 
     /// Waits for all streams and destroys them.
-    pub(super) fn destroy_all(&self, now: &Current<'_>, reports: &Reports) {
+    ///
+    /// # Safety
+    /// No other call uses a stream, now or later.
+    pub(super) unsafe fn destroy_all(&self, now: &Current<'_>, reports: &Reports) {
         let mut tables = lock(&self.tables);
         let live = std::mem::take(&mut tables.live);
         let leaving = std::mem::take(&mut tables.leaving);
         let all: Vec<Arc<Stream>> = live.into_values().chain(leaving).collect();
         // All first: one stream may wait for an event of another.
         for stream in &all {
-            // A stream that fails has ended as well; nobody is left to be told.
-            let _ = synchronize(now, stream);
+            // A stream that fails has ended as well.
+            drop_failures::note(synchronize(now, stream));
         }
         for stream in &all {
-            destroy(now, stream, reports);
+            // SAFETY: idle since the wait, out of the tables, and the caller promises the rest.
+            unsafe { destroy(now, stream, reports) };
         }
     }
 }
@@ -156,14 +166,20 @@ fn is_idle(now: &Current<'_>, stream: &Stream) -> bool {
     code != sys::ACL_SUCCESS || status == sys::ACL_STREAM_STATUS_COMPLETE
 }
 
-/// Destroys an idle stream. A failure costs no more than the stream: its owner gave it up.
-fn destroy(now: &Current<'_>, stream: &Stream, reports: &Reports) {
+/// Destroys a stream. A failure costs no more than the stream: its owner gave it up.
+///
+/// # Safety
+/// It is idle, in no table, and no call holds it.
+unsafe fn destroy(now: &Current<'_>, stream: &Stream, reports: &Reports) {
     if stream.reports.get().is_some() {
-        reports.unsubscribe(now, stream.raw);
+        // SAFETY: the stream is still there.
+        unsafe { reports.unsubscribe(now, stream.raw) };
     }
     if !stream.is_borrowed {
-        // SAFETY: the stream is idle, out of the tables, and no call holds it.
-        let _ = unsafe { (now.api.aclrtDestroyStream)(stream.raw) };
+        // SAFETY: the caller's promise.
+        let code = unsafe { (now.api.aclrtDestroyStream)(stream.raw) };
+        drop_failures::note(now.check("aclrtDestroyStream", code));
     }
-    within::free_buffer(now, stream);
+    // SAFETY: the caller's promise.
+    unsafe { within::free_buffer(now, stream) };
 }

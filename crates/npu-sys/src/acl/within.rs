@@ -8,8 +8,10 @@ use crate::acl::current::Current;
 use crate::acl::host::{allocate_plain, free_host};
 use crate::acl::streams::Stream;
 use crate::acl::sys::{self, aclrtMemcpyKind};
-use crate::acl::{lock, pointer, size};
+use crate::acl::{pointer, size};
+use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::lock;
 
 /// What addresses must be multiples of.
 const ALIGN_BYTES: u64 = 64;
@@ -97,10 +99,13 @@ pub(super) unsafe fn submit(
     now.check("aclrtMemcpyAsync", code)
 }
 
-/// Frees the buffer of a stream that is idle.
-pub(super) fn free_buffer(now: &Current<'_>, stream: &Stream) {
+/// Frees the buffer of a stream.
+///
+/// # Safety
+/// The stream is idle and gets no work any more.
+pub(super) unsafe fn free_buffer(now: &Current<'_>, stream: &Stream) {
     if let Some(buffer) = lock(&stream.buffer).take() {
-        // A failure costs no more than the buffer.
-        let _ = free_host(now, buffer);
+        // SAFETY: from `allocate_plain`, and copies of the stream alone use it.
+        drop_failures::note(unsafe { free_host(now, buffer) });
     }
 }

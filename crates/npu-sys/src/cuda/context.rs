@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use crate::cuda::sys::{Api, CUcontext, CUdevice, CUresult};
 use crate::cuda::{failure, function};
+use crate::drop_failures;
 use crate::error::DriverError;
 
 /// The primary context: the one that other libraries of the process (PyTorch's among them) use
@@ -73,10 +74,10 @@ impl Drop for Context {
                 unsafe { (api.cuCtxSetCurrent)(std::ptr::null_mut()) };
             }
             // SAFETY: this undoes the one `retain`. Nothing that needs the context is left: all
-            // of it holds an `Arc` of this. A failure leaves nobody to tell.
-            unsafe { release(device) };
+            // of it holds an `Arc` of this.
+            drop_failures::note(check(&api, "drop", unsafe { release(device) }));
         };
-        function::outside("cuda release", leave);
+        function::outside(leave);
     }
 }
 
@@ -103,9 +104,10 @@ impl Current<'_> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         if !self.restore.is_null() {
-            // SAFETY: it was this thread's context before; a failure leaves ours, which the
-            // other library has to expect anyway.
-            unsafe { (self.api.cuCtxSetCurrent)(self.restore) };
+            // SAFETY: it was this thread's context before.
+            let code = unsafe { (self.api.cuCtxSetCurrent)(self.restore) };
+            // Then ours stays, which the other library has to expect anyway.
+            drop_failures::note(self.check(code));
         }
     }
 }

@@ -10,35 +10,44 @@ use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags};
 use crate::cuda::{CudaDriver, pinned, virtual_memory};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
+use crate::host_function;
 use crate::types::{
     ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
 
 impl CudaDriver {
+    /// Takes in a stream of another library, so that it can be used like one of the driver's.
+    ///
+    /// `stream` is its `CUstream` (equally, `cudaStream_t`) as a number; 0 is the legacy default
+    /// stream. `destroy_stream` ends the adoption and leaves the stream alive. A stream that is
+    /// known already stays what it is.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::ErrorKind::Invalid) inside a host function.
+    ///
+    /// # Safety
+    /// It is a stream of the device's primary context and lives until `destroy_stream`, or until
+    /// the driver is dropped.
+    pub unsafe fn adopt_stream(&self, stream: u64) -> Result<StreamHandle, DriverError> {
+        let call = "adopt_stream";
+        drop(self.context.enter(call)?);
+        if self.streams.get(call, stream).is_err() {
+            // SAFETY: the caller's promise.
+            unsafe { self.streams.insert(stream, Kind::BorrowedStream, &self.context) };
+        }
+        Ok(StreamHandle(stream))
+    }
+
     /// The failure of a host function that ran earlier, as an error of `call`.
     fn check_functions(&self, call: &'static str) -> Result<(), DriverError> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(text) => {
-                let text = text.clone().into();
-                Err(DriverError { call, code: -1, text, kind: ErrorKind::Failed })
-            }
-        }
+        self.failed.check(call, -1)
     }
 }
 
 /// A size in the library's type.
 pub(super) fn length(call: &'static str, size_bytes: u64) -> Result<usize, DriverError> {
     usize::try_from(size_bytes).map_err(|_| invalid(call, format!("{size_bytes} bytes")))
-}
-
-/// The size of a copy or fill.
-fn work_length(call: &'static str, size_bytes: u64) -> Result<usize, DriverError> {
-    if size_bytes == 0 {
-        return Err(invalid(call, "0 bytes"));
-    }
-    length(call, size_bytes)
 }
 
 /// An address of host memory as the library takes it.
@@ -130,7 +139,8 @@ impl Driver for CudaDriver {
         let code = unsafe { (cuda.api().cuStreamCreate)(&raw mut stream, flags) };
         cuda.check(code)?;
         let address = stream.expose_provenance() as u64;
-        self.streams.insert(address, Kind::Stream, &self.context);
+        // SAFETY: just made.
+        unsafe { self.streams.insert(address, Kind::Stream, &self.context) };
         Ok(StreamHandle(address))
     }
 
@@ -162,7 +172,8 @@ impl Driver for CudaDriver {
         let code = unsafe { (cuda.api().cuEventCreate)(&raw mut event, flags.0) };
         cuda.check(code)?;
         let address = event.expose_provenance() as u64;
-        self.events.insert(address, Kind::Event, &self.context);
+        // SAFETY: just made.
+        unsafe { self.events.insert(address, Kind::Event, &self.context) };
         Ok(EventHandle(address))
     }
 
@@ -230,17 +241,12 @@ impl Driver for CudaDriver {
 
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let call = "copy";
-        let size_bytes = copy.size_bytes();
-        let size = work_length(call, size_bytes)?;
-        match copy {
-            Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } => {
-                pinned::check(self, call, host, size_bytes)?;
-            }
-            Copy::DeviceToDevice { source, target, .. } => {
-                if source.0.abs_diff(target.0) < size_bytes {
-                    return Err(invalid(call, format!("{source:?} overlaps {target:?}")));
-                }
-            }
+        copy.check().map_err(|text| invalid(call, text))?;
+        let size = length(call, copy.size_bytes())?;
+        if let Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } =
+            copy
+        {
+            pinned::check(self, call, host, copy.size_bytes())?;
         }
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
@@ -273,7 +279,10 @@ impl Driver for CudaDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let call = "fill";
-        let size = work_length(call, size_bytes)?;
+        if size_bytes == 0 {
+            return Err(invalid(call, "0 bytes"));
+        }
+        let size = length(call, size_bytes)?;
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
         // SAFETY: the caller promises the place until the fill is complete; the stream is alive.
@@ -287,9 +296,7 @@ impl Driver for CudaDriver {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let call = "launch_host";
-        if !function.cost_us.is_finite() || function.cost_us < 0.0 {
-            return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
-        }
+        host_function::check(&function).map_err(|text| invalid(call, text))?;
         if !function.accesses.is_empty() {
             let (name, count) = (function.name, function.accesses.len());
             let text =

@@ -88,10 +88,12 @@ fn text(
     Some(words.to_string_lossy().into_owned())
 }
 
+/// The code of a mistake of the caller.
+pub(super) const INVALID: i64 = CUresult::CUDA_ERROR_INVALID_VALUE.0 as i64;
+
 /// A mistake of the caller, found before the driver was asked.
 pub(super) fn invalid(call: &'static str, text: impl Into<Cow<'static, str>>) -> DriverError {
-    let code = CUresult::CUDA_ERROR_INVALID_VALUE;
-    DriverError { call, code: i64::from(code.0), text: text.into(), kind: kind(code) }
+    DriverError { call, code: INVALID, text: text.into(), kind: ErrorKind::Invalid }
 }
 
 /// A size that no device memory can have.

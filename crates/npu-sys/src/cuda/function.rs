@@ -1,16 +1,11 @@
 //! Host functions on a stream: from a Rust closure to a C callback and back.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::panic::{self, AssertUnwindSafe};
-use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::sync::Arc;
 
 use crate::driver::{HostFunction, Operands};
-
-/// The text of the first panic of a host function. Later ones are likely its consequence.
-pub(super) type Failed = Arc<OnceLock<String>>;
+use crate::host_function::{self, FirstFailure};
 
 thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
@@ -22,20 +17,15 @@ pub(super) fn is_running() -> bool {
 }
 
 /// Does what a host function may not do: here, or on a thread of its own if here is one.
-pub(super) fn outside(name: &str, work: impl FnOnce() + Send + 'static) {
-    if is_running() {
-        // Where no thread can be had, the end of the process frees all.
-        drop(thread::Builder::new().name(name.to_owned()).spawn(work));
-    } else {
-        work();
-    }
+pub(super) fn outside(work: impl FnOnce() + Send + 'static) {
+    host_function::outside(&IS_RUNNING, "cuda drop", work);
 }
 
 /// A host function on its way through the driver.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) function: HostFunction,
-    pub(super) failed: Failed,
+    pub(super) failed: Arc<FirstFailure>,
 }
 
 impl Launch {
@@ -57,20 +47,8 @@ impl Launch {
         let HostFunction { name, body, .. } = self.function;
         // SAFETY: there are no accesses to promise anything about: `launch_host` refuses them.
         let operands = unsafe { Operands::new(&[]) };
-        let outside = IS_RUNNING.replace(true);
-        // Unwind safety: the body is gone afterwards, and there are no operands.
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(&operands)));
-        IS_RUNNING.set(outside);
-        if let Err(payload) = outcome {
-            let text = format!("host function '{name}' panicked: {}", text(&*payload));
-            self.failed.get_or_init(|| text);
-        }
+        self.failed.note(host_function::run(name, &IS_RUNNING, || body(&operands)));
     }
-}
-
-fn text(payload: &(dyn Any + Send)) -> &str {
-    let owned = payload.downcast_ref::<String>().map(String::as_str);
-    owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 /// The callback that the driver runs on a thread of its own.
@@ -86,8 +64,13 @@ pub(super) unsafe extern "C" fn run(raw: *mut c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::OnceLock;
 
-    fn launch(failed: &Failed, body: impl FnOnce() + Send + 'static) {
+    fn failures() -> Arc<FirstFailure> {
+        Arc::default()
+    }
+
+    fn launch(failed: &Arc<FirstFailure>, body: impl FnOnce() + Send + 'static) {
         let function = HostFunction {
             name: "probe",
             accesses: vec![],
@@ -104,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_function_runs_once_and_knows_where_it_is() {
-        let (failed, seen) = (Failed::default(), Arc::new(OnceLock::new()));
+        let (failed, seen) = (failures(), Arc::new(OnceLock::new()));
         let told = Arc::clone(&seen);
         assert!(!is_running());
         launch(&failed, move || told.set(is_running()).unwrap());
@@ -112,27 +95,18 @@ mod tests {
         assert_eq!(seen.get(), Some(&true));
         assert_eq!(Arc::strong_count(&seen), 1, "the closure is freed");
         assert_eq!(Arc::strong_count(&failed), 1, "so is the launch");
-        assert_eq!(failed.get(), None);
-    }
-
-    #[test]
-    fn a_panic_stays_inside_and_the_first_text_is_kept() {
-        let failed = Failed::default();
-        launch(&failed, || panic!("number {}", 7));
-        launch(&failed, || panic!("later"));
-        assert_eq!(failed.get().unwrap(), "host function 'probe' panicked: number 7");
-        assert!(!is_running());
+        assert_eq!(failed.check("test", 0), Ok(()));
     }
 
     #[test]
     fn what_the_driver_refused_is_taken_back_without_running() {
-        let (failed, held) = (Failed::default(), Arc::new(()));
+        let (failed, held) = (failures(), Arc::new(()));
         let inside = Arc::clone(&held);
         let body = Box::new(move |_: &Operands<'_>| panic!("{inside:?} ran"));
         let function = HostFunction { name: "probe", accesses: vec![], cost_us: 0.0, body };
         let raw = Launch { function, failed: Arc::clone(&failed) }.into_raw();
         // SAFETY: fresh from `into_raw`, and nobody else has it.
         drop(unsafe { Launch::from_raw(raw) });
-        assert_eq!((Arc::strong_count(&held), failed.get()), (1, None));
+        assert_eq!((Arc::strong_count(&held), failed.check("test", 0)), (1, Ok(())));
     }
 }

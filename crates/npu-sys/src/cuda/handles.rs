@@ -1,12 +1,14 @@
 //! Streams and events: which there are, and when each is destroyed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use crate::cuda::context::Context;
 use crate::cuda::failure::invalid;
 use crate::cuda::sys::{CUevent, CUstream};
+use crate::drop_failures;
 use crate::error::DriverError;
+use crate::sync::{read, write};
 
 /// What a handle is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +61,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.is_destroyed {
-            // A failure here has nobody to be told.
-            drop(self.destroy("drop"));
+            drop_failures::note(self.destroy("drop"));
         }
     }
 }
@@ -80,26 +81,29 @@ impl Handles {
     }
 
     /// Takes in an object that the library has just made, or that is borrowed.
-    pub(super) fn insert(&self, address: u64, kind: Kind, context: &Arc<Context>) {
+    ///
+    /// # Safety
+    /// It is of that kind and of that context, and lives until it is destroyed here.
+    pub(super) unsafe fn insert(&self, address: u64, kind: Kind, context: &Arc<Context>) {
         let context = Arc::clone(context);
         self.put(Handle { address, kind, is_destroyed: false, context });
     }
 
     fn put(&self, handle: Handle) {
-        let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&self.by_address);
         table.insert(handle.address, Arc::new(handle));
     }
 
     /// The object, which lives at least as long as the result.
     pub(super) fn get(&self, call: &'static str, address: u64) -> Result<Arc<Handle>, DriverError> {
-        let table = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+        let table = read(&self.by_address);
         table.get(&address).cloned().ok_or_else(|| self.unknown(call, address))
     }
 
     /// Destroys the object, at the latest when its last user is done with it.
     pub(super) fn destroy(&self, call: &'static str, address: u64) -> Result<(), DriverError> {
         let removed = {
-            let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = write(&self.by_address);
             table.remove(&address)
         };
         let handle = removed.ok_or_else(|| self.unknown(call, address))?;
@@ -109,7 +113,7 @@ impl Handles {
 
     /// Takes all out; each is destroyed when the last user drops it.
     pub(super) fn take_all(&self) -> Vec<Arc<Handle>> {
-        let mut table = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = write(&self.by_address);
         std::mem::take(&mut *table).into_values().collect()
     }
 

@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 
 use crate::cuda::CudaDriver;
 use crate::cuda::failure::invalid;
-use crate::cuda::sys::{CUfunction, CUmodule, CUresult};
+use crate::cuda::sys::{CUfunction, CUmodule};
+use crate::drop_failures;
 use crate::error::DriverError;
 use crate::types::StreamHandle;
 
@@ -61,6 +62,16 @@ impl Module {
         Ok(Kernel { module: Arc::clone(self), object: function.expose_provenance() })
     }
 
+    /// # Safety
+    /// Nobody uses it any more.
+    unsafe fn unload(&mut self) -> Result<(), DriverError> {
+        let cuda = self.driver.context.enter("drop")?;
+        // SAFETY: no argument. After it no launch is left.
+        cuda.check(unsafe { (cuda.api().cuCtxSynchronize)() })?;
+        // SAFETY: loaded by `load`; the caller promises the rest.
+        cuda.check(unsafe { (cuda.api().cuModuleUnload)(self.object()) })
+    }
+
     fn object(&self) -> CUmodule {
         std::ptr::with_exposed_provenance_mut(self.object)
     }
@@ -69,12 +80,8 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // Inside a host function, or on a lost device, it stays.
-        let Ok(cuda) = self.driver.context.enter("drop") else { return };
-        // SAFETY: no argument. After it no launch is left.
-        if unsafe { (cuda.api().cuCtxSynchronize)() } == CUresult::CUDA_SUCCESS {
-            // SAFETY: loaded by `load`, unloaded once; its kernels hold it, so they are gone.
-            unsafe { (cuda.api().cuModuleUnload)(self.object()) };
-        }
+        // SAFETY: this is the module's end.
+        drop_failures::note(unsafe { self.unload() });
     }
 }
 

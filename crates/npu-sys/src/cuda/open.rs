@@ -1,19 +1,24 @@
 //! Finding the library, starting it, and asking it what the device is.
 
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock};
 
 use bytemuck::Zeroable;
 
-use crate::cuda::context::check;
+use crate::cuda::context::{Context, check};
+use crate::cuda::handles::Handles;
 use crate::cuda::sys::{
     Api, CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUresult,
 };
+use crate::cuda::virtual_memory::DeviceMemory;
+use crate::cuda::{CudaDriver, failure};
 use crate::error::{DriverError, ErrorKind, OpenError};
 use crate::load::Library;
 use crate::system::pci_numa_node;
+use crate::table::Rules;
 use crate::types::DeviceProperties;
 
 /// Names another file to be opened in place of the system's.
@@ -28,18 +33,94 @@ const PLAIN_GRANULARITY_BYTES: u64 = 2 << 20;
 /// Longest names that the library is asked for, with the final zero.
 const NAME_BYTES: usize = 256;
 
-/// The file that the environment names.
-pub(super) fn library_of_environment() -> Option<OsString> {
-    std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty())
+impl CudaDriver {
+    /// Opens a device.
+    ///
+    /// The library is the file that `SMARTSWAP_CUDA_LIBRARY` names, else the system's
+    /// `libcuda.so.1`. `CUDA_VISIBLE_DEVICES` counts: `index` is a place among visible devices.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what was tried: no library, a wrong file, a library that is too old,
+    /// no such device, or a driver that does not start.
+    pub fn open(index: u32) -> Result<Arc<CudaDriver>, OpenError> {
+        CudaDriver::open_with(load()?, index)
+    }
+
+    /// As [`open`](CudaDriver::open), with the library in this file, whatever the environment
+    /// says.
+    ///
+    /// # Errors
+    /// As for `open`.
+    ///
+    /// # Safety
+    /// The file is NVIDIA's library, or one whose functions do what NVIDIA's do.
+    pub unsafe fn open_from(library: &Path, index: u32) -> Result<Arc<CudaDriver>, OpenError> {
+        // SAFETY: the caller's promise.
+        CudaDriver::open_with(unsafe { load_from(library) }?, index)
+    }
+
+    /// The number of devices that [`open`](CudaDriver::open) can open.
+    ///
+    /// # Errors
+    /// As for `open`. No device is no error: the number is 0.
+    pub fn device_count() -> Result<u32, OpenError> {
+        Ok(count_devices(&load()?)?)
+    }
+
+    fn open_with(api: Api, index: u32) -> Result<Arc<CudaDriver>, OpenError> {
+        let count = count_devices(&api)?;
+        if index >= count {
+            return Err(OpenError::NoDevice { name: "CUDA", index, count });
+        }
+        let device = device(&api, index)?;
+        let lack = lack_of_virtual_memory(&api, device)?;
+        let context = Arc::new(Context::retain(api, device)?);
+        let properties = {
+            let _current = context.enter("open")?;
+            properties(&api, device, lack.is_none())?
+        };
+        let granularity_bytes = properties.granularity_bytes;
+        let rules = Rules { granularity_bytes, invalid_code: failure::INVALID };
+        Ok(Arc::new(CudaDriver {
+            context,
+            properties,
+            lack,
+            streams: Handles::new("stream"),
+            events: Handles::new("event"),
+            rules,
+            device_memory: Mutex::new(DeviceMemory::new(rules)),
+            pinned_memory: RwLock::default(),
+            failed: Arc::default(),
+        }))
+    }
 }
 
-/// Opens the library: this file, or the system's.
-pub(super) fn load(library: Option<&Path>) -> Result<Api, OpenError> {
-    let candidates: Vec<&OsStr> = match library {
-        Some(path) => vec![path.as_os_str()],
+/// Opens the library that the environment names, or the system's.
+pub(super) fn load() -> Result<Api, OpenError> {
+    let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty());
+    let candidates: Vec<&OsStr> = match &named {
+        Some(path) => vec![path],
         None => CANDIDATES.iter().map(OsStr::new).collect(),
     };
-    Api::load(&Library::open("libcuda.so.1", HINT, &candidates)?)
+    // SAFETY: the vendor's names. Who sets a process's environment decides what code it loads, as
+    // with the loader's own variables.
+    unsafe { load_first(&candidates) }
+}
+
+/// Opens the library in this file.
+///
+/// # Safety
+/// It is NVIDIA's, or does what NVIDIA's does.
+pub(super) unsafe fn load_from(library: &Path) -> Result<Api, OpenError> {
+    // SAFETY: the caller's promise.
+    unsafe { load_first(&[library.as_os_str()]) }
+}
+
+/// # Safety
+/// As for `load_from`, of each file.
+unsafe fn load_first(candidates: &[&OsStr]) -> Result<Api, OpenError> {
+    // SAFETY: the caller's promise.
+    Api::load(&unsafe { Library::open("libcuda.so.1", HINT, candidates) }?)
 }
 
 /// Starts the library and counts its devices.

@@ -1,35 +1,39 @@
 //! Host memory that the device can copy to and from.
 
-use std::sync::{PoisonError, RwLockReadGuard, RwLockWriteGuard};
-
 use crate::cuda::CudaDriver;
 use crate::cuda::context::Current;
 use crate::cuda::device::{host_pointer, length};
 use crate::cuda::failure::invalid;
-use crate::cuda::memory::{Origin, Piece, PinnedMemory};
 use crate::cuda::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP,
     CU_MEMHOSTREGISTER_PORTABLE, CUresult,
 };
+use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
-use crate::pages::fork;
+use crate::extents::{Extent, Extents};
+use crate::pages::{self, fork};
+use crate::sync::{read, write};
 use crate::types::{DevicePtr, HostPtr};
 
-fn read(driver: &CudaDriver) -> RwLockReadGuard<'_, PinnedMemory> {
-    driver.pinned_memory.read().unwrap_or_else(PoisonError::into_inner)
-}
+/// Host memory that the device can copy to and from, by its first address.
+pub(super) type PinnedMemory = Extents<Origin>;
 
-fn write(driver: &CudaDriver) -> RwLockWriteGuard<'_, PinnedMemory> {
-    driver.pinned_memory.write().unwrap_or_else(PoisonError::into_inner)
+/// Where a piece of pinned host memory is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Origin {
+    /// The library gave it, at this address or a little behind.
+    Allocated { base: u64 },
+    /// The caller's, registered.
+    Registered,
 }
 
 /// Notes a piece, and keeps the library's memory from forked children.
-fn insert(driver: &CudaDriver, start: HostPtr, piece: Piece) {
-    if let Origin::Allocated { .. } = piece.origin {
+fn insert(driver: &CudaDriver, start: HostPtr, piece: Extent<Origin>) {
+    if let Origin::Allocated { .. } = piece.held {
         // Where the system refuses, children share it.
         let _ = fork::keep_from_children(start.0, piece.size_bytes);
     }
-    write(driver).insert(start, piece);
+    write(&driver.pinned_memory).insert(start.0, piece.size_bytes, piece.held);
 }
 
 /// Checks that the bytes are pinned: a copy of others would block the host, or reach what is
@@ -40,13 +44,12 @@ pub(super) fn check(
     start: HostPtr,
     size_bytes: u64,
 ) -> Result<(), DriverError> {
-    if read(driver).is_pinned(start, size_bytes) {
+    // The library refuses copies that span two pieces.
+    if read(&driver.pinned_memory).holder(start.0, size_bytes).is_some() {
         return Ok(());
     }
-    Err(invalid(
-        call,
-        format!("{start:?} + {size_bytes} bytes is not in one piece of pinned memory"),
-    ))
+    let text = format!("{start:?} + {size_bytes} bytes is not in one piece of pinned memory");
+    Err(invalid(call, text))
 }
 
 /// Takes a piece out of the table and gives it back; puts it back in if that fails.
@@ -60,9 +63,12 @@ unsafe fn end_piece(
     is_right: impl Fn(Origin) -> bool,
 ) -> Result<(), DriverError> {
     let cuda = driver.context.enter(call)?;
-    let taken = write(driver).take(start, is_right);
-    let Some(piece) = taken else {
-        return Err(invalid(call, format!("{start:?} is not the start of such memory")));
+    let piece = {
+        let mut memory = write(&driver.pinned_memory);
+        if memory.get(start.0).is_none_or(|piece| !is_right(piece.held)) {
+            return Err(invalid(call, format!("{start:?} is not the start of such memory")));
+        }
+        memory.remove(start.0).expect("just seen")
     };
     // SAFETY: just taken from the table; the caller promises that no work uses it.
     let code = unsafe { give_back(&cuda, start.0, piece) };
@@ -73,8 +79,8 @@ unsafe fn end_piece(
 ///
 /// # Safety
 /// The piece starts there, is in no table any more, and no work uses it.
-pub(super) unsafe fn give_back(cuda: &Current<'_>, start: u64, piece: Piece) -> CUresult {
-    match piece.origin {
+pub(super) unsafe fn give_back(cuda: &Current<'_>, start: u64, piece: Extent<Origin>) -> CUresult {
+    match piece.held {
         Origin::Allocated { base } => {
             // The library may give these pages to others, whose children may read them.
             let _ = fork::give_to_children(start, piece.size_bytes);
@@ -91,16 +97,13 @@ pub(super) fn allocate_pinned(
     size_bytes: u64,
 ) -> Result<HostPtr, DriverError> {
     let call = "allocate_pinned";
-    let page_bytes = rustix::param::page_size() as u64;
-    let unusable = || invalid(call, format!("{size_bytes} bytes cannot be pinned"));
-    let whole_bytes = size_bytes
-        .checked_next_multiple_of(page_bytes)
-        .filter(|&whole_bytes| whole_bytes > 0)
-        .ok_or_else(unusable)?;
+    let page_bytes = pages::page_bytes();
+    let whole_bytes =
+        pages::rounded_up(size_bytes, page_bytes).map_err(|text| invalid(call, text))?;
     // The library aligns small pieces to less than a page, so those get a page more.
     let spare_bytes =
         if whole_bytes < driver.properties.granularity_bytes { page_bytes } else { 0 };
-    let asked_bytes = whole_bytes.checked_add(spare_bytes).ok_or_else(unusable)?;
+    let asked_bytes = whole_bytes + spare_bytes;
     let cuda = driver.context.enter(call)?;
     let mut base = std::ptr::null_mut();
     let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
@@ -111,10 +114,10 @@ pub(super) fn allocate_pinned(
     let base = base.expose_provenance() as u64;
     let start = base.next_multiple_of(page_bytes);
     let end = base + asked_bytes;
-    let piece = Piece { size_bytes: whole_bytes, origin: Origin::Allocated { base } };
+    let piece = Extent { size_bytes: whole_bytes, held: Origin::Allocated { base } };
     if start + whole_bytes > end {
         // SAFETY: it is fresh, so nobody knows it.
-        unsafe { give_back(&cuda, base, piece) };
+        drop_failures::note(cuda.check(unsafe { give_back(&cuda, base, piece) }));
         let text = format!("the driver gave host:{base:#x}, which is not at a page's start");
         let kind = ErrorKind::Failed;
         return Err(DriverError { call, code: -1, text: text.into(), kind });
@@ -139,14 +142,9 @@ pub(super) unsafe fn register_host(
     size_bytes: u64,
 ) -> Result<(), DriverError> {
     let call = "register_host";
-    let page_bytes = rustix::param::page_size() as u64;
-    let aligned = start.0.is_multiple_of(page_bytes) && size_bytes.is_multiple_of(page_bytes);
-    let end = start.0.checked_add(size_bytes);
-    let Some(end) = end.filter(|_| aligned && size_bytes > 0 && start.0 > 0) else {
-        let text = format!("{start:?} + {size_bytes} bytes is not whole pages");
-        return Err(invalid(call, text));
-    };
-    if read(driver).overlaps(start.0, end) {
+    pages::check_whole(start, size_bytes, pages::page_bytes())
+        .map_err(|text| invalid(call, text))?;
+    if read(&driver.pinned_memory).overlap(start.0, size_bytes).is_some() {
         return Err(invalid(call, format!("{start:?} + {size_bytes} bytes is pinned already")));
     }
     let cuda = driver.context.enter(call)?;
@@ -157,7 +155,7 @@ pub(super) unsafe fn register_host(
     // there, or what another thread has registered meanwhile.
     let code = unsafe { register(host_pointer(start.0), size, flags) };
     cuda.check(code)?;
-    write(driver).insert(start, Piece { size_bytes, origin: Origin::Registered });
+    write(&driver.pinned_memory).insert(start.0, size_bytes, Origin::Registered);
     Ok(())
 }
 
@@ -177,14 +175,14 @@ pub(super) fn device_pointer(
     start: HostPtr,
 ) -> Result<DevicePtr, DriverError> {
     let call = "device_pointer";
-    let found = read(driver).find(start);
-    let piece = found.ok_or_else(|| invalid(call, format!("{start:?} is not pinned")))?;
+    let found = read(&driver.pinned_memory).holder(start.0, 1).map(|(first, _)| first);
+    let first = found.ok_or_else(|| invalid(call, format!("{start:?} is not pinned")))?;
     let cuda = driver.context.enter(call)?;
     let mut address = 0;
     let ask = cuda.api().cuMemHostGetDevicePointer_v2;
     // SAFETY: it writes one number; there are no flags. The piece is pinned, and if another
     // thread has just ended that, the library refuses it.
-    let code = unsafe { ask(&raw mut address, host_pointer(piece.0), 0) };
+    let code = unsafe { ask(&raw mut address, host_pointer(first), 0) };
     cuda.check(code)?;
-    Ok(DevicePtr(address).offset(start.0 - piece.0))
+    Ok(DevicePtr(address).offset(start.0 - first))
 }

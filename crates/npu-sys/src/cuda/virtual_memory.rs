@@ -2,11 +2,15 @@
 
 use crate::cuda::CudaDriver;
 use crate::cuda::device::length;
-use crate::cuda::failure::{invalid, need, out_of_memory};
+use crate::cuda::failure::{need, out_of_memory};
 use crate::cuda::open::{VIRTUAL_MEMORY_SINCE, chunk_prop};
-use crate::cuda::sys::{CUmemAccess_flags, CUmemAccessDesc};
+use crate::cuda::sys::{CUmemAccess_flags, CUmemAccessDesc, CUmemGenericAllocationHandle};
 use crate::error::DriverError;
+use crate::table::DeviceTable;
 use crate::types::{Bytes, ChunkHandle, DevicePtr, VaRange};
+
+/// Ranges, chunks with the library's handles, and what is mapped where.
+pub(super) type DeviceMemory = DeviceTable<(), CUmemGenericAllocationHandle, ()>;
 
 /// The start of each call on virtual memory.
 fn check_virtual(driver: &CudaDriver, call: &'static str) -> Result<(), DriverError> {
@@ -16,37 +20,25 @@ fn check_virtual(driver: &CudaDriver, call: &'static str) -> Result<(), DriverEr
     }
 }
 
-fn check_size(
-    driver: &CudaDriver,
-    call: &'static str,
-    size_bytes: u64,
-) -> Result<usize, DriverError> {
-    let unit = driver.properties.granularity_bytes;
-    if size_bytes == 0 || !size_bytes.is_multiple_of(unit) {
-        let text = format!("{size_bytes} bytes is no positive multiple of {unit}");
-        return Err(invalid(call, text));
-    }
-    length(call, size_bytes)
-}
-
-/// As `check_size`, for physical memory.
+/// The end of each check of an amount of physical memory.
 fn check_amount(
     driver: &CudaDriver,
     call: &'static str,
     size_bytes: u64,
 ) -> Result<usize, DriverError> {
-    let size = check_size(driver, call, size_bytes)?;
+    driver.rules.check_size(call, size_bytes)?;
     if size_bytes > driver.properties.total_bytes {
         let (asked, all) = (Bytes(size_bytes), Bytes(driver.properties.total_bytes));
         return Err(out_of_memory(call, format!("asked for {asked}, the device has {all}")));
     }
-    Ok(size)
+    length(call, size_bytes)
 }
 
 pub(super) fn reserve(driver: &CudaDriver, size_bytes: u64) -> Result<VaRange, DriverError> {
     let call = "reserve";
     check_virtual(driver, call)?;
-    let size = check_size(driver, call, size_bytes)?;
+    driver.rules.check_size(call, size_bytes)?;
+    let size = length(call, size_bytes)?;
     let cuda = driver.context.enter(call)?;
     let reserve = cuda.api().cuMemAddressReserve;
     let reserve = need(call, reserve, "cuMemAddressReserve", VIRTUAL_MEMORY_SINCE)?;
@@ -57,7 +49,7 @@ pub(super) fn reserve(driver: &CudaDriver, size_bytes: u64) -> Result<VaRange, D
     let code = unsafe { reserve(&raw mut start, size, 0, 0, 0) };
     cuda.check(code)?;
     let range = VaRange { start: DevicePtr(start), size_bytes };
-    memory.reserved(range);
+    memory.reserved(range, ());
     Ok(range)
 }
 
@@ -73,7 +65,7 @@ pub(super) fn free_range(driver: &CudaDriver, range: VaRange) -> Result<(), Driv
     // SAFETY: a whole range that `reserve` gave, with nothing mapped: just checked.
     let code = unsafe { free(range.start.0, size) };
     cuda.check(code)?;
-    memory.ranges.remove(&range.start.0);
+    memory.freed(range);
     Ok(())
 }
 
@@ -92,8 +84,7 @@ pub(super) fn create_chunk(
     // SAFETY: it reads `prop` and writes one number.
     let code = unsafe { create(&raw mut handle, size, &raw const prop, 0) };
     cuda.check(code)?;
-    memory.created(ChunkHandle(handle), size_bytes);
-    Ok(ChunkHandle(handle))
+    Ok(memory.created(size_bytes, handle))
 }
 
 pub(super) fn release_chunk(driver: &CudaDriver, chunk: ChunkHandle) -> Result<(), DriverError> {
@@ -102,11 +93,11 @@ pub(super) fn release_chunk(driver: &CudaDriver, chunk: ChunkHandle) -> Result<(
     let cuda = driver.context.enter(call)?;
     let release = need(call, cuda.api().cuMemRelease, "cuMemRelease", VIRTUAL_MEMORY_SINCE)?;
     let mut memory = driver.device_memory();
-    memory.check_release(chunk)?;
-    // SAFETY: a handle that `create_chunk` gave, not yet released: just checked.
-    let code = unsafe { release(chunk.0) };
+    let handle = memory.check_release(chunk)?.held;
+    // SAFETY: a handle that `create_chunk` got, not yet released: just checked.
+    let code = unsafe { release(handle) };
     cuda.check(code)?;
-    memory.chunks.remove(&chunk.0);
+    memory.released(chunk);
     Ok(())
 }
 
@@ -117,26 +108,22 @@ pub(super) fn map(
 ) -> Result<(), DriverError> {
     let call = "map";
     check_virtual(driver, call)?;
-    let size = check_size(driver, call, range.size_bytes)?;
-    if !range.start.0.is_multiple_of(driver.properties.granularity_bytes) {
-        return Err(invalid(call, format!("{:?} is not aligned", range.start)));
-    }
     let cuda = driver.context.enter(call)?;
     let map = need(call, cuda.api().cuMemMap, "cuMemMap", VIRTUAL_MEMORY_SINCE)?;
     let mut memory = driver.device_memory();
-    memory.check_map(range, chunk)?;
+    let handle = *memory.check_map(range, chunk)?;
+    let size = length(call, range.size_bytes)?;
     // SAFETY: reserved addresses with nothing behind them, and a chunk of just that size:
     // just checked. The offset must be 0, and there are no flags.
-    let code = unsafe { map(range.start.0, size, 0, chunk.0, 0) };
+    let code = unsafe { map(range.start.0, size, 0, handle, 0) };
     cuda.check(code)?;
-    memory.mapped(range, chunk);
+    memory.mapped(range, chunk, ());
     Ok(())
 }
 
 pub(super) fn set_access(driver: &CudaDriver, range: VaRange) -> Result<(), DriverError> {
     let call = "set_access";
     check_virtual(driver, call)?;
-    let size = check_size(driver, call, range.size_bytes)?;
     let cuda = driver.context.enter(call)?;
     let set = need(call, cuda.api().cuMemSetAccess, "cuMemSetAccess", VIRTUAL_MEMORY_SINCE)?;
     let access = CUmemAccessDesc {
@@ -145,6 +132,7 @@ pub(super) fn set_access(driver: &CudaDriver, range: VaRange) -> Result<(), Driv
     };
     let memory = driver.device_memory();
     memory.check_access(range)?;
+    let size = length(call, range.size_bytes)?;
     // SAFETY: whole mappings, just checked; it reads one `access`.
     let code = unsafe { set(range.start.0, size, &raw const access, 1) };
     cuda.check(code)
@@ -178,7 +166,7 @@ pub(super) fn allocate_device(
     // SAFETY: it writes one number.
     let code = unsafe { (cuda.api().cuMemAlloc_v2)(&raw mut start, size) };
     cuda.check(code)?;
-    driver.device_memory().allocations.insert(start);
+    driver.device_memory().allocations.insert(start, size_bytes, ());
     Ok(DevicePtr(start))
 }
 
@@ -188,13 +176,16 @@ pub(super) unsafe fn free_device(driver: &CudaDriver, start: DevicePtr) -> Resul
     let call = "free_device";
     let cuda = driver.context.enter(call)?;
     // Not locked meanwhile: unlike the calls above it waits for the device.
-    if !driver.device_memory().allocations.remove(&start.0) {
-        return Err(invalid(call, format!("{start:?} was not allocated")));
-    }
+    let size_bytes = {
+        let mut memory = driver.device_memory();
+        let size_bytes = memory.check_free_device(start)?;
+        memory.allocations.remove(start.0);
+        size_bytes
+    };
     // SAFETY: `allocate_device` gave it, and it was taken from the table, so it is freed
     // once; the caller promises that no work uses it.
     let code = unsafe { (cuda.api().cuMemFree_v2)(start.0) };
     cuda.check(code).inspect_err(|_| {
-        driver.device_memory().allocations.insert(start.0);
+        driver.device_memory().allocations.insert(start.0, size_bytes, ());
     })
 }

@@ -10,10 +10,12 @@ use crate::host::failure::{invalid, unsupported};
 use crate::host::memory::Memory;
 use crate::host::schedule::Work;
 use crate::host::signal::Signal;
-use crate::host::{Event, HostDriver, lock};
+use crate::host::{Event, HostDriver};
+use crate::host_function;
+use crate::sync::lock;
 use crate::types::{
-    Access, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr,
-    MemoryInfo, StreamHandle, VaRange,
+    ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
+    StreamHandle, VaRange,
 };
 
 /// Host functions run while their stream, in lockstep even the whole device, stands still. One
@@ -78,24 +80,6 @@ fn unknown_event(call: &'static str, event: EventHandle) -> DriverError {
     invalid(call, format!("{event:?} does not exist"))
 }
 
-fn overlap(a: u64, b: u64, size_bytes: u64) -> bool {
-    a.abs_diff(b) < size_bytes
-}
-
-/// Checks that accesses that write overlap no other access of the same function.
-fn check_disjoint(call: &'static str, accesses: &[Access]) -> Result<(), DriverError> {
-    for (index, a) in accesses.iter().enumerate() {
-        for b in &accesses[index + 1..] {
-            let apart =
-                a.start.0 + a.size_bytes <= b.start.0 || b.start.0 + b.size_bytes <= a.start.0;
-            if !apart && (a.mode.writes() || b.mode.writes()) {
-                return Err(invalid(call, format!("{a:?} overlaps {b:?}")));
-            }
-        }
-    }
-    Ok(())
-}
-
 impl Driver for HostDriver {
     fn properties(&self) -> DeviceProperties {
         DeviceProperties {
@@ -141,7 +125,8 @@ impl Driver for HostDriver {
     }
 
     unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
-        self.virtual_memory("unmap")?.unmap(range)
+        // SAFETY: the caller's promise.
+        unsafe { self.virtual_memory("unmap")?.unmap(range) }
     }
 
     fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
@@ -149,7 +134,8 @@ impl Driver for HostDriver {
     }
 
     unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
-        self.memory().free_device(start)
+        // SAFETY: the caller's promise.
+        unsafe { self.memory().free_device(start) }
     }
 
     fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {
@@ -264,10 +250,8 @@ impl Driver for HostDriver {
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let call = "copy";
         self.enter(call)?;
+        copy.check().map_err(|text| invalid(call, text))?;
         let size_bytes = copy.size_bytes();
-        if size_bytes == 0 {
-            return Err(invalid(call, "0 bytes"));
-        }
         let memory = lock(&self.memory);
         match copy {
             Copy::DeviceToHost { source, target, .. } => {
@@ -281,9 +265,6 @@ impl Driver for HostDriver {
             Copy::DeviceToDevice { source, target, .. } => {
                 memory.check_device(call, source, size_bytes)?;
                 memory.check_device(call, target, size_bytes)?;
-                if overlap(source.0, target.0, size_bytes) {
-                    return Err(invalid(call, format!("{source:?} overlaps {target:?}")));
-                }
             }
         }
         drop(memory);
@@ -317,18 +298,12 @@ impl Driver for HostDriver {
     ) -> Result<(), DriverError> {
         let call = "launch_host";
         self.enter(call)?;
-        if !function.cost_us.is_finite() || function.cost_us < 0.0 {
-            return Err(invalid(call, format!("a cost of {} microseconds", function.cost_us)));
-        }
+        host_function::check(&function).map_err(|text| invalid(call, text))?;
         let memory = lock(&self.memory);
         for access in &function.accesses {
-            if access.size_bytes == 0 {
-                return Err(invalid(call, format!("{:?} is accessed for 0 bytes", access.start)));
-            }
             memory.check_device(call, access.start, access.size_bytes)?;
         }
         drop(memory);
-        check_disjoint(call, &function.accesses)?;
         // SAFETY: the caller promises it; that writes overlap nothing was checked as well.
         let effect = unsafe { Effect::new(Task::Function(function)) };
         self.schedule.submit(call, stream, Work::Effect(effect))

@@ -1,11 +1,10 @@
 //! The work of streams, and running it.
 
-use std::any::Any;
 use std::cell::Cell;
-use std::panic::{self, AssertUnwindSafe};
 
 use crate::driver::{HostFunction, Operands};
 use crate::host::timeline::{Span, SpanKind};
+use crate::host_function;
 use crate::types::{Copy, DevicePtr, StreamHandle};
 
 /// What is to be done.
@@ -70,25 +69,13 @@ impl Effect {
                 unsafe { pointer(target.0).write_bytes(value, host_size(size_bytes)) };
                 Ok(())
             }
-            Task::Function(function) => call(function),
+            Task::Function(HostFunction { name, accesses, body, .. }) => {
+                // SAFETY: `new` promises exactly this of the function's accesses.
+                let operands = unsafe { Operands::new(&accesses) };
+                host_function::run(name, &IN_FUNCTION, || body(&operands))
+            }
         }
     }
-}
-
-fn call(function: HostFunction) -> Result<(), String> {
-    let HostFunction { name, accesses, body, .. } = function;
-    // SAFETY: `Effect::new` promises exactly this of the function's accesses.
-    let operands = unsafe { Operands::new(&accesses) };
-    let outside = IN_FUNCTION.replace(true);
-    // Unwind safety: the body is gone afterwards, and its operands are plain bytes.
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| body(&operands)));
-    IN_FUNCTION.set(outside);
-    outcome.map_err(|payload| format!("host function '{name}' panicked: {}", text(&*payload)))
-}
-
-fn text(payload: &(dyn Any + Send)) -> &str {
-    let owned = payload.downcast_ref::<String>().map(String::as_str);
-    owned.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no text")
 }
 
 fn pointer(address: u64) -> *mut u8 {

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use crate::error::{DriverError, ErrorKind};
 use crate::types::Bytes;
 
-const INVALID: i64 = 1;
+pub(super) const INVALID: i64 = 1;
 const OUT_OF_MEMORY: i64 = 2;
 const UNSUPPORTED: i64 = 3;
-const FAILED: i64 = 4;
+pub(super) const FAILED: i64 = 4;
 
 /// A mistake of the caller.
 pub(super) fn invalid(call: &'static str, text: impl Into<Cow<'static, str>>) -> DriverError {

@@ -11,12 +11,12 @@ use crate::error::DriverError;
 use crate::host::config::{Link, Order};
 use crate::host::effect::{self, Effect};
 use crate::host::failure::{failed, invalid};
-use crate::host::lock;
 use crate::host::lockstep::by_time::ByTime;
 use crate::host::lockstep::seeded::Seeded;
 use crate::host::schedule::{Schedule, Work, unknown_stream};
 use crate::host::signal::Signal;
 use crate::host::timeline::Journal;
+use crate::sync::lock;
 use crate::types::StreamHandle;
 
 mod by_time;

@@ -11,12 +11,12 @@ use crate::error::DriverError;
 use crate::host::config::Link;
 use crate::host::effect::Effect;
 use crate::host::failure::{failed, unsupported};
-use crate::host::lock;
 use crate::host::schedule::{Schedule, Work, unknown_stream};
 use crate::host::signal::Signal;
 use crate::host::threads::clock::Clock;
 use crate::host::threads::gate::Gate;
 use crate::host::timeline::Journal;
+use crate::sync::lock;
 use crate::types::StreamHandle;
 
 mod clock;

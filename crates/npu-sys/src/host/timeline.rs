@@ -1,10 +1,12 @@
 //! What has run: the timeline, the totals of copies, and the first failure.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use crate::error::DriverError;
-use crate::host::{failure, lock};
+use crate::host::failure;
+use crate::host_function::FirstFailure;
+use crate::sync::lock;
 use crate::types::{DevicePtr, StreamHandle};
 
 /// One executed piece of work.
@@ -47,7 +49,7 @@ pub enum SpanKind {
 pub(super) struct Journal {
     out_bytes: AtomicU64,
     in_bytes: AtomicU64,
-    failed: OnceLock<String>,
+    failed: FirstFailure,
     recording: AtomicBool,
     spans: Mutex<Vec<Span>>,
 }
@@ -60,10 +62,7 @@ impl Journal {
             SpanKind::CopyIn => self.in_bytes.fetch_add(span.size_bytes, Ordering::Relaxed),
             SpanKind::Compute | SpanKind::CopyWithin | SpanKind::Fill => 0,
         };
-        if let Err(text) = outcome {
-            // The first failure stays: later ones are likely its consequence.
-            self.failed.get_or_init(|| text);
-        }
+        self.failed.note(outcome);
         if self.recording.load(Ordering::Relaxed) {
             lock(&self.spans).push(span);
         }
@@ -71,10 +70,7 @@ impl Journal {
 
     /// The failure of work that ran earlier, as an error of `call`.
     pub(super) fn check(&self, call: &'static str) -> Result<(), DriverError> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(text) => Err(failure::failed(call, text.clone())),
-        }
+        self.failed.check(call, failure::FAILED)
     }
 
     pub(super) fn copied_out_bytes(&self) -> u64 {

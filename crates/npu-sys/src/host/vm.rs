@@ -5,9 +5,9 @@
 //! ranges are pieces of large spans, and giving one back is a matter of tables alone; and what is
 //! shown never joins (see `physical.rs`), so hiding it splits nothing. Giving back always works.
 //!
-//! The functions here are safe because they change only addresses that their own value reserved,
-//! and nobody holds Rust references into those but effects that are running. That no effect is
-//! left when an address loses its memory is promised by the callers of `Driver::unmap`.
+//! All here changes only addresses that its own value reserved. Nobody holds Rust references into
+//! those but effects that are running, and that none is left when an address loses its memory is
+//! what the callers of `hide` promise.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -121,13 +121,12 @@ impl Reservation {
         self.start as u64
     }
 
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size_bytes as u64
-    }
-
     /// Puts the file's bytes from `offset_bytes` on at `address`, readable and writable.
     /// With `touch` the page tables are filled now, which is far cheaper than by faults later.
-    pub(super) fn show(
+    ///
+    /// # Safety
+    /// Nothing is shown there: it would lose its addresses.
+    pub(super) unsafe fn show(
         &self,
         address: u64,
         size_bytes: u64,
@@ -138,7 +137,8 @@ impl Reservation {
         let (start, size) = self.part(address, size_bytes);
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: `part` checked that only our own addresses change; see the top of this file.
+        // SAFETY: `part` checked that only our own addresses change; the caller promises that
+        // they show nothing.
         let shown = unsafe { mm::mmap(start, size, access, flags, file, offset_bytes) }?;
         shown.expose_provenance();
         if touch {
@@ -151,11 +151,15 @@ impl Reservation {
     }
 
     /// Makes the addresses of one [`show`](Reservation::show) fault again.
-    pub(super) fn hide(&self, address: u64, size_bytes: u64) -> Result<(), Errno> {
+    ///
+    /// # Safety
+    /// Nobody uses the addresses any more.
+    pub(super) unsafe fn hide(&self, address: u64, size_bytes: u64) -> Result<(), Errno> {
         let (start, size) = self.part(address, size_bytes);
         let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: `part` checked that only our own addresses change; see the top of this file.
+        // SAFETY: `part` checked that only our own addresses change; the caller promises that
+        // nobody uses them.
         match unsafe { mm::mmap_anonymous(start, size, none, flags) } {
             // Beyond the limit on mappings the system maps nothing, not even in place of another.
             // But the one that is there can be closed.

@@ -90,3 +90,19 @@ fn children_get_what_is_mapped_later_where_pages_were() {
     });
     assert!(reused);
 }
+
+#[test]
+fn pinned_memory_is_whole_pages() {
+    assert_eq!(rounded_up(1, 4096), Ok(4096));
+    assert_eq!(rounded_up(8192, 4096), Ok(8192));
+    for size_bytes in [0, u64::MAX, u64::MAX - 4096] {
+        let text = rounded_up(size_bytes, 4096).unwrap_err();
+        assert_eq!(text, format!("{size_bytes} bytes cannot be pinned"));
+    }
+    let check = |start, size_bytes| check_whole(HostPtr(start), size_bytes, 4096);
+    check(4096, 8192).unwrap();
+    let last = u64::MAX - 4095;
+    for (start, size_bytes) in [(0, 4096), (4096, 0), (4097, 4096), (4096, 4097), (last, 4096)] {
+        assert!(check(start, size_bytes).unwrap_err().ends_with("bytes is not whole pages"));
+    }
+}

@@ -6,14 +6,16 @@ mod memory;
 mod shadow;
 mod violation;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::checker::{Checker, Work, copy_accesses, device_accesses, fill_accesses};
+use super::intercept::{Call, Intercept};
 use crate::driver::{Driver, HostFunction};
 use crate::error::DriverError;
+use crate::sync::lock;
 use crate::types::{
-    Access, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr,
-    MemoryInfo, StreamHandle, VaRange,
+    Access, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, StreamHandle, VaRange,
 };
 
 pub use self::violation::{AccessSite, Memory, Place, Violation};
@@ -96,7 +98,7 @@ impl CheckDriver {
 
     fn lock(&self) -> MutexGuard<'_, Checker> {
         // What is noted is noted after the driver's own call, so a panic in there leaves it whole.
-        self.checker.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.checker)
     }
 
     /// Checks `work`, submits it, and notes it. The lock is held throughout, so that the order
@@ -114,17 +116,20 @@ impl CheckDriver {
     }
 }
 
-impl Driver for CheckDriver {
-    fn properties(&self) -> DeviceProperties {
-        self.inner.properties()
+impl Intercept for CheckDriver {
+    type Entered = ();
+
+    fn inner(&self) -> &dyn Driver {
+        &*self.inner
     }
 
-    fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
-        self.inner.memory_info()
+    /// Calls that are of no account for order pass.
+    fn enter(&self, _: Call, _: fmt::Arguments<'_>) -> Result<(), DriverError> {
+        Ok(())
     }
 
-    fn reserve(&self, size_bytes: u64) -> Result<VaRange, DriverError> {
-        self.inner.reserve(size_bytes)
+    fn wants_accesses(&self) -> bool {
+        true
     }
 
     fn free_range(&self, range: VaRange) -> Result<(), DriverError> {
@@ -294,10 +299,6 @@ impl Driver for CheckDriver {
         Ok(())
     }
 
-    fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError> {
-        self.inner.elapsed_us(start, end)
-    }
-
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let accesses = copy_accesses(copy);
         let work = Work { call: "copy", stream, operation: "copy", accesses, disjoint: true };
@@ -345,9 +346,5 @@ impl Driver for CheckDriver {
             disjoint: false,
         };
         self.submit(&work, || self.inner.note_access(stream, accesses))
-    }
-
-    fn wants_accesses(&self) -> bool {
-        true
     }
 }

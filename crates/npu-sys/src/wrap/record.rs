@@ -2,16 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 
-use super::assert_is_call;
-use crate::driver::{Driver, HostFunction};
+use super::intercept::{Call, Intercept, PerCall};
+use crate::driver::Driver;
 use crate::error::DriverError;
-use crate::types::{
-    Access, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr,
-    MemoryInfo, StreamHandle, VaRange,
-};
+use crate::sync::lock;
 
 /// One call of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,7 +51,7 @@ pub struct RecordDriver {
 struct Log {
     calls: VecDeque<RecordedCall>,
     total: u64,
-    counts: BTreeMap<&'static str, u64>,
+    counts: PerCall<u64>,
 }
 
 impl RecordDriver {
@@ -73,13 +70,12 @@ impl RecordDriver {
     /// # Panics
     /// If the driver has no fallible call of that name.
     pub fn count(&self, name: &str) -> u64 {
-        assert_is_call(name);
-        self.lock().counts.get(name).copied().unwrap_or(0)
+        self.lock().counts[Call::named(name)]
     }
 
     /// How often each name was called. Names that were not called are absent.
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
-        self.lock().counts.clone()
+        self.lock().counts.counts()
     }
 
     /// Calls of any name.
@@ -103,204 +99,35 @@ impl RecordDriver {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
+    }
+}
+
+impl Intercept for RecordDriver {
+    /// The arguments, in short: they may be gone when the call returns.
+    type Entered = String;
+
+    fn inner(&self) -> &dyn Driver {
+        &*self.inner
     }
 
-    fn log<T: fmt::Debug>(
-        &self,
-        name: &'static str,
-        arguments: String,
-        call: impl FnOnce() -> Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        let result = call();
-        let outcome = match &result {
+    fn enter(&self, _: Call, arguments: fmt::Arguments<'_>) -> Result<String, DriverError> {
+        Ok(arguments.to_string())
+    }
+
+    fn leave<T: fmt::Debug>(&self, call: Call, arguments: String, result: &Result<T, DriverError>) {
+        let outcome = match result {
             Ok(value) => Ok(format!("{value:?}")),
             Err(error) => Err(error.clone()),
         };
+        let (name, thread) = (call.name(), thread::current().id());
         let mut log = self.lock();
         log.total += 1;
-        *log.counts.entry(name).or_default() += 1;
+        log.counts[call] += 1;
         let number = log.total;
-        let thread = thread::current().id();
         log.calls.push_back(RecordedCall { number, name, arguments, outcome, thread });
         if log.calls.len() > self.kept_max {
             log.calls.pop_front();
         }
-        result
-    }
-}
-
-fn range_text(range: VaRange) -> String {
-    format!("{:?} + {} bytes", range.start, range.size_bytes)
-}
-
-impl Driver for RecordDriver {
-    fn properties(&self) -> DeviceProperties {
-        self.inner.properties()
-    }
-
-    fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
-        self.log("memory_info", String::new(), || self.inner.memory_info())
-    }
-
-    fn reserve(&self, size_bytes: u64) -> Result<VaRange, DriverError> {
-        self.log("reserve", format!("{size_bytes} bytes"), || self.inner.reserve(size_bytes))
-    }
-
-    fn free_range(&self, range: VaRange) -> Result<(), DriverError> {
-        self.log("free_range", range_text(range), || self.inner.free_range(range))
-    }
-
-    fn create_chunk(&self, size_bytes: u64) -> Result<ChunkHandle, DriverError> {
-        let arguments = format!("{size_bytes} bytes");
-        self.log("create_chunk", arguments, || self.inner.create_chunk(size_bytes))
-    }
-
-    fn release_chunk(&self, chunk: ChunkHandle) -> Result<(), DriverError> {
-        self.log("release_chunk", format!("{chunk:?}"), || self.inner.release_chunk(chunk))
-    }
-
-    fn map(&self, range: VaRange, chunk: ChunkHandle) -> Result<(), DriverError> {
-        let arguments = format!("{}, {chunk:?}", range_text(range));
-        self.log("map", arguments, || self.inner.map(range, chunk))
-    }
-
-    fn set_access(&self, range: VaRange) -> Result<(), DriverError> {
-        self.log("set_access", range_text(range), || self.inner.set_access(range))
-    }
-
-    unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
-        self.log("unmap", range_text(range), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.unmap(range) }
-        })
-    }
-
-    fn allocate_device(&self, size_bytes: u64) -> Result<DevicePtr, DriverError> {
-        let arguments = format!("{size_bytes} bytes");
-        self.log("allocate_device", arguments, || self.inner.allocate_device(size_bytes))
-    }
-
-    unsafe fn free_device(&self, start: DevicePtr) -> Result<(), DriverError> {
-        self.log("free_device", format!("{start:?}"), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.free_device(start) }
-        })
-    }
-
-    fn allocate_pinned(&self, size_bytes: u64) -> Result<HostPtr, DriverError> {
-        let arguments = format!("{size_bytes} bytes");
-        self.log("allocate_pinned", arguments, || self.inner.allocate_pinned(size_bytes))
-    }
-
-    unsafe fn free_pinned(&self, start: HostPtr) -> Result<(), DriverError> {
-        self.log("free_pinned", format!("{start:?}"), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.free_pinned(start) }
-        })
-    }
-
-    unsafe fn register_host(&self, start: HostPtr, size_bytes: u64) -> Result<(), DriverError> {
-        self.log("register_host", format!("{start:?} + {size_bytes} bytes"), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.register_host(start, size_bytes) }
-        })
-    }
-
-    unsafe fn unregister_host(&self, start: HostPtr) -> Result<(), DriverError> {
-        self.log("unregister_host", format!("{start:?}"), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.unregister_host(start) }
-        })
-    }
-
-    fn device_pointer(&self, start: HostPtr) -> Result<DevicePtr, DriverError> {
-        self.log("device_pointer", format!("{start:?}"), || self.inner.device_pointer(start))
-    }
-
-    fn create_stream(&self) -> Result<StreamHandle, DriverError> {
-        self.log("create_stream", String::new(), || self.inner.create_stream())
-    }
-
-    fn destroy_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
-        self.log("destroy_stream", format!("{stream:?}"), || self.inner.destroy_stream(stream))
-    }
-
-    fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
-        let arguments = format!("{stream:?}");
-        self.log("synchronize_stream", arguments, || self.inner.synchronize_stream(stream))
-    }
-
-    fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {
-        self.log("create_event", format!("{kind:?}"), || self.inner.create_event(kind))
-    }
-
-    fn destroy_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        self.log("destroy_event", format!("{event:?}"), || self.inner.destroy_event(event))
-    }
-
-    fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), DriverError> {
-        let arguments = format!("{event:?}, {stream:?}");
-        self.log("record_event", arguments, || self.inner.record_event(event, stream))
-    }
-
-    fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
-        let arguments = format!("{stream:?}, {event:?}");
-        self.log("wait_event", arguments, || self.inner.wait_event(stream, event))
-    }
-
-    fn query_event(&self, event: EventHandle) -> Result<bool, DriverError> {
-        self.log("query_event", format!("{event:?}"), || self.inner.query_event(event))
-    }
-
-    fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError> {
-        self.log("synchronize_event", format!("{event:?}"), || self.inner.synchronize_event(event))
-    }
-
-    fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError> {
-        let arguments = format!("{start:?}, {end:?}");
-        self.log("elapsed_us", arguments, || self.inner.elapsed_us(start, end))
-    }
-
-    unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
-        self.log("copy", format!("{copy:?}, {stream:?}"), || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.copy(copy, stream) }
-        })
-    }
-
-    unsafe fn fill(
-        &self,
-        target: DevicePtr,
-        size_bytes: u64,
-        value: u8,
-        stream: StreamHandle,
-    ) -> Result<(), DriverError> {
-        let arguments = format!("{target:?} + {size_bytes} bytes, {value:#04x}, {stream:?}");
-        self.log("fill", arguments, || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.fill(target, size_bytes, value, stream) }
-        })
-    }
-
-    unsafe fn launch_host(
-        &self,
-        function: HostFunction,
-        stream: StreamHandle,
-    ) -> Result<(), DriverError> {
-        let arguments = format!("{}, {:?}, {stream:?}", function.name, function.accesses);
-        self.log("launch_host", arguments, || {
-            // SAFETY: the caller's promise is passed on unchanged.
-            unsafe { self.inner.launch_host(function, stream) }
-        })
-    }
-
-    fn note_access(&self, stream: StreamHandle, accesses: &[Access]) -> Result<(), DriverError> {
-        let arguments = format!("{stream:?}, {accesses:?}");
-        self.log("note_access", arguments, || self.inner.note_access(stream, accesses))
-    }
-
-    fn wants_accesses(&self) -> bool {
-        self.inner.wants_accesses()
     }
 }

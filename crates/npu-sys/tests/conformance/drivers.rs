@@ -104,7 +104,8 @@ impl Device {
     /// Opens the first device, or says why there is none. One that is there must open.
     fn open(self) -> Result<Arc<dyn Driver>, String> {
         let opened: Result<Arc<dyn Driver>, OpenError> = match self {
-            Device::Acl => AclDriver::open(0, Some(acl_library()?)).map(|driver| driver as _),
+            // SAFETY: the vendor's library by the environment's word, or the stand-in.
+            Device::Acl => unsafe { AclDriver::open_from(acl_library()?, 0) }.map(|it| it as _),
             Device::Cuda => CudaDriver::open(0).map(|driver| driver as _),
         };
         opened.map_err(|error| match error {

@@ -187,6 +187,21 @@ pub(crate) fn access(range: VaRange, mode: AccessMode) -> Access {
     Access { start: range.start, size_bytes: range.size_bytes, mode }
 }
 
+/// The first `size_bytes` bytes of `range` from `offset_bytes` on.
+pub(crate) fn part(range: VaRange, offset_bytes: u64, size_bytes: u64) -> VaRange {
+    VaRange { start: range.start.offset(offset_bytes), size_bytes }
+}
+
+/// Copies all of `source` out.
+pub(crate) fn swap_out(source: VaRange, target: HostPtr) -> Copy {
+    Copy::DeviceToHost { source: source.start, target, size_bytes: source.size_bytes }
+}
+
+/// Copies all of `target` in.
+pub(crate) fn swap_in(source: HostPtr, target: VaRange) -> Copy {
+    Copy::HostToDevice { source, target: target.start, size_bytes: target.size_bytes }
+}
+
 /// The call went through.
 #[track_caller]
 pub(crate) fn passes(outcome: Outcome) {

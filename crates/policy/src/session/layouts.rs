@@ -1,9 +1,13 @@
-//! When the blocks of a step get lots: once its plan has run undisturbed for a while.
+//! When the blocks of a step get lots: as soon as it has a plan, unless kinds of steps take turns.
 
-use super::*;
+use swap_core::{Lot, Plan};
+
+use super::Session;
 use crate::layout::lay_out;
+use crate::search::Planner;
 
-/// So many Stable steps go by before the first layout: moving in costs the calls of many steps.
+/// Steps of a kind go by before it is laid out, once a layout had to go for another kind's sake:
+/// moving in costs the calls of many steps.
 const PATIENCE_STEPS: u32 = 3;
 
 /// Patience doubles where a layout did not last so long.
@@ -16,77 +20,72 @@ const PATIENCE_STEPS_MAX: u32 = 4096;
 const MOVING_IN_STEPS: u32 = 2;
 
 /// How long a plan has been running, and with which layout.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Layouts {
     patience_steps: u32,
-    /// Steps under the present directive.
+    /// Steps under the present plan.
     steady_steps: u32,
-    is_laid_out: bool,
+    /// Of the present plan, if it is laid out.
+    lots: Option<Vec<Option<Lot>>>,
     /// Steps whose reports are not judged.
     moving_in_steps: u32,
 }
 
-impl Default for Layouts {
-    fn default() -> Layouts {
-        Layouts {
-            patience_steps: PATIENCE_STEPS,
-            steady_steps: 0,
-            is_laid_out: false,
-            moving_in_steps: 0,
-        }
-    }
-}
-
 impl Layouts {
-    /// The orders change, and the layout goes with them.
-    pub(super) fn leave(&mut self) {
+    /// Other orders come. Unless they have the same plan, its layout goes.
+    pub(super) fn change(&mut self, from: Option<&Plan>, to: Option<&Plan>) {
+        if from == to {
+            return;
+        }
+        let is_other_kind = from.map(|plan| plan.signature) != to.map(|plan| plan.signature);
         let is_short = self.steady_steps < self.patience_steps.saturating_add(LASTING_STEPS);
-        if self.is_laid_out && is_short {
-            self.patience_steps = (self.patience_steps * 2).min(PATIENCE_STEPS_MAX);
+        if self.lots.is_some() && is_other_kind && is_short {
+            let patience_steps = (self.patience_steps * 2).max(PATIENCE_STEPS);
+            self.patience_steps = patience_steps.min(PATIENCE_STEPS_MAX);
         }
         *self = Layouts { patience_steps: self.patience_steps, ..Layouts::default() };
     }
 
-    /// Whether the step that ends now is to be judged.
+    /// Counts a step that ends. Says whether it was spent on moving in.
     pub(super) fn end_step(&mut self) -> bool {
         self.steady_steps = self.steady_steps.saturating_add(1);
         let was_moving_in = self.moving_in_steps > 0;
         self.moving_in_steps = self.moving_in_steps.saturating_sub(1);
-        !was_moving_in
+        was_moving_in
     }
 
-    fn is_due(&self) -> bool {
-        !self.is_laid_out && self.steady_steps == self.patience_steps
+    /// Whether this is the time to lay the step out.
+    pub(super) fn is_due(&self) -> bool {
+        self.lots.is_none() && self.steady_steps == self.patience_steps
     }
 }
 
 impl<P: Planner> Session<P> {
-    /// Lays the step out, if its plan has lasted and all of it fits.
-    pub(super) fn lay_out_if_due(&mut self) -> Result<(), Error> {
+    /// Where the blocks of the coming steps lie under a plan; `None` if they are not laid out.
+    pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
         let may = self.policy.config().lays_out && self.shared.is_none();
-        if !may || self.current.stage != Stage::Stable || !self.layouts.is_due() {
-            return Ok(());
+        if may && self.layouts.is_due() {
+            self.layouts.lots = self.new_lots(plan);
+            self.layouts.moving_in_steps =
+                if self.layouts.lots.is_some() { MOVING_IN_STEPS } else { 0 };
         }
-        if self.engine.is_inside_step()? {
-            return Ok(());
-        }
-        let Some(plan) = &self.current.plan else { return Ok(()) };
-        let Some((_, trace)) = self.traces.get(&plan.signature) else { return Ok(()) };
-        let layout = lay_out(trace, plan);
-        let limit_bytes = self.policy.config().limit_bytes;
+        self.layouts.lots.clone()
+    }
+
+    /// The lots of a plan, if all of them fit.
+    fn new_lots(&self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
+        let (_, trace) = self.traces.get(&plan.signature)?;
+        let layout = match self.policy.layout() {
+            Some(layout) => (**layout).clone(),
+            None => lay_out(trace, plan),
+        };
         tracing::debug!(
             height = layout.height_bytes,
             ratio = layout.ratio(),
             beside = layout.beside_bytes,
             "laid the step out"
         );
-        if layout.height_bytes == 0 || layout.excess_bytes(limit_bytes) > 0 {
-            return Ok(());
-        }
-        let orders = Orders::with_trace(plan, trace).with_lots(layout.lots);
-        self.engine.set_orders(self.current.record, Some(Arc::new(orders)))?;
-        self.layouts.is_laid_out = true;
-        self.layouts.moving_in_steps = MOVING_IN_STEPS;
-        Ok(())
+        let fits = layout.excess_bytes(self.policy.config().limit_bytes) == 0;
+        (layout.height_bytes > 0 && fits).then_some(layout.lots)
     }
 }

@@ -16,6 +16,7 @@ impl<P: Planner> Session<P> {
     /// If the driver fails.
     pub fn share(&mut self) -> Result<Vec<FinishedStep>, Error> {
         let finished = self.drain()?;
+        self.policy.planner_mut().stop_working_beside();
         self.shared.get_or_insert_default();
         Ok(finished)
     }

@@ -42,6 +42,11 @@ impl<P: Planner> Guarded<P> {
         None
     }
 
+    /// Whether a plan that was asked for comes later.
+    pub(crate) fn is_busy(&self, kind: Signature) -> bool {
+        !self.failed.contains(&kind) && self.inner.is_busy(kind)
+    }
+
     pub(crate) fn take_failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failures)
     }

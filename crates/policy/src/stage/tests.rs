@@ -7,7 +7,7 @@ use swap_core::{OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
 
 use super::*;
 use crate::check::TraceFault;
-use crate::search::{Prediction, Proposal};
+use crate::search::Proposal;
 
 mod course;
 mod failing;
@@ -31,7 +31,7 @@ impl Planner for Counting {
         }
         self.made += 1;
         let plan = Plan { signature: trace.signature, op_count: self.made, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, ..Proposal::default() }))
     }
 }
 

@@ -13,6 +13,12 @@ use crate::search::{Feedback, Measured, Planner, Prediction};
 /// alternate are never settled, yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
+/// Ops that take less than this part of what a plan was made for make another plan worth a try.
+const KNOWN: f64 = 0.97;
+
+/// A sketch that adds more than this part of the step leaves something to look for.
+const ROUGH: f64 = 0.01;
+
 /// One kind of step.
 #[derive(Debug)]
 pub(crate) struct Track {
@@ -84,6 +90,16 @@ struct Try {
     runs: u32,
     /// There was no new plan to try: it is the best so far, kept while other ranks still search.
     holds: bool,
+    /// The next plan to try is still being made: it is the best so far.
+    waits: bool,
+    /// It was made in little time.
+    is_sketch: bool,
+}
+
+impl Try {
+    fn new(choice: Choice, predicted: Prediction, number: u32) -> Try {
+        Try { choice, predicted, number, runs: 0, holds: false, waits: false, is_sketch: false }
+    }
 }
 
 impl Track {
@@ -105,7 +121,7 @@ impl Track {
     pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
         let op_count = choice.plan.as_ref().map_or(0, |plan| plan.op_count);
         let mut track = Track { turns: Vec::new(), ..Track::new(op_count, seen_at) };
-        track.start_try(choice, Prediction::default(), 1);
+        track.start_try(choice, Prediction::default(), 1, false);
         track
     }
 
@@ -123,7 +139,7 @@ impl Track {
 
     /// Whether a plan is being tried to see how it does.
     pub(crate) fn is_seeking(&self) -> bool {
-        matches!(&self.state, State::Search(search) if !search.holds)
+        matches!(&self.state, State::Search(search) if !search.holds && !search.waits)
     }
 
     /// What the next step of this kind runs under.
@@ -202,6 +218,12 @@ impl Track {
                 self.settle(Why::RanksAreDone);
             }
             State::Search(_) if seen.is_void() => {}
+            State::Search(search) if search.waits => {
+                let number = search.number;
+                if let Some(trace) = &report.trace {
+                    self.try_next(config, planner, trace, number, seen.worst.is_some());
+                }
+            }
             State::Search(search) => {
                 search.runs += 1;
                 let is_whole = seen.is_settled(Stage::SearchPolicy) || judged.drifted;
@@ -273,6 +295,10 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
+        let made = search.choice.made.as_ref();
+        let knew_us = made.map_or(0.0, |made| made.unlimited_us);
+        let is_rough =
+            search.is_sketch && made.is_none_or(|made| made.added_us() > ROUGH * made.unlimited_us);
         let measured = seen.judged(report, Stage::SearchPolicy);
         if !holds {
             let (choice, predicted) = (search.choice.clone(), search.predicted);
@@ -290,10 +316,16 @@ impl Track {
                 self.best = Some(Outcome { choice, predicted, measured });
             }
         }
-        let nothing_to_gain = measured.is_clean() && measured.hardly_stalls();
+        let took_us = |trace: &Trace| trace.ops.iter().map(|op| op.device_us).sum::<f64>();
+        // It was made for ops that seemed to take longer, so there was more time for copies.
+        let learnt = report.trace.as_ref().is_some_and(|trace| took_us(trace) < KNOWN * knew_us);
+        let nothing_to_gain =
+            measured.is_clean() && measured.hardly_stalls() && !learnt && !is_rough;
         match &report.trace {
             Some(_) if nothing_to_gain => self.settle(Why::HardlyWaits),
-            Some(_) if holds && number < config.search_steps => self.hold(number + 1),
+            Some(_) if holds && number < config.search_steps => {
+                self.keep_best(number + 1, |search| search.holds = true);
+            }
             Some(trace) => {
                 self.try_next(config, planner, trace, number + 1, seen.worst.is_some());
             }
@@ -316,29 +348,37 @@ impl Track {
         }
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
-            let choice = Choice { made, ..Choice::of(Arc::new(proposal.plan)) };
+            let layout = proposal.layout.map(Arc::new);
+            let choice = Choice { made, layout, ..Choice::of(Arc::new(proposal.plan)) };
             if !self.tried.contains(&choice.print) {
-                return self.start_try(choice, proposal.predicted, number);
+                return self.start_try(choice, proposal.predicted, number, proposal.is_sketch);
             }
         }
-        if has_others { self.hold(number) } else { self.settle(Why::NoOtherPlan) }
+        if planner.is_busy(trace.signature) {
+            return self.keep_best(number, |search| search.waits = true);
+        }
+        match has_others {
+            true => self.keep_best(number, |search| search.holds = true),
+            false => self.settle(Why::NoOtherPlan),
+        }
     }
 
-    /// Keeps the best so far while other ranks try what they have, so that what they measure is
-    /// what all settle on.
-    fn hold(&mut self, number: u32) {
+    /// Keeps the best so far: while other ranks try what they have, so that what they measure is
+    /// what all settle on, or while the next plan is made.
+    fn keep_best(&mut self, number: u32, why: impl FnOnce(&mut Try)) {
         let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
-        let choice = self.best_choice();
-        self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: true });
+        let mut search = Try::new(self.best_choice(), predicted, number);
+        why(&mut search);
+        self.state = State::Search(search);
     }
 
-    fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32) {
+    fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32, is_sketch: bool) {
         if number > 0 {
             self.tried.insert(choice.print);
         }
         let actions = choice.plan.as_ref().map_or(0, |plan| plan.actions.len());
         self.turns.push(Turn::Tries { number, actions, predicted });
-        self.state = State::Search(Try { choice, predicted, number, runs: 0, holds: false });
+        self.state = State::Search(Try { is_sketch, ..Try::new(choice, predicted, number) });
     }
 
     /// Watches a settled Stable step for signs that the plan no longer serves.
@@ -357,7 +397,7 @@ impl Track {
         if disturbed && self.may_search_again(config) {
             self.turns.push(Turn::Disturbed { measured });
             let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
-            self.start_try(self.best_choice(), predicted, 0);
+            self.start_try(self.best_choice(), predicted, 0, false);
         }
     }
 

@@ -59,6 +59,10 @@ pub(super) fn is_fresh(frame: &Frame, core: &Core) -> bool {
     !frame.launched && core.memory.streams.here(frame.stream).position == frame.position
 }
 
+/// An event costs the host two calls. What waits for the last use of a block waits for the next
+/// event behind it, so a block that is sent away on demand may wait for so many ops more.
+const OPS_PER_MARK: u64 = 8;
+
 /// Each touched block once, by first touch.
 pub(super) fn accesses(
     core: &Core,
@@ -91,7 +95,10 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
     let recipe = frame.recipe.take();
     keep_recipe(core, &frame, recipe)?;
     let timed = keep_timing(core, &frame, timer);
-    let marked = if core.moving { core.memory.streams.mark(frame.stream) } else { Ok(()) };
+    let marked = match core.moving {
+        true => core.memory.streams.mark_every(frame.stream, OPS_PER_MARK),
+        false => Ok(()),
+    };
     noted.and(timed).and(marked.map_err(Error::from))
 }
 

@@ -6,7 +6,7 @@
 //! `SMARTSWAP_ACL_LIBRARY` names or cargo builds, they say so and do nothing; with
 //! `SMARTSWAP_REQUIRE=acl` they fail.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ const LIBRARY: &str = "SMARTSWAP_ACL_LIBRARY";
 const CASES: &str = "ENGINE_ACL_CASES";
 
 /// An engine on the driver, opened anew.
-fn open(library: &Path, setup: Setup) -> World {
-    let driver = AclDriver::open(0, Some(library)).expect("it was opened before");
+fn open(setup: Setup) -> World {
+    let driver = AclDriver::open(0).expect("it was opened before");
     let record = Arc::new(RecordDriver::new(driver));
     let check = Arc::new(CheckDriver::new(record.clone(), CheckConfig::ORDER));
     let fault = Arc::new(FaultDriver::new(check.clone()));
@@ -34,14 +34,13 @@ fn open(library: &Path, setup: Setup) -> World {
 #[test]
 fn child() {
     let Some(cases) = std::env::var(CASES).ok().and_then(|text| text.parse().ok()) else { return };
-    let library = PathBuf::from(std::env::var_os(LIBRARY).expect("set by the parent"));
-    let properties = AclDriver::open(0, Some(&library)).expect("the library opens").properties();
+    let properties = AclDriver::open(0).expect("the parent names the library").properties();
     if !properties.is_host_addressable {
         println!("not tested: {} runs no host functions on its memory", properties.name);
         return;
     }
     let unit = properties.granularity_bytes;
-    let tally = run_all(cases, |case| run_on(case, unit, |setup| open(&library, setup)));
+    let tally = run_all(cases, |case| run_on(case, unit, open));
     println!("{tally:#?}");
     let counters = &tally.counters;
     for (what, count) in [

@@ -1,6 +1,7 @@
 //! What opening says when the library or the device is missing, wrong or too old.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::rig::Rig;
 use super::standin::{Copied, library, loaded_part, with_settings};
@@ -9,13 +10,19 @@ use crate::acl::sys::Api;
 use crate::driver::Driver;
 use crate::error::{ErrorKind, OpenError};
 
-fn refusal(library: Option<&Path>) -> OpenError {
-    AclDriver::open(0, library).expect_err("it is to be refused")
+/// Opens a device of the stand-in, of a part of it, or of another library that lacks its functions.
+fn open(library: &Path, index: u32) -> Result<Arc<AclDriver>, OpenError> {
+    // SAFETY: the stand-in does what the vendor's library does; all others are refused.
+    unsafe { AclDriver::open_from(library, index) }
+}
+
+fn refusal(library: &Path) -> OpenError {
+    open(library, 0).expect_err("it is to be refused")
 }
 
 #[test]
 fn a_missing_library_is_named_with_the_hint() {
-    let error = refusal(Some(Path::new("/nowhere/libascendcl.so")));
+    let error = refusal(Path::new("/nowhere/libascendcl.so"));
     assert!(matches!(error, OpenError::NoLibrary { name: "libascendcl.so", .. }), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("tried /nowhere/libascendcl.so: "), "{text}");
@@ -30,10 +37,10 @@ fn the_environment_names_the_library() {
     for named in [missing, path] {
         with_settings(test, &[("SMARTSWAP_ACL_LIBRARY", named)], || {
             if std::env::var("SMARTSWAP_ACL_LIBRARY").unwrap() == missing {
-                assert!(refusal(None).to_string().contains(missing));
+                assert!(AclDriver::open(0).unwrap_err().to_string().contains(missing));
             } else {
-                assert_eq!(AclDriver::device_count(None).unwrap(), 1);
-                assert!(AclDriver::open(0, None).unwrap().properties().has_virtual_memory);
+                assert_eq!(AclDriver::device_count().unwrap(), 1);
+                assert!(AclDriver::open(0).unwrap().properties().has_virtual_memory);
             }
         });
     }
@@ -45,7 +52,7 @@ fn files_that_are_no_library_say_why() {
     let check = |name: &str, bytes: &[u8], expect: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        let error = refusal(Some(&path));
+        let error = refusal(&path);
         assert!(matches!(error, OpenError::NotALibrary { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with(&path.display().to_string()) && text.contains(expect), "{text}");
@@ -68,7 +75,7 @@ fn files_that_are_no_library_say_why() {
 
 #[test]
 fn another_library_lacks_the_first_function() {
-    let error = refusal(Some(Path::new("libm.so.6")));
+    let error = refusal(Path::new("libm.so.6"));
     let OpenError::MissingSymbol { symbol, .. } = &error else { panic!("{error:?}") };
     assert_eq!(*symbol, "aclInit");
 }
@@ -79,7 +86,7 @@ fn each_required_function_is_named_when_it_is_missing() {
     let mut count = 0;
     for &(name, _) in required {
         let copied = Copied::without(&[name]);
-        let error = refusal(Some(&copied.path));
+        let error = refusal(&copied.path);
         let OpenError::MissingSymbol { path, symbol } = &error else { panic!("{error:?}") };
         assert_eq!((*symbol, path.as_str()), (name, copied.path.to_str().unwrap()));
         count += 1;
@@ -89,18 +96,17 @@ fn each_required_function_is_named_when_it_is_missing() {
 
 #[test]
 fn a_device_that_is_not_there_is_refused_with_the_count() {
-    let error = AclDriver::open(7, Some(library())).unwrap_err();
-    let count = AclDriver::device_count(Some(library())).unwrap();
-    assert!(matches!(error, OpenError::NoDevice { index: 7, .. }), "{error:?}");
-    assert!(error.to_string().contains(&format!("sees {count} of them")), "{error}");
-    assert!(AclDriver::open(u32::MAX, Some(library())).is_err());
+    let error = open(library(), 7).unwrap_err();
+    assert!(matches!(error, OpenError::NoDevice { index: 7, count: 1, .. }), "{error:?}");
+    assert!(error.to_string().contains("sees 1 of them"), "{error}");
+    assert!(open(library(), u32::MAX).is_err());
 }
 
 #[test]
 fn a_library_that_does_not_start_says_why() {
     let test = "acl::tests::load::a_library_that_does_not_start_says_why";
     with_settings(test, &[("ACL_STANDIN_MEMORY", "plenty")], || {
-        let OpenError::Driver(error) = refusal(Some(library())) else { panic!() };
+        let OpenError::Driver(error) = refusal(library()) else { panic!() };
         assert_eq!((error.call, error.code, error.kind), ("open", 100000, ErrorKind::Invalid));
         let text = error.to_string();
         assert!(text.contains("aclInit gave ACL_ERROR_INVALID_PARAM"), "{text}");
@@ -124,7 +130,7 @@ fn a_device_may_be_opened_more_than_once() {
 #[test]
 fn properties_are_the_librarys() {
     let copied = Copied::without(&[]);
-    let driver = AclDriver::open(0, Some(&copied.path)).unwrap();
+    let driver = open(&copied.path, 0).unwrap();
     let properties = driver.properties();
     assert_eq!(properties.name, "SmartSwap stand-in");
     assert_eq!(properties.total_bytes, copied.ledger().capacity_bytes);

@@ -5,9 +5,11 @@ use std::thread;
 
 use super::rig::{Rig, pattern, read, refused, write};
 use super::standin::{Copied, with_settings};
-use crate::acl::AclDriver;
+use crate::acl::sys::ACL_SUCCESS;
+use crate::acl::{open, pointer};
 use crate::driver::Driver;
-use crate::error::ErrorKind;
+use crate::drop_failures::drop_failures;
+use crate::error::{DriverError, ErrorKind};
 use crate::types::{Access, AccessMode, Copy, DevicePtr, EventKind, HostPtr};
 
 /// Copies and fills in all pairings of device memory and host memory that the device sees.
@@ -113,8 +115,8 @@ fn each_thread_may_call_and_keeps_its_own_device() {
     with_settings(test, &[("ACL_STANDIN_DEVICES", "2")], || {
         let copied = Copied::without(&[]);
         let path = copied.path.as_path();
-        assert_eq!(AclDriver::device_count(Some(path)).unwrap(), 2);
-        let drivers = [0, 1].map(|index| AclDriver::open(index, Some(path)).unwrap());
+        let drivers = [0, 1].map(|index| Rig::device(path, index));
+        assert_eq!(open::device_count(&drivers[0].state.device.api), Ok(2));
         let api = &drivers[0].state.device.api;
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -166,6 +168,23 @@ fn a_stream_may_be_destroyed_while_it_works_and_goes_later() {
         rig.driver.destroy_stream(next).unwrap();
         thread::yield_now();
     }
+}
+
+#[test]
+fn what_a_dropped_driver_cannot_give_back_is_counted() {
+    let copied = Copied::without(&[]);
+    let rig = Rig::open(&copied.path);
+    let pinned = rig.pinned(&[7; 4096]);
+    let api = &rig.driver.state.device.api;
+    // SAFETY: nothing uses the memory. That the driver does not know of it is the point.
+    let code = unsafe { (api.aclrtFreeHost)(pointer(pinned.0)) };
+    assert_eq!(code, ACL_SUCCESS, "the page is the library's whole allocation");
+    drop(rig);
+    let failures = drop_failures();
+    let is_ours =
+        |error: &DriverError| error.call == "drop" && error.text.contains("aclrtFreeHost");
+    assert_eq!(failures.first.iter().filter(|error| is_ours(error)).count(), 1, "{failures:?}");
+    assert!(failures.count >= failures.first.len() as u64);
 }
 
 #[test]

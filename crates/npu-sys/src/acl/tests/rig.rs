@@ -25,8 +25,14 @@ pub(super) struct Buffer {
 }
 
 impl Rig {
+    /// Opens a device of the stand-in, or of a part of it.
+    pub(super) fn device(library: &Path, index: u32) -> Arc<AclDriver> {
+        // SAFETY: it does what the vendor's library does.
+        unsafe { AclDriver::open_from(library, index) }.unwrap()
+    }
+
     pub(super) fn open(library: &Path) -> Rig {
-        let driver = AclDriver::open(0, Some(library)).unwrap();
+        let driver = Rig::device(library, 0);
         let stream = driver.create_stream().unwrap();
         let unit = driver.properties().granularity_bytes;
         Rig { driver, stream, unit }

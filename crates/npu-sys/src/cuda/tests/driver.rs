@@ -3,21 +3,21 @@
 use std::sync::Arc;
 use std::thread;
 
+use crate::cuda::CudaDriver;
 use crate::cuda::tests::fake::Fake;
-use crate::cuda::{CudaDriver, open};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
 use crate::types::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
-use crate::{PatternKernels, pattern_word};
+use crate::{PatternKernels, drop_failures, pattern_word};
 
 const UNIT: u64 = 2 << 20;
 
 fn device() -> (Fake, Arc<CudaDriver>) {
     let fake = Fake::whole();
-    let driver = CudaDriver::open_from(&fake.path(), 0).unwrap();
+    let driver = fake.open(0).unwrap();
     (fake, driver)
 }
 
@@ -145,7 +145,7 @@ fn wrong_numbers_are_refused_before_the_library_sees_them() {
     refused(driver.release_chunk(chunk), invalid, "mapped at 1");
     refused(driver.free_range(range), invalid, "is mapped");
     refused(driver.map(range, chunk), invalid, "mapped already");
-    refused(driver.reserve(UNIT + 1), invalid, "no positive multiple of 2097152");
+    refused(driver.reserve(UNIT + 1), invalid, "not a positive multiple of 2097152");
     refused(driver.create_chunk(0), invalid, "0 bytes");
     refused(driver.create_chunk(65 * UNIT), ErrorKind::OutOfMemory, "the device has");
     refused(driver.device_pointer(host.offset(4096)), invalid, "not pinned");
@@ -224,7 +224,7 @@ fn a_failure_of_the_library_changes_nothing_and_speaks_its_words() {
 #[test]
 fn every_thread_gets_the_context_and_a_foreign_one_comes_back() {
     let (fake, driver) = device();
-    let api = open::load(Some(&fake.path())).unwrap();
+    let api = fake.api();
     let current = || {
         let mut context = std::ptr::null_mut();
         // SAFETY: it writes one pointer.
@@ -263,7 +263,7 @@ fn every_thread_gets_the_context_and_a_foreign_one_comes_back() {
 #[test]
 fn without_virtual_memory_there_is_plain_memory_and_a_reason() {
     let check = |fake: Fake, expect: &str| {
-        let driver = CudaDriver::open_from(&fake.path(), 0).unwrap();
+        let driver = fake.open(0).unwrap();
         let properties = driver.properties();
         assert!(!properties.has_virtual_memory);
         assert_eq!(properties.granularity_bytes, UNIT);
@@ -278,7 +278,7 @@ fn without_virtual_memory_there_is_plain_memory_and_a_reason() {
         refused(unmap(&driver, range), unsupported, expect);
 
         let start = driver.allocate_device(UNIT).unwrap();
-        refused(driver.allocate_device(UNIT + 1), ErrorKind::Invalid, "no positive multiple");
+        refused(driver.allocate_device(UNIT + 1), ErrorKind::Invalid, "not a positive multiple");
         let stream = driver.create_stream().unwrap();
         fill(&driver, start, 1, stream).unwrap();
         free_device(&driver, start).unwrap();
@@ -356,6 +356,35 @@ fn a_dropped_driver_gives_everything_back() {
     assert_eq!((fake.held(), fake.retained()), (10, 1));
     drop(driver);
     assert_eq!((fake.held(), fake.retained()), (0, 0));
+}
+
+#[test]
+fn what_a_dropped_driver_cannot_give_back_is_counted() {
+    let (fake, driver) = device();
+    fake.set("fake_call_code", 4001);
+    drop(driver);
+    assert_counted(4001, 1);
+}
+
+#[test]
+fn a_handle_that_goes_late_and_fails_is_counted() {
+    let (fake, driver) = device();
+    let stream = driver.create_stream().unwrap();
+    let held = driver.streams.get("test", stream.0).unwrap();
+    driver.destroy_stream(stream).unwrap();
+    fake.set("fake_call_code", 4002);
+    drop(held);
+    assert_counted(4002, 1);
+    fake.set("fake_call_code", 0);
+    drop(driver);
+    assert_eq!(fake.held(), 1, "the stream stays");
+}
+
+/// Asserts that so many failures with a code of the test's own were counted at a drop.
+fn assert_counted(code: i64, count: usize) {
+    let failures = drop_failures();
+    let ours = failures.first.iter().filter(|error| (error.call, error.code) == ("drop", code));
+    assert_eq!(ours.count(), count, "{failures:?}");
 }
 
 #[test]

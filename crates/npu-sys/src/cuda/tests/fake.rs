@@ -4,9 +4,13 @@ use std::ffi::{c_int, c_long};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use tempfile::TempDir;
+
+use crate::cuda::sys::Api;
+use crate::cuda::{CudaDriver, open};
+use crate::error::OpenError;
 
 /// The bytes of the compiled library.
 fn library_bytes() -> &'static [u8] {
@@ -57,6 +61,18 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("libcuda.so.1"), bytes).unwrap();
         Fake { folder, library: OnceLock::new() }
+    }
+
+    /// Opens its device of that number.
+    pub(super) fn open(&self, index: u32) -> Result<Arc<CudaDriver>, OpenError> {
+        // SAFETY: it does what NVIDIA's library does, as far as the driver uses it.
+        unsafe { CudaDriver::open_from(&self.path(), index) }
+    }
+
+    /// Its functions.
+    pub(super) fn api(&self) -> Api {
+        // SAFETY: as for `open`.
+        unsafe { open::load_from(&self.path()) }.unwrap()
     }
 
     pub(super) fn path(&self) -> PathBuf {

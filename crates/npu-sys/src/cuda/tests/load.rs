@@ -8,7 +8,8 @@ use crate::cuda::tests::fake::Fake;
 use crate::error::OpenError;
 
 fn refusal(library: &Path) -> OpenError {
-    CudaDriver::open_from(library, 0).expect_err("this is no CUDA library")
+    // SAFETY: a library without CUDA's functions is refused.
+    unsafe { CudaDriver::open_from(library, 0) }.expect_err("this is no CUDA library")
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn another_library_lacks_the_first_function() {
 #[test]
 fn each_function_is_missed_by_its_name_or_done_without() {
     for &(symbol, is_optional) in Api::SYMBOLS {
-        let opened = CudaDriver::open_from(&Fake::without(symbol).path(), 0);
+        let opened = Fake::without(symbol).open(0);
         match opened {
             Ok(driver) => assert!(is_optional, "{driver:?} without {symbol}"),
             Err(OpenError::MissingSymbol { symbol: missed, path }) => {
@@ -68,13 +69,13 @@ fn each_function_is_missed_by_its_name_or_done_without() {
 #[test]
 fn a_driver_that_does_not_start_says_why() {
     let fake = Fake::whole();
-    let error = CudaDriver::open_from(&fake.path(), 3).unwrap_err();
+    let error = fake.open(3).unwrap_err();
     assert_eq!(error, OpenError::NoDevice { name: "CUDA", index: 3, count: 1 });
     fake.set("fake_init_code", 100);
-    let error = CudaDriver::open_from(&fake.path(), 0).unwrap_err();
+    let error = fake.open(0).unwrap_err();
     assert_eq!(error, OpenError::NoDevice { name: "CUDA", index: 0, count: 0 });
     fake.set("fake_init_code", 803);
-    let text = CudaDriver::open_from(&fake.path(), 0).unwrap_err().to_string();
+    let text = fake.open(0).unwrap_err().to_string();
     assert!(text.contains("code 803: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{text}");
     assert!(text.contains("install one, or reboot"), "{text}");
     assert_eq!(fake.retained(), 0);

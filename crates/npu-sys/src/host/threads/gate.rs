@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::host::config::Link;
 use crate::host::effect::Direction;
 use crate::host::link::LinkModel;
-use crate::host::lock;
 use crate::host::threads::clock::Clock;
+use crate::sync::lock;
 
 /// Lets one copy at a time through in each direction.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ impl Planner for Stubborn {
     fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         self.asked += 1;
         let plan = Plan { signature: trace.signature, op_count: 1, ..Plan::default() };
-        Ok(Some(Proposal { plan, predicted: Prediction::default() }))
+        Ok(Some(Proposal { plan, ..Proposal::default() }))
     }
 }
 
@@ -116,4 +116,43 @@ fn a_step_after_one_that_left_its_plan_is_not_held_against_it() {
 fn a_step_that_ran_clean_above_the_limit_does_not_fit() {
     let high = StepReport { held_bytes_peak: LIMIT_BYTES + 1, ..step(A) };
     assert_eq!(after(9, &[high.clone(), high]).stage(), Stage::SearchPolicy);
+}
+
+/// Has a sketch at once, and a better plan when it was asked so many times more.
+#[derive(Debug)]
+struct Late {
+    asked: u32,
+    ready_when_asked: u32,
+}
+
+impl Planner for Late {
+    fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        self.asked += 1;
+        let is_sketch = self.asked == 1;
+        let is_ready = is_sketch || self.asked == self.ready_when_asked;
+        let plan = Plan { signature: trace.signature, op_count: self.asked, ..Plan::default() };
+        Ok(is_ready.then_some(Proposal { plan, is_sketch, ..Proposal::default() }))
+    }
+
+    fn is_busy(&self, kind: Signature) -> bool {
+        kind == A && (2..self.ready_when_asked).contains(&self.asked)
+    }
+}
+
+#[test]
+fn the_best_so_far_runs_while_the_next_plan_is_made() {
+    let mut under_test = Loop::new(config(), Late { asked: 0, ready_when_asked: 9 });
+    let mut ran = Vec::new();
+    under_test.observe(&rescued(A));
+    under_test.observe(&rescued(A));
+    for _ in 0..14 {
+        // A sketch that hardly waits is no reason to stop: nobody knows what it might have been.
+        let directive = under_test.observe(&step(A));
+        ran.push((directive.stage, plan_number(&directive)));
+    }
+    let waiting = ran.iter().filter(|&&it| it == (Stage::SearchPolicy, 1)).count();
+    assert!((7..10).contains(&waiting), "{ran:?}");
+    assert!(ran.contains(&(Stage::SearchPolicy, 9)), "{ran:?}");
+    assert_eq!(under_test.stage(), Stage::Stable, "{ran:?}");
+    assert_eq!(under_test.planner().asked, 9, "a plan that hardly waits ends the search");
 }

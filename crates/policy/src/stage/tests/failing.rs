@@ -33,7 +33,7 @@ impl Planner for Failing {
         let op_count = self.asked.len() as u32;
         if op_count <= self.good {
             let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-            return Ok(Some(Proposal { plan, predicted: Prediction::default() }));
+            return Ok(Some(Proposal { plan, ..Proposal::default() }));
         }
         match self.way {
             Way::Error => Err(TraceFault::Block(BlockIndex(7))),

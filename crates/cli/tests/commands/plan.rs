@@ -236,6 +236,51 @@ fn a_budget_out_of_reach_names_what_holds_the_memory() {
 }
 
 #[test]
+fn the_setting_that_is_short_is_named_and_what_is_named_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = write_stacked(folder.path());
+    let peak_bytes =
+        number(&on("plan", &trace, &["--memory", "100%", "--json"]).json(), "peak_before_bytes");
+    let swap = ["--strategy", "swap"];
+    let tight = [
+        ["--host-memory", "64MiB", "raise --host-memory to at least "],
+        ["--bucket", "64MiB", "raise --bucket to at least "],
+        ["--min-size", "1GiB", "lower --min-size to at most "],
+        ["--reserve", "1100MiB", "leave out --reserve"],
+    ];
+    for [flag, value, expect] in tight {
+        // With a cap on what leaves, nothing is left to demand.
+        let cap = if flag == "--bucket" { &[][..] } else { &["--bucket", "1TiB"] };
+        let fixed = [&swap[..], cap, &["--memory", "60%"]].concat();
+        let ran = on("plan", &trace, &[&fixed[..], &[flag, value]].concat());
+        let line = ran.stderr.strip_suffix('\n').expect("a whole line");
+        let (_, advice) = line.split_once(expect).unwrap_or_else(|| panic!("{flag}: {line}"));
+        let eased: String = advice.chars().take_while(char::is_ascii_digit).collect();
+        if !eased.is_empty() {
+            let args = [&fixed[..], &[flag, &eased, "--json"]].concat();
+            assert_eq!(on("plan", &trace, &args).json()["infeasible"], Value::Null, "{line}");
+        }
+        let (_, memory) = line.rsplit_once(' ').expect("there are words");
+        let memory_bytes: u64 = memory.parse().expect("it ends with a size");
+        assert!(memory_bytes <= peak_bytes + (1100 << 20), "{line}");
+        assert!(memory_bytes <= peak_bytes || flag == "--reserve", "{line}");
+        let args = [&swap[..], cap, &["--memory", memory, flag, value, "--json"]].concat();
+        assert_eq!(on("plan", &trace, &args).json()["infeasible"], Value::Null, "{line}");
+    }
+    // One alone does not help.
+    let fixed = ["--memory", "60%", "--strategy", "swap"];
+    let both = on(
+        "plan",
+        &trace,
+        &[&fixed[..], &["--host-memory", "1MiB", "--reserve", "1100MiB"]].concat(),
+    );
+    assert!(
+        both.stderr.contains("leave out --host-memory and --reserve and --strategy, or raise"),
+        "{both:?}"
+    );
+}
+
+#[test]
 fn a_plan_that_moves_nothing_is_one_for_its_step() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.json");

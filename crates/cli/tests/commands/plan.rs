@@ -281,6 +281,27 @@ fn the_setting_that_is_short_is_named_and_what_is_named_is_enough() {
 }
 
 #[test]
+fn names_of_a_file_reach_the_terminal_on_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("step.json");
+    let mut file = stacked(10);
+    for op in file["ops"].as_array_mut().unwrap() {
+        op["name"] = json!("bad\n\u{1b}[31mred\rname");
+    }
+    fs::write(&trace, file.to_string()).unwrap();
+    let shown = on("plan", &trace, &["--memory", "80%"]);
+    let short = on("plan", &trace, &["--memory", "1%"]);
+    let compared = on("compare", &trace, &["--memory", "60%"]);
+    for (ran, text) in
+        [(&shown, &shown.stdout), (&short, &short.stderr), (&compared, &compared.stdout)]
+    {
+        assert!(!text.contains(['\u{1b}', '\r']), "{ran:?}");
+    }
+    assert!(shown.stdout.contains(r"bad\n\u{1b}[31mred\rname #"), "{}", shown.stdout);
+    assert_eq!(short.stderr.matches('\n').count(), 1, "{short:?}");
+}
+
+#[test]
 fn a_plan_that_moves_nothing_is_one_for_its_step() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.json");

@@ -328,6 +328,8 @@ fn people_get_figures_and_reasons() {
     for expect in ["budget", "85 %", "step time", "no plan adds less than", "tensor 157", "swap"] {
         assert!(ran.stdout.contains(expect), "no '{expect}' in {}", ran.stdout);
     }
+    let swap = on("plan", &recorded(), &["--memory", "85%", "--strategy", "swap"]);
+    assert!(swap.stdout.contains("no plan of copies alone adds less than"), "{}", swap.stdout);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use adaptive::{
-    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Strategy, Treatment, gap_fraction, gap_reason,
+    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Strategy, Treatment, gap_fraction,
+    gap_reason,
 };
 use serde::Serialize;
 

@@ -4,13 +4,13 @@
 //! number, a budget, and the best plan of a class that [`search`] has looked through entirely. So
 //! a plan of any planner can be held against the optimum, and any bound.
 //!
-//! **The class.** Over each gap of each block a plan keeps the block, swaps it, or, if it is back in
-//! the same step, discards and replays it. It leaves at the end of the operator after which it can,
-//! or at the begin of any later one of the step up to the last with too much memory in the gap. What
-//! is replayed is back at the begin of the operator that needs it. The swap-ins
-//! stand in some order: each, in turn, is issued at the begin of the first operator after its block
-//! has left from which on there is room for it until it is needed, beside those that came before
-//! it. Moves at one place: what leaves first, by index; then swap-ins, in their order; then replays,
+//! **The class.** Over each gap of each block a plan keeps the block, swaps it, or, if it is back
+//! in the same step, discards and replays it. It leaves at the end of the operator after which it
+//! can, or at the begin of any later one of the step up to the last with too much memory in the
+//! gap. What is replayed is back at the begin of the operator that needs it. The swap-ins stand in
+//! some order: each, in turn, is issued at the begin of the first operator after its block has
+//! left from which on there is room for it until it is needed, beside those that came before it.
+//! Moves at one place: what leaves first, by index; then swap-ins, in their order; then replays,
 //! by index. The plan must leave nothing to demand. Its time is that of the second step in a row,
 //! or of the eighth if that is longer: a plan that lives on credit from the first step is no plan.
 //!

@@ -122,8 +122,8 @@ pub enum FileError {
     },
 }
 
-/// Words of a file for people: on one line, nothing that moves a terminal's cursor, and no more than
-/// a reader would read.
+/// Words of a file for people: on one line, nothing that moves a terminal's cursor, and no more
+/// than a reader would read.
 ///
 /// # Examples
 /// ```

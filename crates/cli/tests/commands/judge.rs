@@ -1,5 +1,5 @@
-//! Promise: docs/plan-format.md is enough to simulate a plan. A simulator in Python that was written
-//! from it alone agrees with ours to the byte and the microsecond.
+//! Promise: docs/plan-format.md is enough to simulate a plan. A simulator in Python that was
+//! written from it alone agrees with ours to the byte and the microsecond.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

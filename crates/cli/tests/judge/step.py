@@ -1,4 +1,4 @@
-"""A recorded step as docs/plan-format.md says it is to be read: operators, blocks, events, recipes."""
+"""A recorded step, read as docs/plan-format.md says: operators, blocks, events, recipes."""
 
 UNIT = 2 << 20
 LARGE = 8 << 20

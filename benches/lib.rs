@@ -1,5 +1,7 @@
 //! What the benchmarks share.
 
+pub mod optima;
+
 use std::time::Duration;
 
 use adaptive::Trace;

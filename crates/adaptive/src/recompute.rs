@@ -7,11 +7,12 @@
 //!   op takes its share, by bytes, of the outermost op that was measured;
 //! - inputs that are on the device cost nothing. That they are there is the planner's part: a
 //!   replay counts as one more use of each input, so that an input is not away over it, comes back
-//!   for it, or is itself made again just before. So chains of replays need no model of their own;
+//!   for it, or is itself made again just before, also where its owner has freed it. So chains of
+//!   replays need no model of their own;
 //! - only ops that their owner registered, or that a recorded step names and that are known to be
 //!   deterministic, give back the very bytes, if they change nothing that they read. Where an op
 //!   writes several blocks, a replay brings one of them back, and the others go to scratch. A block
-//!   whose producer's inputs have changed or gone by the time it is needed is kept or swapped.
+//!   whose producer's inputs have changed by the time it is needed is kept or swapped.
 
 use policy::{RecomputeOption, Trace, replayable_blocks};
 

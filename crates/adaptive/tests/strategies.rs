@@ -156,10 +156,12 @@ fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
                 let gains = joint.simulation.step_us < pure.simulation.step_us;
                 faster.set(faster.get() + u32::from(gains));
             }
-            // Every discarded block is replayed by the plan, none by a touch that misses it.
+            // Blocks come back as planned, or with what is made from them; the others nobody needs.
             let discards = kinds(&joint, ActionKind::Discard) as u64;
-            prop_assert_eq!(joint.simulation.recomputed_ops, discards);
-            replays.set(replays.get() + discards);
+            let planned = kinds(&joint, ActionKind::Replay) as u64;
+            let recomputed = joint.simulation.recomputed_ops;
+            prop_assert!(planned <= recomputed && recomputed <= discards);
+            replays.set(replays.get() + recomputed);
             Ok(())
         });
     result.expect("the property holds");

@@ -11,7 +11,7 @@ mod contest;
 mod step;
 mod train;
 
-pub(crate) use config::budget_bytes;
+pub(crate) use config::{budget_bytes, joint_planner};
 pub(crate) use contest::{CompareArgs, CompareOptions};
 pub(crate) use step::{PlanArgs, PlanOptions, SimulateArgs, SimulateOptions};
 pub(crate) use train::{ModelArgs, TrainArgs, TrainOptions};

@@ -1,20 +1,21 @@
 //! The command `plan`: makes a plan for a recorded step and says what it does and why.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{Bytes, Generated, JointPlanner, OpIndex, PrintLevel, Shortfall, Treatment};
+use adaptive::{Bytes, Generated, OpIndex, PrintLevel, Shortfall, Treatment};
 use anyhow::Context as _;
 
-use crate::args::{PlanArgs, budget_bytes};
+use crate::args::{PlanArgs, PlanOptions, budget_bytes, joint_planner};
 use crate::report::files::OutFolder;
 use crate::train::say;
 
+mod advice;
 mod holders;
 mod report;
 pub(crate) mod step;
 
+use advice::advice;
 use holders::holders;
 use report::Report;
 use step::Step;
@@ -32,9 +33,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let out = args.out.clone().or_else(|| save.map(|folder| folder.path("plan.json")));
     let step = Step::open(&args.trace)?;
     let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
-    let machine = args.machine(budget_bytes);
     let started = now();
-    let made = JointPlanner::new(machine, args.planner).make(&step.trace);
+    let made = joint_planner(&args.settings, budget_bytes).make(&step.trace);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms };
     if made.infeasible.is_none()
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
     } else if let Some(shortfall) = made.infeasible {
-        eprintln!("error: {}", out_of_reach(&args.trace, &step, &made, budget_bytes, shortfall));
+        eprintln!("error: {}", out_of_reach(args, &step, &made, budget_bytes, shortfall));
     } else if args.print_level < PrintLevel::None {
         say(&report.text())?;
     }
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// Why no plan reaches the budget, in one line.
 fn out_of_reach(
-    path: &Path,
+    args: &PlanOptions,
     step: &Step,
     made: &Generated,
     budget_bytes: u64,
@@ -73,14 +73,14 @@ fn out_of_reach(
         .collect();
     format!(
         "no plan runs '{}' in {}: {} more are needed at {}, which uses {} itself; the largest \
-         blocks there are {}; raise --memory to at least {}",
-        path.display(),
+         blocks there are {}; {}",
+        args.trace.display(),
         Bytes(budget_bytes),
         Bytes(shortfall.missing_bytes),
         step.op_label(shortfall.op),
         Bytes(used_bytes),
         if largest.is_empty() { "small ones".to_owned() } else { largest.join(", ") },
-        budget_bytes + shortfall.missing_bytes,
+        advice(&args.settings, step, budget_bytes, shortfall),
     )
 }
 

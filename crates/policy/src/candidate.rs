@@ -54,6 +54,8 @@ pub(crate) struct Gap {
     pub(crate) version: u32,
     /// Never written: the host keeps its copy for ever.
     pub(crate) clean: bool,
+    /// It can leave before the op of `from` begins, which only a replay before that op needed.
+    pub(crate) early: bool,
 }
 
 impl Gap {
@@ -65,7 +67,10 @@ impl Gap {
     /// The rows in which it can be away, as the first one and their number.
     pub(crate) fn rows(&self, usage: &Usage) -> (usize, usize) {
         let (slot_count, row_count) = (usage.slot_count(), usage.row_slot.len());
-        let start = usage.slot_row[(self.from + 1) as usize] as usize;
+        let start = match self.early {
+            true => usage.begin_row[self.from as usize],
+            false => usage.slot_row[(self.from + 1) as usize],
+        } as usize;
         let to = self.to as usize;
         let end = if self.returns {
             to / slot_count * row_count + usage.begin_row[to % slot_count] as usize
@@ -165,6 +170,7 @@ impl Finder<'_> {
             freed: NONE,
             version: successor,
             clean,
+            early: false,
         };
         let freed_again = self.usage.freed[again];
         if let Some(first) = self.usage.uses(again).first() {
@@ -189,7 +195,8 @@ impl Finder<'_> {
     fn push(&mut self, index: usize, from: i64, to: i64, returns: bool, version: u32, clean: bool) {
         let block = index as u32;
         let freed = if returns { NONE } else { self.usage.freed[index] };
-        self.keep(Gap { block, again: block, from, to, returns, freed, version, clean });
+        let early = false;
+        self.keep(Gap { block, again: block, from, to, returns, freed, version, clean, early });
     }
 
     /// Keeps a gap that has at least one whole slot.

@@ -122,9 +122,15 @@ pub enum FileError {
     },
 }
 
-/// Words of a file in a message: on one line, nothing that moves a terminal's cursor, and no more
+/// Words of a file for people: on one line, nothing that moves a terminal's cursor, and no more
 /// than a reader would read.
-struct OneLine<T>(T);
+///
+/// # Examples
+/// ```
+/// assert_eq!(policy::OneLine("aten::add\n\u{1b}[31m").to_string(), "aten::add\\n\\u{1b}[31m");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OneLine<T>(pub T);
 
 /// Characters of a file's words, at most.
 const WORDS_MAX: usize = 300;

@@ -7,8 +7,10 @@ use crate::machine::Machine;
 use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
 
+mod chain;
 mod decide;
 mod deterministic;
+mod need;
 mod offers;
 mod place;
 mod search;
@@ -17,8 +19,9 @@ mod taste;
 
 pub use decide::{Decision, Reason, Treatment};
 pub use deterministic::{is_deterministic, mark_replayable};
+use need::{by_slot, need_curve};
 use place::{Placement, Placer};
-use select::{HIDDEN_SHARES, Selection, by_slot, need_curve, select};
+use select::{HIDDEN_SHARES, Selection, select};
 use taste::Taste;
 
 /// What to prefer where a block can be swapped or made again.
@@ -149,7 +152,11 @@ pub fn replayable_blocks(trace: &Trace) -> Vec<Replayable> {
     replayable
 }
 
+/// Parts of the limit that are left free in turn where replays found less room than was reckoned.
+const MARGIN_DIVISORS: [u64; 3] = [64, 16, 8];
+
 /// Everything that choosing and placing need.
+#[derive(Clone, Copy)]
 struct Chooser<'a> {
     trace: &'a Trace,
     usage: &'a Usage,
@@ -191,7 +198,33 @@ impl Chooser<'_> {
             }
         }
         let best = best.expect("at least one choice was made");
-        if several { search::improve(self, best) } else { best }
+        let best = if several { search::improve(self, best) } else { best };
+        self.without_demand(best)
+    }
+
+    /// A plan that leaves nothing to demand. How much memory replays need at once depends on what
+    /// others left where, so the choice may have reckoned with too much: then more is left free,
+    /// and in the end nothing is made again.
+    fn without_demand(&self, best: Made) -> Made {
+        let is_sure = |made: &Made| {
+            made.selection.excess.is_none() && made.placement.simulation.went_to_plan()
+        };
+        if self.options.is_empty() || best.selection.excess.is_some() || is_sure(&best) {
+            return best;
+        }
+        let taste = Taste::neutral(self.trace.blocks.len());
+        let limit_bytes = self.target.limit_bytes;
+        let tighter = MARGIN_DIVISORS.map(|divisor| Chooser {
+            target: self.target.with_limit(limit_bytes - limit_bytes / divisor),
+            ..*self
+        });
+        let copies_alone = Chooser { options: &[], ..*self };
+        let mut others = tighter.into_iter().chain([copies_alone]);
+        let made = others.find_map(|other| {
+            let made = other.attempt(best.hidden_share, &taste);
+            is_sure(&made).then_some(made)
+        });
+        made.unwrap_or(best)
     }
 
     fn attempt(&self, hidden_share: f64, taste: &Taste) -> Made {

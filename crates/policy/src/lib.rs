@@ -87,7 +87,7 @@ pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_bas
 pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use cost::Cost;
-pub use error::{FileError, PlanFault, RecordedFault};
+pub use error::{FileError, OneLine, PlanFault, RecordedFault};
 pub use file::{
     RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,
     save_trace, write_trace,

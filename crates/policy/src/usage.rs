@@ -42,8 +42,8 @@ pub(crate) struct Recipe {
     pub(crate) scratch: Vec<u64>,
     /// The first event at which the op has done its work.
     pub(crate) from_event: u32,
-    /// The event that changes or frees the block or one that the op reads; the number of events if
-    /// there is none. From then on the op would make something else.
+    /// The event that changes the block or one that the op reads; the number of events if there is
+    /// none. From then on the op would make something else.
     pub(crate) until_event: u32,
 }
 
@@ -125,17 +125,18 @@ impl Usage {
         &self.uses[self.uses_start[block] as usize..self.uses_start[block + 1] as usize]
     }
 
-    /// The next event after `event` that touches the block; for blocks that lived at the start
+    /// The next event from `event` on that touches the block; for blocks that lived at the start
     /// counted on into the next step. Nothing if there is none.
     pub(crate) fn next_use(&self, block: usize, event: usize, persistent: bool) -> Option<u64> {
         let uses = self.uses(block);
-        let next = uses.partition_point(|use_| use_.event as usize <= event);
+        let next = uses.partition_point(|use_| (use_.event as usize) < event);
         let later = uses.get(next).map(|use_| u64::from(use_.event));
         let first = || uses.first().filter(|_| persistent);
         later.or_else(|| first().map(|use_| u64::from(use_.event) + self.event_slot.len() as u64))
     }
 
-    /// The recipe that would make the block's present bytes at an event, and its number.
+    /// The recipe that would make the block's present bytes at an event, and its number, if all
+    /// that it reads is there.
     pub(crate) fn recipe_at(&self, block: usize, event: usize) -> Option<(usize, &Recipe)> {
         let recipes = &self.recipes[block];
         let after = recipes.partition_point(|recipe| recipe.from_event as usize <= event);

@@ -12,7 +12,7 @@ use policy::{
     AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Engine,
     Error, GenerateConfig, HostConfig, HostDriver, HostLink, Link, Machine, OpIndex, OpName,
     OpStack, Orders, Origin, Phase, Plan, PlanBlock, PoolConfig, Preference, Recipe,
-    RecomputeOption, Simulation, Simulator, StepReport, Trace, TraceEvent, generate,
+    RecomputeOption, ReplaySpan, Simulation, Simulator, StepReport, Trace, TraceEvent, generate,
     replayable_blocks,
 };
 
@@ -269,6 +269,43 @@ fn random_plan(numbers: &mut Numbers, trace: &Trace) -> Plan {
     }
 }
 
+/// Drops of random blocks that the step makes and frees, most of them just before their owner frees
+/// them, and replays of some.
+fn random_drops(numbers: &mut Numbers, trace: &Trace) -> Plan {
+    let mut plan = random_plan(numbers, trace);
+    let mut depth = 0;
+    let mut ends: Vec<OpIndex> = Vec::new();
+    let mut add = |op: OpIndex, phase: Phase, kind: ActionKind, block: BlockIndex, due: OpIndex| {
+        plan.actions.push(Action { op, phase, kind, block, due });
+    };
+    let last = OpIndex(trace.ops.len() as u32 - 1);
+    for &event in &trace.events {
+        match event {
+            TraceEvent::Begin(_) => depth += 1,
+            TraceEvent::End(op) => {
+                depth -= 1;
+                ends.extend((depth == 0).then_some(op));
+            }
+            TraceEvent::Free(block) if numbers.chance(60) && !ends.is_empty() => {
+                let back = numbers.below(ends.len().min(3) as u64) as usize;
+                let op = ends[ends.len() - 1 - back];
+                let due = if numbers.chance(70) { last } else { op };
+                add(op, Phase::End, ActionKind::Discard, block, due);
+                if numbers.chance(40) {
+                    let at = ends[numbers.below(ends.len() as u64) as usize];
+                    add(at, Phase::Begin, ActionKind::Replay, block, at);
+                    let at = ends[numbers.below(ends.len() as u64) as usize];
+                    add(at, Phase::End, ActionKind::Discard, block, at);
+                }
+            }
+            _ => {}
+        }
+    }
+    plan.actions.retain(|action| is_live(trace, action));
+    plan.actions.sort_by_key(|action| (action.op, action.phase));
+    plan
+}
+
 /// Whether the block lives when the action is due: the engine takes any other for drift.
 fn is_live(trace: &Trace, action: &Action) -> bool {
     let at = trace.events.iter().position(|&event| match action.phase {
@@ -376,6 +413,43 @@ fn random_plans_on_random_traces_agree_to_the_byte() {
     }
     assert!(compared >= 150, "only {compared} traces ran");
     assert!(rescues > 100 && misses > 100 && moved > 0, "{rescues} {misses} {moved}");
+}
+
+/// When the op has ended behind which a block is freed.
+fn freed_us(trace: &Trace, simulation: &Simulation, block: BlockIndex) -> f64 {
+    let freed = trace.events.iter().position(|&event| event == TraceEvent::Free(block));
+    let before = trace.events[..freed.expect("it is freed")].iter().rev();
+    let last = before.into_iter().find_map(|event| match *event {
+        TraceEvent::End(op) => Some(op),
+        _ => None,
+    });
+    last.map_or(0.0, |op| simulation.ops[op.0 as usize].end_us)
+}
+
+#[test]
+fn chains_of_replays_through_freed_blocks_do_what_the_simulator_says() {
+    let mut numbers = Numbers::new(5);
+    let (mut compared, mut replayed, mut through_freed) = (0, 0, 0);
+    for seed in 0..800 {
+        let unit_bytes = GRANULARITY_BYTES;
+        let shape = RandomShape { unit_bytes, ops: 40, ..RandomShape::small() };
+        let trace = without_segments(random_trace(seed, &shape));
+        let unlimited = Simulator::new(&trace, machine(1 << 40)).steps(&Plan::default(), 2);
+        let limit_bytes = unlimited[1].held_bytes_peak * (50 + numbers.below(70)) / 100;
+        let machine = machine(limit_bytes.next_multiple_of(GRANULARITY_BYTES).max(1 << 20));
+        let plan = random_drops(&mut numbers, &trace);
+        let what = format!("chains, seed {seed}");
+        if let Some(simulation) = compare(&trace, &plan, &machine, &what) {
+            compared += 1;
+            replayed += simulation.recomputed_ops;
+            let late = |replay: &&ReplaySpan| {
+                replay.span.start_us >= freed_us(&trace, &simulation, replay.block)
+            };
+            through_freed += simulation.replays.iter().filter(late).count() as u64;
+        }
+    }
+    let seen = [compared, replayed, through_freed];
+    assert!(compared >= 600 && replayed >= 800 && through_freed >= 50, "{seen:?}");
 }
 
 #[test]

@@ -33,6 +33,8 @@ struct Judge<'a> {
     places: BTreeMap<u32, Place>,
     /// Freed, but a dropped block is made from them.
     doomed: Vec<u32>,
+    /// Dropped for others that are made from them, of which none is dropped yet.
+    awaiting: Vec<u32>,
     /// Blocks in use by each open op.
     open: Vec<Vec<u32>>,
     /// Whose bytes are whose: kept only while judging.
@@ -53,6 +55,7 @@ impl<'a> Judge<'a> {
             ended: Vec::new(),
             places: (0..).zip(persistent).map(|(index, _)| (index, Place::Resident)).collect(),
             doomed: Vec::new(),
+            awaiting: Vec::new(),
             open: Vec::new(),
             owners: None,
             need_bytes: 0,
@@ -119,7 +122,20 @@ impl<'a> Judge<'a> {
                     self.leave(block, Place::Away);
                 }
                 (ActionKind::Discard, Some(Place::Resident)) if !pinned => {
+                    let inputs = self.inputs(block);
+                    let lives = |input: &u32| {
+                        let dropped = self.places.get(input) == Some(&Place::Dropped);
+                        dropped || self.places.contains_key(input) && !self.doomed.contains(input)
+                    };
+                    if !inputs.iter().all(lives) {
+                        continue;
+                    }
                     self.leave(block, Place::Dropped);
+                    self.awaiting.retain(|awaiting| !inputs.contains(awaiting));
+                    let needed = self.dropped().iter().any(|&d| self.inputs(d).contains(&block));
+                    if action.due != action.op && !needed {
+                        self.awaiting.push(block);
+                    }
                 }
                 (ActionKind::SwapIn, Some(Place::Away))
                 | (ActionKind::Replay, Some(Place::Dropped)) => self.come_back(block),
@@ -142,6 +158,7 @@ impl<'a> Judge<'a> {
             return;
         }
         self.arrive(block);
+        self.awaiting.retain(|&awaiting| awaiting != block);
         if was == Place::Dropped {
             self.inputs(block).into_iter().for_each(|input| self.come_back(input));
             self.bury();
@@ -166,9 +183,8 @@ impl<'a> Judge<'a> {
         loop {
             let needed: Vec<u32> =
                 self.dropped().into_iter().flat_map(|block| self.inputs(block)).collect();
-            let Some(at) = self.doomed.iter().position(|block| !needed.contains(block)) else {
-                return;
-            };
+            let stays = |block: &u32| needed.contains(block) || self.awaiting.contains(block);
+            let Some(at) = self.doomed.iter().position(|block| !stays(block)) else { return };
             let block = self.doomed.remove(at);
             if self.places.remove(&block) == Some(Place::Resident) {
                 self.give_lot_back(block);
@@ -212,8 +228,12 @@ impl<'a> Judge<'a> {
 
     /// Blocks alive at the step's end are numbered anew, oldest first, and stay where they are.
     fn roll_over(&mut self) {
+        self.awaiting.clear();
+        self.bury();
         for block in self.dropped() {
-            self.come_back(block);
+            if self.places.contains_key(&block) {
+                self.come_back(block);
+            }
         }
         let names: Vec<u32> = self.places.keys().copied().collect();
         let new = |old: u32| names.binary_search(&old).expect("it lives") as u32;

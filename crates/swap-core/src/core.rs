@@ -207,14 +207,14 @@ impl Core {
     pub(crate) fn free_if_unneeded(&mut self, id: BlockId) -> Result<(), Error> {
         let entry = self.entry(id)?;
         let replaying = matches!(entry.state, State::Replaying { .. });
-        let is_needed = !entry.dependents.is_empty() || replaying;
+        let is_needed = !entry.dependents.is_empty() || entry.awaits_dependents || replaying;
         if !entry.free_wanted || is_needed || self.keeps_for_recipes(id)? {
             return Ok(());
         }
         self.free_now(id)
     }
 
-    fn free_now(&mut self, id: BlockId) -> Result<(), Error> {
+    pub(crate) fn free_now(&mut self, id: BlockId) -> Result<(), Error> {
         let state = self.entry(id)?.state;
         if state == State::Discarded {
             self.forget_dependent(id)?;

@@ -57,6 +57,9 @@ pub(crate) struct Entry {
     pub(crate) is_kept: bool,
     /// Discarded blocks whose recipe reads this one.
     pub(crate) dependents: SmallVec<[BlockId; 2]>,
+    /// Discarded for blocks that are made from it and that are to be discarded as well. Until the
+    /// first of them is, it stays although its owner may free it, and takes no memory.
+    pub(crate) awaits_dependents: bool,
     /// Freed by its owner, kept for its dependents.
     pub(crate) free_wanted: bool,
     pub(crate) hold: Hold,
@@ -88,6 +91,7 @@ impl Entry {
             recipes: 0,
             is_kept: false,
             dependents: SmallVec::new(),
+            awaits_dependents: false,
             free_wanted: false,
             hold: Hold::No,
             held_by: "",

@@ -51,7 +51,7 @@ impl Core {
                 self.step.follower.give_up(op);
                 return Ok(None);
             };
-            if let Some(replay) = self.perform(action.kind, id)? {
+            if let Some(replay) = self.perform(action, id)? {
                 return Ok(Some(replay));
             }
         }
@@ -97,9 +97,9 @@ impl Core {
     }
 
     /// One action. A block that is already where it should be, or cannot move, is left alone.
-    fn perform(&mut self, kind: ActionKind, id: BlockId) -> Result<Option<BlockId>, Error> {
+    fn perform(&mut self, action: Action, id: BlockId) -> Result<Option<BlockId>, Error> {
         let state = self.entry(id)?.state;
-        match kind {
+        match action.kind {
             ActionKind::SwapOut => {
                 if self.can_leave(id) {
                     self.swap_out(id)?;
@@ -117,6 +117,9 @@ impl Core {
             ActionKind::Discard => {
                 if self.can_leave(id) && self.can_replay(id) {
                     self.discard(id)?;
+                    let entry = self.entry_mut(id)?;
+                    let for_others = action.due != action.op;
+                    entry.awaits_dependents = for_others && entry.dependents.is_empty();
                 }
             }
             ActionKind::Replay => {

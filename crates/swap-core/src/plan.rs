@@ -41,6 +41,10 @@ pub struct Action {
     /// The op by whose begin (coming back) or end (going away) it should be done; a wish that
     /// reports and timelines show, nothing breaks when it is late.
     /// For moves that wrap around the step's end it may lie before `op`.
+    ///
+    /// A discard is due at its own op; at another one if the block is dropped for others that are
+    /// made from it, dropped later, and back by then. It then stays to be replayed although its
+    /// owner may free it before they are dropped.
     pub due: OpIndex,
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use vmem::BlockId;
 
 use crate::core::Core;
-use crate::entry::{Entry, Hold};
+use crate::entry::{Entry, Hold, State};
 use crate::error::Error;
 use crate::ops::OpStack;
 use crate::trace::OpIndex;
@@ -121,6 +121,17 @@ impl Core {
         if planned { RecipeUse::Planned } else { RecipeUse::None }
     }
 
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too,
+    /// but not beyond the step.
+    pub(crate) fn free_dropped(&mut self) -> Result<(), Error> {
+        let is_waiting = |entry: &&Entry| entry.free_wanted && entry.awaits_dependents;
+        while let Some(entry) = self.entries.iter().flatten().find(is_waiting) {
+            let id = entry.id;
+            self.free_now(id)?;
+        }
+        Ok(())
+    }
+
     /// Takes a block that is no longer discarded off the lists of its recipe's inputs.
     pub(crate) fn forget_dependent(&mut self, id: BlockId) -> Result<(), Error> {
         let Some(replayable) = self.entry(id)?.replayable.clone() else { return Ok(()) };
@@ -133,13 +144,14 @@ impl Core {
     }
 
     /// Whether the block's recipe would write the very bytes that it holds: it and all blocks that
-    /// the op reads are what they were.
+    /// the op reads are what they were. Of those that their owners freed, the dropped ones count.
     pub(crate) fn can_replay(&self, id: BlockId) -> bool {
         // What is held may have been written where nobody saw it.
         let is_seen = |entry: &Entry| matches!(entry.hold, Hold::No | Hold::UntilTouched);
         let is_same = |&(input, version): &(BlockId, u32)| {
             self.entry(input).is_ok_and(|entry| {
-                let is_there = !entry.free_wanted || entry.is_kept;
+                let is_dropped = entry.state == State::Discarded;
+                let is_there = !entry.free_wanted || entry.is_kept || is_dropped;
                 entry.version == version && is_there && is_seen(entry)
             })
         };

@@ -322,7 +322,9 @@ impl Core {
         entry.state = State::Discarded;
         let replayable = entry.replayable.clone().expect("can_replay saw it");
         for &(input, _) in &replayable.inputs {
-            self.entry_mut(input)?.dependents.push(id);
+            let input = self.entry_mut(input)?;
+            input.dependents.push(id);
+            input.awaits_dependents = false;
         }
         Ok(())
     }
@@ -340,6 +342,7 @@ impl Core {
         self.attach(id, true)?.expect("with rescue there is room or an error");
         let entry = self.entry_mut(id)?;
         entry.state = State::Replaying { by };
+        entry.awaits_dependents = false;
         entry.arrived = None;
         entry.pins += 1;
         Ok(Some(replayable))

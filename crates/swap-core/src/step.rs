@@ -134,6 +134,7 @@ impl Core {
             self.op_closed();
         }
         self.take_all_back()?;
+        self.free_dropped()?;
         let end = match self.step.start {
             Some(_) => Some(self.memory.streams.timer(self.compute)?),
             None => None,
@@ -179,11 +180,15 @@ impl Core {
         self.step.calls_before = self.memory.pool.stats().calls;
         self.step.segment_bytes = self.memory.pool.stats().segment_bytes.current;
         self.recorder = self.record_next.then(Recorder::default);
+        // What stays for replays alone is no part of the step.
+        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.free_wanted) {
+            entry.place = NO_PLACE;
+        }
         let mut live: Vec<(u64, BlockId)> = self
             .entries
             .iter()
             .flatten()
-            .filter(|entry| self.memory.pool.is_swappable(entry.id))
+            .filter(|entry| self.memory.pool.is_swappable(entry.id) && !entry.free_wanted)
             .map(|entry| (entry.birth, entry.id))
             .collect();
         live.sort_unstable();

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, Bytes, GenerateConfig, JointConfig, Machine, PrintLevel, Settings};
+use adaptive::{
+    Budget, Bytes, GenerateConfig, JointConfig, JointPlanner, Machine, PrintLevel, Settings,
+};
 use anyhow::bail;
 use clap::Args;
 
@@ -76,6 +78,11 @@ pub(super) fn planner(settings: &Settings) -> JointConfig {
     let config = settings.joint_config(JointConfig::default());
     let generate = GenerateConfig { reserve_bytes: 0, ..config.generate };
     JointConfig { generate, ..config }
+}
+
+/// The planner of a recorded step under a budget.
+pub(crate) fn joint_planner(settings: &Settings, budget_bytes: u64) -> JointPlanner {
+    JointPlanner::new(planned_machine(settings, budget_bytes), planner(settings))
 }
 
 /// Whether a command prints one JSON object and nothing else.

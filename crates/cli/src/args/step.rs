@@ -65,14 +65,8 @@ pub(crate) struct PlanOptions {
     pub(crate) planner: JointConfig,
     /// The smallest block that moves, where that was asked for.
     pub(crate) min_size_bytes: Option<u64>,
-    settings: Settings,
-}
-
-impl PlanOptions {
-    /// The machine under a budget.
-    pub(crate) fn machine(&self, budget_bytes: u64) -> Machine {
-        config::planned_machine(&self.settings, budget_bytes)
-    }
+    /// Everything else that the planner goes by.
+    pub(crate) settings: Settings,
 }
 
 impl PlanArgs {

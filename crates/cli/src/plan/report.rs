@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use adaptive::{
-    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Treatment, gap_fraction, gap_reason,
+    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Strategy, Treatment, gap_fraction,
+    gap_reason,
 };
 use serde::Serialize;
 
@@ -206,8 +207,12 @@ impl Report<'_> {
             units::bytes(simulation.host_bytes_peak)
         );
         let recomputed = units::count(simulation.recomputed_ops, "op");
+        let kind = match self.args.strategy {
+            Strategy::Swap => "no plan of copies alone",
+            _ => "no plan",
+        };
         let bound = format!(
-            "no plan adds less than {}; this one adds {}: a gap of {:.2} % of the step",
+            "{kind} adds less than {}; this one adds {}: a gap of {:.2} % of the step",
             units::time(made.bound_us),
             units::time(made.added_us().max(0.0)),
             100.0 * self.gap_fraction()

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use adaptive::{Machine, OpIndex, Plan, RecordedConfig, Trace, simulate};
+use adaptive::{Machine, OneLine, OpIndex, Plan, RecordedConfig, Trace, simulate};
 use anyhow::bail;
 
 /// More than any step needs, and small enough to be added to.
@@ -24,7 +24,8 @@ impl Step {
     /// # Errors
     /// One line that names the file and the place.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Step> {
-        let trace = adaptive::load_trace(path, &RecordedConfig::default())?;
+        let mut trace = adaptive::load_trace(path, &RecordedConfig::default())?;
+        make_names_plain(&mut trace);
         if trace.ops.is_empty() {
             bail!("{} cannot be used: it has no operators: record a step", path.display());
         }
@@ -75,5 +76,13 @@ impl Step {
             (!same).then(|| format!("blocks[{position}] is not block {} here", block.index.0))
         };
         plan.blocks.iter().enumerate().find_map(differs)
+    }
+}
+
+/// Makes all names such that people can be shown them.
+fn make_names_plain(trace: &mut Trace) {
+    let ops = trace.ops.iter_mut().map(|op| &mut op.name);
+    for name in ops.chain(trace.blocks.iter_mut().map(|block| &mut block.name)) {
+        *name = OneLine(&*name).to_string();
     }
 }

@@ -5,6 +5,7 @@ mod compare;
 mod config;
 mod device;
 mod doctor;
+mod judge;
 mod max_model;
 mod outputs;
 mod plan;

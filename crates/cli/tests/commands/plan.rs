@@ -236,6 +236,72 @@ fn a_budget_out_of_reach_names_what_holds_the_memory() {
 }
 
 #[test]
+fn the_setting_that_is_short_is_named_and_what_is_named_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = write_stacked(folder.path());
+    let peak_bytes =
+        number(&on("plan", &trace, &["--memory", "100%", "--json"]).json(), "peak_before_bytes");
+    let swap = ["--strategy", "swap"];
+    let tight = [
+        ["--host-memory", "64MiB", "raise --host-memory to at least "],
+        ["--bucket", "64MiB", "raise --bucket to at least "],
+        ["--min-size", "1GiB", "lower --min-size to at most "],
+        ["--reserve", "1100MiB", "leave out --reserve"],
+    ];
+    for [flag, value, expect] in tight {
+        // With a cap on what leaves, nothing is left to demand.
+        let cap = if flag == "--bucket" { &[][..] } else { &["--bucket", "1TiB"] };
+        let fixed = [&swap[..], cap, &["--memory", "60%"]].concat();
+        let ran = on("plan", &trace, &[&fixed[..], &[flag, value]].concat());
+        let line = ran.stderr.strip_suffix('\n').expect("a whole line");
+        let (_, advice) = line.split_once(expect).unwrap_or_else(|| panic!("{flag}: {line}"));
+        let eased: String = advice.chars().take_while(char::is_ascii_digit).collect();
+        if !eased.is_empty() {
+            let args = [&fixed[..], &[flag, &eased, "--json"]].concat();
+            assert_eq!(on("plan", &trace, &args).json()["infeasible"], Value::Null, "{line}");
+        }
+        let (_, memory) = line.rsplit_once(' ').expect("there are words");
+        let memory_bytes: u64 = memory.parse().expect("it ends with a size");
+        assert!(memory_bytes <= peak_bytes + (1100 << 20), "{line}");
+        assert!(memory_bytes <= peak_bytes || flag == "--reserve", "{line}");
+        let args = [&swap[..], cap, &["--memory", memory, flag, value, "--json"]].concat();
+        assert_eq!(on("plan", &trace, &args).json()["infeasible"], Value::Null, "{line}");
+    }
+    // One alone does not help.
+    let fixed = ["--memory", "60%", "--strategy", "swap"];
+    let both = on(
+        "plan",
+        &trace,
+        &[&fixed[..], &["--host-memory", "1MiB", "--reserve", "1100MiB"]].concat(),
+    );
+    assert!(
+        both.stderr.contains("leave out --host-memory and --reserve and --strategy, or raise"),
+        "{both:?}"
+    );
+}
+
+#[test]
+fn names_of_a_file_reach_the_terminal_on_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("step.json");
+    let mut file = stacked(10);
+    for op in file["ops"].as_array_mut().unwrap() {
+        op["name"] = json!("bad\n\u{1b}[31mred\rname");
+    }
+    fs::write(&trace, file.to_string()).unwrap();
+    let shown = on("plan", &trace, &["--memory", "80%"]);
+    let short = on("plan", &trace, &["--memory", "1%"]);
+    let compared = on("compare", &trace, &["--memory", "60%"]);
+    for (ran, text) in
+        [(&shown, &shown.stdout), (&short, &short.stderr), (&compared, &compared.stdout)]
+    {
+        assert!(!text.contains(['\u{1b}', '\r']), "{ran:?}");
+    }
+    assert!(shown.stdout.contains(r"bad\n\u{1b}[31mred\rname #"), "{}", shown.stdout);
+    assert_eq!(short.stderr.matches('\n').count(), 1, "{short:?}");
+}
+
+#[test]
 fn a_plan_that_moves_nothing_is_one_for_its_step() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.json");
@@ -262,6 +328,8 @@ fn people_get_figures_and_reasons() {
     for expect in ["budget", "85 %", "step time", "no plan adds less than", "tensor 157", "swap"] {
         assert!(ran.stdout.contains(expect), "no '{expect}' in {}", ran.stdout);
     }
+    let swap = on("plan", &recorded(), &["--memory", "85%", "--strategy", "swap"]);
+    assert!(swap.stdout.contains("no plan of copies alone adds less than"), "{}", swap.stdout);
 }
 
 #[test]

@@ -13,13 +13,12 @@ use swap_core::{
     AccessMode, BlockIndex, OpIndex, OpName, Origin, Trace, TraceBlock, TraceEvent, TraceOp,
 };
 
-use super::RecordedConfig;
-use crate::check::{OP_US_MAX, check_trace};
-use crate::error::{FileError, RecordedFault};
-use crate::generate::mark_replayable;
+mod check;
 
-/// No tensor is larger.
-const TENSOR_BYTES_MAX: u64 = 1 << 48;
+use super::RecordedConfig;
+use crate::check::check_trace;
+use crate::error::FileError;
+use crate::generate::mark_replayable;
 
 #[derive(Deserialize)]
 struct FileMirror<'a> {
@@ -59,65 +58,10 @@ pub(super) fn read(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<
     let malformed = |source| FileError::Malformed { path: path.to_owned(), source };
     let file: FileMirror<'_> = serde_json::from_slice(json).map_err(malformed)?;
     let broken = |fault| FileError::Recorded { path: path.to_owned(), fault };
-    check(&file).map_err(broken)?;
+    check::check(&file).map_err(broken)?;
     let trace = Reader::new(&file, config).read();
     check_trace(&trace).map_err(|fault| FileError::Trace { path: path.to_owned(), fault })?;
     Ok(trace)
-}
-
-fn fault(place: String, what: impl Into<String>) -> RecordedFault {
-    RecordedFault { place, what: what.into() }
-}
-
-/// Finds whatever the format does not allow, and where.
-fn check(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
-    if file.ops.is_empty() {
-        return Err(fault("ops".to_owned(), "there are none"));
-    }
-    if let Some(step_ms) = file.meta.step_ms
-        && !(step_ms.is_finite() && step_ms >= 0.0 && step_ms * 1e3 <= OP_US_MAX)
-    {
-        return Err(fault("meta.step_ms".to_owned(), format!("{step_ms} is no time")));
-    }
-    let mut depth = None;
-    for (index, op) in file.ops.iter().enumerate() {
-        let place = |field: &str| format!("ops[{index}].{field}");
-        if op.depth > depth.map_or(0, |depth: u32| depth + 1) {
-            let what = format!("{} is more than one below the op before it", op.depth);
-            return Err(fault(place("depth"), what));
-        }
-        depth = Some(op.depth);
-        if !(0.0..=OP_US_MAX).contains(&op.us) {
-            return Err(fault(place("us"), format!("{} is no time of an op", op.us)));
-        }
-        for (field, tensors) in
-            [("reads", &op.reads), ("writes", &op.writes), ("outputs", &op.outputs)]
-        {
-            let count = file.tensors.len();
-            if let Some(tensor) = tensors.iter().find(|&&tensor| tensor as usize >= count) {
-                let what = format!("there is no tensor {tensor}, only {count} from 0 on");
-                return Err(fault(place(field), what));
-            }
-        }
-    }
-    let op_count = file.ops.len() as i64;
-    for (index, tensor) in file.tensors.iter().enumerate() {
-        let place = |field: &str| format!("tensors[{index}].{field}");
-        if tensor.bytes > TENSOR_BYTES_MAX {
-            return Err(fault(place("bytes"), format!("{} is no size", tensor.bytes)));
-        }
-        for (field, op) in [("alloc", tensor.alloc), ("free", tensor.free)] {
-            if !(-1..=op_count).contains(&op) {
-                let what = format!("there is no op {op}, only {op_count} from 0 on, and -1");
-                return Err(fault(place(field), what));
-            }
-        }
-        if tensor.free >= 0 && tensor.free < tensor.alloc {
-            let what = format!("{} is before its alloc, {}", tensor.free, tensor.alloc);
-            return Err(fault(place("free"), what));
-        }
-    }
-    Ok(())
 }
 
 /// What a tensor is to the engine.

@@ -401,3 +401,15 @@ fn the_documented_example_is_the_sample() {
     let example = page.split("```json").nth(1).and_then(|rest| rest.split("```").next());
     assert_eq!(read(example.expect("the page has an example").as_bytes()).ok(), Some(sample()));
 }
+
+#[test]
+fn the_document_names_the_operators_that_can_run_again() {
+    let page = include_str!("../../../../docs/plan-format.md");
+    let listed = page.split("```text").nth(1).and_then(|rest| rest.split("```").next());
+    let listed: Vec<&str> = listed.expect("the page has a list").split_whitespace().collect();
+    let source = include_str!("../generate/deterministic.rs");
+    let names = source.split("DETERMINISTIC: ").nth(1).and_then(|rest| rest.split("];").next());
+    let names: Vec<&str> = names.expect("there is a table").split('"').skip(1).step_by(2).collect();
+    assert!(names.len() > 50 && names.iter().all(|name| !name.contains(',')), "{names:?}");
+    assert_eq!(listed, names);
+}

@@ -36,6 +36,8 @@ pub enum Reason {
     Exposed,
     /// Making it again takes less time than waiting for the link.
     CheaperThanLink,
+    /// It is dropped, and nobody needs it again.
+    NotNeeded,
     /// A published strategy has it so.
     Prescribed,
 }
@@ -49,6 +51,7 @@ impl fmt::Display for Reason {
             Reason::Hidden => f.write_str("its copies run beside compute"),
             Reason::Exposed => f.write_str("some waiting, but nothing cheaper would do"),
             Reason::CheaperThanLink => f.write_str("making it again beats waiting for the link"),
+            Reason::NotNeeded => f.write_str("nobody needs it again"),
             Reason::Prescribed => f.write_str("as the strategy has it"),
         }
     }
@@ -94,6 +97,7 @@ pub(super) fn decide(
             let (treatment, reason) = match choice.mode {
                 Mode::Swap if exposed => (Treatment::Swap, Reason::Exposed),
                 Mode::Swap => (Treatment::Swap, Reason::Hidden),
+                Mode::Recompute if !choice.gap.returns => (Treatment::Recompute, Reason::NotNeeded),
                 Mode::Recompute => (Treatment::Recompute, Reason::CheaperThanLink),
             };
             Decision {

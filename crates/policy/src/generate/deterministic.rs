@@ -1,24 +1,28 @@
 //! Which operators of a framework give the same bytes again from the same inputs, by name.
 //!
-//! Only such an op may make a dropped block again. Whatever draws random numbers, depends on state
-//! that no tensor holds, or is not known here, stays out: a wrong answer costs a training run, a
-//! missing one costs a copy.
+//! Only such an op may make a dropped block again. What draws random numbers does, as the adapter
+//! puts the generator back where it was at the call. Whatever depends on other state that no
+//! tensor holds, or is not known here, stays out. In training nobody asks this list: there each
+//! kind of op is tried.
 
-use swap_core::{Trace, TraceOp};
+use swap_core::Trace;
 
 use crate::usage::callers;
 
 /// Names without namespace and overload, in order.
-const DETERMINISTIC: [&str; 79] = [
+const DETERMINISTIC: [&str; 97] = [
     "_cudnn_attention_forward",
     "_efficient_attention_forward",
     "_flash_attention_forward",
     "_fused_rms_norm",
+    "_fused_rms_norm_backward",
     "_log_softmax",
+    "_log_softmax_backward_data",
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_flash_attention",
     "_softmax",
+    "_softmax_backward_data",
     "_to_copy",
     "abs",
     "add",
@@ -26,7 +30,9 @@ const DETERMINISTIC: [&str; 79] = [
     "addcmul",
     "addmm",
     "addmv",
+    "alpha_dropout",
     "baddbmm",
+    "bernoulli",
     "bmm",
     "cat",
     "clamp",
@@ -39,13 +45,16 @@ const DETERMINISTIC: [&str; 79] = [
     "cos",
     "div",
     "dot",
+    "dropout",
     "einsum",
     "elu",
     "embedding",
     "erf",
     "exp",
+    "feature_dropout",
     "gather",
     "gelu",
+    "gelu_backward",
     "group_norm",
     "hardswish",
     "index_select",
@@ -62,11 +71,17 @@ const DETERMINISTIC: [&str; 79] = [
     "mm",
     "mul",
     "mv",
+    "native_dropout",
+    "native_dropout_backward",
     "native_group_norm",
+    "native_group_norm_backward",
     "native_layer_norm",
+    "native_layer_norm_backward",
     "neg",
     "pad",
     "pow",
+    "rand_like",
+    "randn_like",
     "reciprocal",
     "relu",
     "repeat",
@@ -76,7 +91,9 @@ const DETERMINISTIC: [&str; 79] = [
     "rsub",
     "scaled_dot_product_attention",
     "sigmoid",
+    "sigmoid_backward",
     "silu",
+    "silu_backward",
     "sin",
     "softmax",
     "softplus",
@@ -86,16 +103,12 @@ const DETERMINISTIC: [&str; 79] = [
     "sub",
     "sum",
     "tanh",
+    "tanh_backward",
+    "threshold_backward",
     "to",
     "tril",
     "where",
 ];
-
-/// Kernels that can draw random numbers inside, where no trace shows it.
-const ATTENTION: &str = "attention";
-
-/// Parts of the names of ops that draw random numbers.
-const RANDOM: [&str; 6] = ["bernoulli", "dropout", "multinomial", "normal_", "rand", "rrelu"];
 
 /// Whether an operator, by its schema name, gives the same bytes from the same inputs.
 ///
@@ -104,17 +117,13 @@ const RANDOM: [&str; 6] = ["bernoulli", "dropout", "multinomial", "normal_", "ra
 /// # Examples
 /// ```
 /// assert!(policy::is_deterministic("aten::add.Tensor"));
-/// assert!(!policy::is_deterministic("aten::native_dropout"));
+/// assert!(policy::is_deterministic("aten::native_dropout"), "it draws the same numbers again");
 /// assert!(!policy::is_deterministic("aten::add_.Tensor"), "it changes its input");
 /// ```
 pub fn is_deterministic(name: &str) -> bool {
     let Some(name) = name.strip_prefix("aten::") else { return false };
     let plain = name.split_once('.').map_or(name, |(plain, _)| plain);
     DETERMINISTIC.binary_search(&plain).is_ok()
-}
-
-fn is_random(name: &str) -> bool {
-    RANDOM.iter().any(|part| name.contains(part))
 }
 
 /// Whether an op only calls others: whatever it makes, one of them makes.
@@ -130,58 +139,27 @@ const DEPTH_MAX: u32 = 16;
 /// ([`is_deterministic`]), with everything that they call.
 ///
 /// A nested op counts if all ops around it are known as well, or only call others: any other could
-/// change afterwards what the nested op made, and no record would say so. Attention kernels stay
-/// out of a step that has dropout anywhere: they may drop as well, and no record of theirs says so.
+/// change afterwards what the nested op made, and no record would say so.
 pub fn mark_replayable(trace: &mut Trace) {
-    let drops = trace.ops.iter().any(|op| is_random(&op.name));
     let around = callers(trace);
-    let random = |op: &TraceOp| is_random(&op.name) || (drops && op.name.contains(ATTENTION));
-    let mut draws: Vec<bool> = trace.ops.iter().map(random).collect();
-    for (index, &caller) in around.iter().enumerate().rev() {
-        if let Some(caller) = caller {
-            draws[caller] |= draws[index];
-        }
-    }
     let mut open: Vec<bool> = Vec::with_capacity(trace.ops.len());
     for (index, op) in trace.ops.iter_mut().enumerate() {
         let reached = around[index].is_none_or(|caller| open[caller]);
         let known = is_deterministic(&op.name);
-        op.replayable = known && reached && !draws[index] && op.depth < DEPTH_MAX;
+        op.replayable = known && reached && op.depth < DEPTH_MAX;
         open.push(reached && (known || only_calls(&op.name)));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use swap_core::TraceOp;
+
     use super::*;
 
     #[test]
-    fn names_are_in_order_and_none_is_random() {
+    fn names_are_in_order() {
         assert!(DETERMINISTIC.is_sorted_by(|one, other| one < other));
-        assert!(!DETERMINISTIC.iter().any(|name| is_random(name)));
-    }
-
-    #[test]
-    fn dropout_keeps_itself_and_attention_out() {
-        let op = |name: &str, depth| TraceOp {
-            name: name.to_owned(),
-            depth,
-            device_us: 1.0,
-            replayable: false,
-        };
-        let names =
-            |trace: &Trace| -> Vec<bool> { trace.ops.iter().map(|op| op.replayable).collect() };
-        let attention = "aten::scaled_dot_product_attention";
-        let ops = vec![op("aten::linear", 0), op("aten::mm", 1), op(attention, 0)];
-        let mut trace = Trace { ops, ..Trace::default() };
-        mark_replayable(&mut trace);
-        assert_eq!(names(&trace), [true, true, true]);
-        trace.ops.push(op("aten::native_dropout", 0));
-        mark_replayable(&mut trace);
-        assert_eq!(names(&trace), [true, true, false, false]);
-        trace.ops[1] = op("aten::bernoulli_.float", 1);
-        mark_replayable(&mut trace);
-        assert_eq!(names(&trace), [false; 4]);
     }
 
     #[test]

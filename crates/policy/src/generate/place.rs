@@ -1,6 +1,8 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
+use std::collections::BTreeMap;
+
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
 use super::select::{Choice, Mode, Selection, gap_recipe};
@@ -370,19 +372,34 @@ impl Placer<'_> {
         orders.push(((0, 1 + gap.from.max(0) as u64), action));
     }
 
-    /// What is dropped and replayed.
+    /// What is dropped and replayed. Freed blocks of chains come back with what is made from them.
     fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
+        let links = self.selection.links.iter();
+        // By block and where it is dropped: where it is back.
+        let mut drops: BTreeMap<(i64, u32, Phase), i64> =
+            links.map(|(&(slot, block), &back)| ((slot, block, Phase::End), back)).collect();
         for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
             let gap = &choice.gap;
-            let block = BlockIndex(gap.block);
-            let recipe = gap_recipe(self.usage, gap);
-            let producer = recipe.expect("replays were chosen by recipe").producer;
-            let (op, back) = (self.op(gap.from), self.op(gap.to));
-            let (phase, kind) = (Phase::End, ActionKind::Discard);
-            orders.push(((0, 0), Action { op, phase, kind, block, due: op }));
-            let (phase, kind) = (Phase::Begin, ActionKind::Replay);
-            let replay = Action { op: back, phase, kind, block, due: back };
-            orders.push(((2, u64::from(producer.0)), replay));
+            // The last time that a freed block of a chain is dropped, it is for others.
+            let back = drops.remove(&(gap.from, gap.block, Phase::End)).unwrap_or(gap.from);
+            let phase = if gap.early { Phase::Begin } else { Phase::End };
+            drops.insert((gap.from, gap.block, phase), back);
+            if gap.returns {
+                let recipe = gap_recipe(self.usage, gap);
+                let producer = recipe.expect("replays were chosen by recipe").producer;
+                let (op, block) = (self.op(gap.to), BlockIndex(gap.block));
+                let (phase, kind) = (Phase::Begin, ActionKind::Replay);
+                let replay = Action { op, phase, kind, block, due: op };
+                orders.push(((2, u64::from(producer.0)), replay));
+            }
+        }
+        for ((slot, block, phase), back) in drops {
+            let (op, block) = (self.op(slot), BlockIndex(block));
+            // Before an op, behind the replays that need it.
+            let rank = if phase == Phase::Begin { 3 } else { 0 };
+            let kind = ActionKind::Discard;
+            let due = self.op(back);
+            orders.push(((rank, 0), Action { op, phase, kind, block, due }));
         }
     }
 

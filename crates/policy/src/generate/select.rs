@@ -1,21 +1,40 @@
 //! Which gaps to use: peak shaving.
 //!
-//! Starting from the step with everything resident, the highest slot of the memory curve is
+//! ```text
+//!   bytes   ╭──╮  highest row: of the ways to have less there, the cheapest
+//!  ┄┄┄┄┄┄┄┄┄│┄┄│┄┄┄┄ limit
+//!        ╭──╯  ╰─╮
+//!   ─────╯       ╰────  rows
+//!         ◀─ gap ─▶     swap: time that the link lacks   drop: time of the replays
+//! ```
+//!
+//! Starting from the step with everything resident, the highest row of the memory curve is
 //! lowered by the gap that buys it at the least added time, again and again. The order of choices
 //! does not depend on the limit, which only says when to stop. So the choice for a larger limit is
-//! a part of the choice for a smaller one, and more memory never means more bytes to swap.
+//! a part of the choice for a smaller one, and more memory never means more bytes to swap. Only
+//! replays that would find no room for what they make beside are left out by the limit.
+//!
+//! A replay uses what it reads: that splits gaps, and brings back earlier what was away. What is
+//! freed by then is made again too ([`chain`](super::chain)).
 
+mod drops;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
-use swap_core::{Origin, Trace, TraceEvent};
+use swap_core::{Origin, Trace};
 
+use drops::back_in;
+
+use super::chain::{Chain, Chains, Link, Need, Needs};
+use super::need::{Scale, need_curve};
 use super::offers::{Offers, Priced};
 use super::taste::Taste;
 use super::{GenerateConfig, Movable, Preference, RecomputeOption};
 use crate::candidate::{Gap, find_gaps};
 use crate::curve::{Curve, FreeTime};
 use crate::machine::Machine;
-use crate::usage::{Recipe, Usage};
+use crate::usage::{NONE, Recipe, Usage};
 
 /// What hidden link time counts for, beside time added to the step. The first share only decides
 /// between moves that add nothing; higher ones keep the link free for others, which helps where
@@ -48,45 +67,9 @@ pub(crate) struct Selection {
     pub(crate) curve: Vec<i64>,
     /// Bytes that remain above the limit, and the row.
     pub(crate) excess: Option<(usize, u64)>,
-}
-
-/// Bytes by row when everything stays resident.
-pub(crate) fn need_curve(trace: &Trace, usage: &Usage) -> Vec<u64> {
-    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
-    let mut live_bytes: u64 = persistent.map(|block| block.size_bytes).sum();
-    let mut segment_bytes = trace.segment_bytes;
-    let mut curve = vec![0; usage.row_slot.len()];
-    let mut started = 0;
-    for (position, event) in trace.events.iter().enumerate() {
-        let row = usage.event_row[position] as usize;
-        // A row holds at least what the one before it left.
-        for row in &mut curve[started..=row] {
-            *row = live_bytes.max(*row);
-        }
-        started = row;
-        match *event {
-            TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
-            TraceEvent::Free(block) => live_bytes -= trace.blocks[block.0 as usize].size_bytes,
-            TraceEvent::Segments(bytes) => segment_bytes = segment_bytes.max(bytes),
-            _ => {}
-        }
-        curve[row] = curve[row].max(live_bytes);
-    }
-    for row in &mut curve[started..] {
-        *row = live_bytes.max(*row);
-    }
-    // Segments never shrink, so in the steady state they are at their largest all the time.
-    curve.iter().map(|bytes| bytes + segment_bytes).collect()
-}
-
-/// The most bytes in each slot, of bytes by row.
-pub(crate) fn by_slot(usage: &Usage, rows: &[u64]) -> Vec<u64> {
-    let mut slots = vec![0; usage.slot_count()];
-    for (bytes, &slot) in rows.iter().zip(&usage.row_slot) {
-        let most = &mut slots[slot as usize];
-        *most = (*bytes).max(*most);
-    }
-    slots
+    /// Freed blocks that others are made from, each with the slot behind which it is dropped: the
+    /// first slot for which one of the others must be back, or is freed.
+    pub(crate) links: BTreeMap<(i64, u32), i64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +77,10 @@ struct Item {
     /// Place of its gap.
     gap: u32,
     mode: Mode,
-    /// The replay's time; 0 for a swap.
-    replay_us: f64,
+    /// The block is back for the step's end, and leaves anew.
+    cut: bool,
+    /// The least that it can cost, in microseconds.
+    least_us: f64,
     /// Bytes times the covered part of the step.
     value: f64,
 }
@@ -104,7 +89,7 @@ struct Selector<'a> {
     trace: &'a Trace,
     usage: &'a Usage,
     machine: &'a Machine,
-    options: &'a [RecomputeOption],
+    chains: Chains<'a>,
     preference: Preference,
     hidden_share: f64,
     taste: &'a Taste,
@@ -114,8 +99,7 @@ struct Selector<'a> {
     host: Curve,
     out_free: FreeTime,
     in_free: FreeTime,
-    /// Weight of the slots before each one.
-    weight: Vec<f64>,
+    scale: Scale,
     gaps: Vec<Gap>,
     /// Gaps that are chosen already or were split.
     spent: Vec<bool>,
@@ -129,6 +113,17 @@ struct Selector<'a> {
     waiting_for: Vec<Vec<(Priced, usize)>>,
     /// Whether a version of some bytes is on the host already.
     on_host: Vec<bool>,
+    /// By choice: what else it takes.
+    taken: Vec<Chain>,
+    needs: Needs,
+    /// By slot: what is to come back for replays before its op.
+    forced_bytes: Vec<u64>,
+    /// By block: slots in which replays use it.
+    replay_uses: Vec<Vec<i64>>,
+    /// Freed blocks that chosen chains make again.
+    linked: BTreeSet<u32>,
+    /// By freed block: items whose chains would make it again.
+    users: BTreeMap<u32, Vec<u32>>,
 }
 
 pub(crate) fn select(
@@ -154,12 +149,12 @@ pub(crate) fn select(
         trace,
         usage,
         machine,
-        options,
+        chains: Chains::new(trace, usage, options, config.min_block_bytes),
         preference: config.preference,
         hidden_share,
         taste,
         swap_bytes_left: config.swap_bytes_max,
-        weight: weights(trace, usage, &need, &gaps, &slot_us),
+        scale: Scale::new(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
         out_free: FreeTime::new(slot_us.clone()),
@@ -174,12 +169,19 @@ pub(crate) fn select(
         choices_of: vec![Vec::new(); trace.blocks.len()],
         waiting_for: Vec::new(),
         on_host: vec![false; versions],
+        taken: Vec::new(),
+        needs: Needs::default(),
+        forced_bytes: vec![0; usage.slot_count()],
+        replay_uses: vec![Vec::new(); trace.blocks.len()],
+        linked: BTreeSet::new(),
+        users: BTreeMap::new(),
     };
     for gap in gaps {
         selector.offer(gap);
     }
     let excess = selector.shave();
-    Selection { choices: selector.choices, curve: selector.curve.values(), excess }
+    let links = selector.links();
+    Selection { choices: selector.choices, curve: selector.curve.values(), excess, links }
 }
 
 /// The recipe for the bytes that a block holds in a gap.
@@ -187,28 +189,6 @@ pub(crate) fn gap_recipe<'a>(usage: &'a Usage, gap: &Gap) -> Option<&'a Recipe> 
     let op = usage.slots.get(usize::try_from(gap.from).ok()?)?;
     let end = usage.op_end[op.0 as usize] as usize;
     usage.recipe_at(gap.block as usize, end).map(|(_, recipe)| recipe)
-}
-
-/// Sums of slot weights: slots count by their time and by how far they are above what can be
-/// reached at all.
-fn weights(trace: &Trace, usage: &Usage, need: &[u64], gaps: &[Gap], slot_us: &[f64]) -> Vec<f64> {
-    let mut least = Curve::new(need);
-    for gap in gaps {
-        let (start, count) = gap.rows(usage);
-        least.add(start, count, -(trace.blocks[gap.block as usize].size_bytes as i64));
-    }
-    let base = least.peak().1.max(0) as f64;
-    let need = by_slot(usage, need);
-    let peak = need.iter().copied().max().unwrap_or(0) as f64;
-    let mean_us = slot_us.iter().sum::<f64>() / slot_us.len() as f64;
-    let mut sums = vec![0.0];
-    let mut sum = 0.0;
-    for (bytes, us) in need.iter().zip(slot_us) {
-        let height = ((*bytes as f64 - base) / (peak - base).max(1.0)).clamp(0.01, 1.0);
-        sum += height * (us + 0.1 * mean_us + 1e-3);
-        sums.push(sum);
-    }
-    sums.iter().map(|weight| weight / sum).collect()
 }
 
 impl Selector<'_> {
@@ -250,21 +230,30 @@ impl Selector<'_> {
             if self.spent[item.gap as usize] {
                 continue;
             }
-            let gap = self.gaps[item.gap as usize];
-            let (added_us, hidden_us) = match item.mode {
+            let gap = self.gap_of(&item);
+            let (added_us, hidden_us, value) = match item.mode {
                 // The host only fills up.
                 Mode::Swap if !self.host_has_room(&gap) => continue,
-                Mode::Swap => (self.stall_us(&gap, slot), self.link_us(&gap).into_iter().sum()),
+                Mode::Swap => {
+                    let hidden_us = self.link_us(&gap).into_iter().sum();
+                    (self.stall_us(&gap, slot), hidden_us, item.value)
+                }
                 Mode::Recompute => {
-                    if let Some(choice) = self.keeps_away_an_input(&gap) {
+                    let Some(chain) = self.chain_over(&gap) else { continue };
+                    let Some(cascade) = self.cascade(&gap, &chain) else { continue };
+                    if let Some(choice) = self.keeps_away_an_input(&gap, &chain) {
                         self.waiting_for[choice as usize].push((offer, node));
                         continue;
                     }
-                    (item.replay_us, 0.0)
+                    let (added_us, value) = self.worth(&gap, &chain, item.value);
+                    (added_us + cascade.replay_us, 0.0, value)
                 }
             };
+            if value <= 0.0 {
+                continue;
+            }
             let cost_us = added_us + self.hidden_share * hidden_us;
-            let score = cost_us * self.taste.factor(gap.block, item.mode) / item.value;
+            let score = cost_us * self.taste.factor(gap.block, item.mode) / value;
             self.offers[kind].put_back(node, Priced { score, ..offer });
             if score <= offer.score {
                 return Some((offer.item, added_us));
@@ -274,37 +263,58 @@ impl Selector<'_> {
 
     /// Offers the ways to use a gap, at the least that they can cost for each unit of value.
     fn offer(&mut self, gap: Gap) {
-        let (start, count) = gap.cover();
         let size_bytes = self.size_bytes(gap.block);
-        let value = size_bytes as f64 * self.weight_of(start, count);
         let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
         let place = self.gaps.len() as u32;
-        let replay_us = self.replay_us(&gap);
         self.gaps.push(gap);
         self.spent.push(false);
         self.gaps_of[gap.block as usize].push(place);
-        let (first_row, row_count) = gap.rows(self.usage);
-        let first_row = first_row % self.usage.row_slot.len();
-        let mut add = |mode: Mode, replay_us: f64, score: f64| {
-            let item = self.items.len() as u32;
-            let score = score * self.taste.factor(gap.block, mode);
-            self.items.push(Item { gap: place, mode, replay_us, value });
-            self.offers[mode as usize].add(first_row, row_count, Priced { score, item });
-        };
-        add(Mode::Swap, 0.0, self.hidden_share * back_us / value);
-        if let Some(replay_us) = replay_us {
-            add(Mode::Recompute, replay_us, replay_us / value);
+        if gap.to - gap.from >= 2 {
+            self.add_item(place, Mode::Swap, false, self.hidden_share * back_us);
+        }
+        let last = self.usage.slots.len() as i64 - 1;
+        let crosses = gap.to > last && last - gap.from >= 2;
+        for cut in [false, true].into_iter().filter(|&cut| !cut || crosses) {
+            let gap = if cut { back_in(gap, last) } else { gap };
+            if let Some(chain) = self.chains.over(&gap) {
+                let item = self.add_item(place, Mode::Recompute, cut, chain.own_us);
+                for link in chain.links {
+                    self.users.entry(link.block).or_default().push(item);
+                }
+            }
         }
     }
 
-    /// Time of bringing the gap's block back by replay; nothing if that cannot be done.
-    fn replay_us(&self, gap: &Gap) -> Option<f64> {
-        let option = self.options.binary_search_by_key(&gap.block, |option| option.block.0).ok()?;
-        let recipe = gap_recipe(self.usage, gap)?;
-        let to = self.usage.slots.get(gap.to as usize)?;
-        let begin = self.usage.op_begin[to.0 as usize];
-        let valid = recipe.until_event > begin;
-        (valid && gap.returns).then(|| self.options[option].replay_us)
+    fn add_item(&mut self, gap: u32, mode: Mode, cut: bool, least_us: f64) -> u32 {
+        let number = self.items.len() as u32;
+        let mut item = Item { gap, mode, cut, least_us, value: 0.0 };
+        let used = self.gap_of(&item);
+        let (start, count) = used.cover();
+        item.value = self.size_bytes(used.block) as f64 * self.scale.weight_of(start, count);
+        self.items.push(item);
+        self.put_offer(number);
+        number
+    }
+
+    /// Offers an item for all its rows.
+    fn put_offer(&mut self, number: u32) {
+        let item = self.items[number as usize];
+        let gap = self.gap_of(&item);
+        let factor = self.taste.factor(gap.block, item.mode);
+        let (first_row, row_count) = gap.rows(self.usage);
+        let offer = Priced { score: item.least_us * factor / item.value, item: number };
+        let first_row = first_row % self.usage.row_slot.len();
+        self.offers[item.mode as usize].add(first_row, row_count, offer);
+    }
+
+    /// The gap that an item uses. A copy to the host would make the op wait, so it comes behind.
+    fn gap_of(&self, item: &Item) -> Gap {
+        let gap = self.gaps[item.gap as usize];
+        match item.mode {
+            Mode::Swap => Gap { early: false, ..gap },
+            Mode::Recompute if item.cut => back_in(gap, self.usage.slots.len() as i64 - 1),
+            Mode::Recompute => gap,
+        }
     }
 
     /// Whether a block can be on the host for the whole gap.
@@ -317,19 +327,6 @@ impl Selector<'_> {
         let start = start + self.usage.slot_count() - 1;
         self.size_bytes(gap.block) <= self.swap_bytes_left
             && self.host.max_over(start, span) + size_bytes <= room
-    }
-
-    /// The choice by which an input of the replay at the gap's end is not there then, and would
-    /// not be at little loss if it came back for it.
-    fn keeps_away_an_input(&self, gap: &Gap) -> Option<u32> {
-        let recipe = gap_recipe(self.usage, gap).expect("offered only with a recipe");
-        let slot = gap.to;
-        let choices = recipe.inputs.iter().flat_map(|&input| &self.choices_of[input as usize]);
-        choices.copied().find(|&index| {
-            let Choice { gap, stands, .. } = self.choices[index as usize];
-            let away = stands && gap.from < slot && slot < gap.to;
-            away && !(gap.returns && 4 * (gap.to - slot) < gap.to - gap.from)
-        })
     }
 
     /// Times on the link of a swap over this gap: out and in.
@@ -361,16 +358,11 @@ impl Selector<'_> {
     }
 
     fn choose(&mut self, item: u32, slot: usize, added_us: f64) {
-        let Item { gap, mode, .. } = self.items[item as usize];
-        self.spent[gap as usize] = true;
-        let gap = self.gaps[gap as usize];
-        self.choices_of[gap.block as usize].push(self.choices.len() as u32);
+        let item = self.items[item as usize];
+        self.spent[item.gap as usize] = true;
+        let (whole, gap) = (self.gaps[item.gap as usize], self.gap_of(&item));
         let size_bytes = self.size_bytes(gap.block) as i64;
-        let (first_row, row_count) = gap.rows(self.usage);
-        self.curve.add(first_row, row_count, -size_bytes);
-        self.choices.push(Choice { gap, mode, added_us, stands: true });
-        self.waiting_for.push(Vec::new());
-        match mode {
+        match item.mode {
             Mode::Swap => {
                 let [out_us, in_us] = self.link_us(&gap);
                 let [before, after] = self.sides(&gap, slot);
@@ -381,77 +373,45 @@ impl Selector<'_> {
                 let slot_count = self.usage.slot_count();
                 let (start, count) = gap.cover();
                 self.host.add(start + slot_count - 1, (count + 2).min(slot_count), size_bytes);
+                self.add_choice(gap, Mode::Swap, added_us);
             }
-            Mode::Recompute => self.use_inputs(&gap),
+            Mode::Recompute => {
+                let mut chain = self.chain_over(&gap).expect("it was looked at just now");
+                chain.forced_bytes = self.cascade(&gap, &chain).map_or(0, |cascade| cascade.bytes);
+                let choice = self.add_choice(gap, Mode::Recompute, added_us);
+                self.take(choice, chain);
+            }
+        }
+        if item.cut {
+            self.offer_part(Gap { from: gap.to, ..whole });
         }
     }
 
-    /// A replay in `slot` is a use of its inputs there: it splits their gaps.
-    fn use_inputs(&mut self, gap: &Gap) {
-        let usage = self.usage;
-        let slot = gap.to;
-        let recipe = gap_recipe(usage, gap).expect("it is to be replayed");
-        for &input in &recipe.inputs {
-            let around = |gap: &Gap| gap.from < slot && slot < gap.to;
-            let index = input as usize;
-            for place in self.gaps_of[index].clone() {
-                let gap = self.gaps[place as usize];
-                if !self.spent[place as usize] && around(&gap) {
-                    self.spent[place as usize] = true;
-                    self.offer_part(Gap { to: slot, again: gap.block, returns: true, ..gap });
-                    self.offer_part(Gap { from: slot, ..gap });
-                }
-            }
-            for choice in self.choices_of[index].clone() {
-                if self.choices[choice as usize].stands
-                    && around(&self.choices[choice as usize].gap)
-                {
-                    self.shorten(choice as usize, slot);
-                }
-            }
-        }
+    fn add_choice(&mut self, gap: Gap, mode: Mode, added_us: f64) -> u32 {
+        let index = self.choices.len() as u32;
+        self.choices_of[gap.block as usize].push(index);
+        self.choices.push(Choice { gap, mode, added_us, stands: true });
+        self.waiting_for.push(Vec::new());
+        self.taken.push(Chain::default());
+        self.cover(&gap, -1);
+        index
     }
 
-    /// Adds a gap that came of splitting another, if it has a whole slot.
-    fn offer_part(&mut self, gap: Gap) {
-        if gap.to - gap.from < 2 {
-            return;
-        }
-        self.offer(gap);
-    }
-
-    /// Brings a chosen block back earlier, in `slot`.
-    fn shorten(&mut self, index: usize, slot: i64) {
-        let Choice { gap, mode, .. } = self.choices[index];
-        let size_bytes = self.size_bytes(gap.block) as i64;
+    /// Adds the block of a gap to its rows, or takes it off them.
+    fn cover(&mut self, gap: &Gap, sign: i64) {
+        let size_bytes = self.size_bytes(gap.block);
         let (first_row, row_count) = gap.rows(self.usage);
-        self.curve.add(first_row, row_count, size_bytes);
-        let short = Gap { to: slot, again: gap.block, ..gap };
-        self.choices[index].gap = short;
-        for (offer, node) in mem::take(&mut self.waiting_for[index]) {
-            self.offers[Mode::Recompute as usize].put_back(node, offer);
-        }
-        self.offer_part(Gap { from: slot, ..gap });
-        if slot - gap.from < 2 {
-            self.choices[index].stands = false;
-            return;
-        }
-        let (first_row, row_count) = short.rows(self.usage);
-        self.curve.add(first_row, row_count, -size_bytes);
-        if mode == Mode::Recompute {
-            self.use_inputs(&short);
+        self.curve.add(first_row, row_count, sign * size_bytes as i64);
+        if gap.early {
+            // It is still there before the op begins.
+            let slot = gap.from as usize % self.usage.slot_count();
+            let there_bytes = size_bytes.saturating_sub(self.scale.unused_bytes[slot]);
+            let row = self.usage.begin_row[slot] as usize;
+            self.curve.add(row, 1, -sign * there_bytes as i64);
         }
     }
 
     fn size_bytes(&self, block: u32) -> u64 {
         self.trace.blocks[block as usize].size_bytes
-    }
-
-    /// The part of the step's weight in `count` slots from `start` on.
-    fn weight_of(&self, start: usize, count: usize) -> f64 {
-        let slots = self.usage.slot_count();
-        let (start, end) = (start % slots, start % slots + count);
-        let rounds = (end / slots) as f64;
-        (rounds - self.weight[start] + self.weight[end % slots]).max(1e-9)
     }
 }

@@ -24,7 +24,9 @@ impl State<'_> {
             self.counts.misses += 1;
             self.bring_back(self.dependents[index][0] as usize, Pressure::Rescue)?;
         }
-        self.counts.misses += u64::from(self.blocks[index].place == Place::Discarded);
+        let block = &self.blocks[index];
+        let missed = block.place == Place::Away && !block.put_off;
+        self.counts.misses += u64::from(missed || block.place == Place::Discarded);
         self.reach(index)?;
         self.use_now(index, Some(mode));
         self.pin(index);
@@ -35,11 +37,7 @@ impl State<'_> {
     fn reach(&mut self, index: usize) -> Result<(), u64> {
         match self.blocks[index].place {
             Place::Resident => {}
-            Place::Away => {
-                self.counts.misses += u64::from(!self.blocks[index].put_off);
-                self.bring_back(index, Pressure::Rescue)?;
-            }
-            Place::Discarded => {
+            Place::Away | Place::Discarded => {
                 self.bring_back(index, Pressure::Rescue)?;
             }
             Place::Nowhere => unreachable!("only live blocks are used in a well-formed trace"),
@@ -71,12 +69,28 @@ impl State<'_> {
     }
 
     fn free_if_unneeded(&mut self, index: usize) {
-        if self.blocks[index].free_wanted && self.dependents[index].is_empty() {
-            if self.blocks[index].place == Place::Discarded {
-                self.forget_dependent(index);
-            }
-            self.release(index);
+        let block = self.blocks[index];
+        let is_needed = !self.dependents[index].is_empty() || block.awaits_dependents;
+        if block.free_wanted && !is_needed {
+            self.end_life(index);
         }
+    }
+
+    /// Dropped blocks that their owners freed wait for what is made from them to be dropped too,
+    /// but not beyond the step.
+    pub(super) fn free_dropped(&mut self) {
+        for index in 0..self.blocks.len() {
+            if self.blocks[index].free_wanted && self.blocks[index].awaits_dependents {
+                self.end_life(index);
+            }
+        }
+    }
+
+    fn end_life(&mut self, index: usize) {
+        if self.blocks[index].place == Place::Discarded {
+            self.forget_dependent(index);
+        }
+        self.release(index);
     }
 
     /// Ends a block's life, wherever it is.
@@ -89,6 +103,7 @@ impl State<'_> {
         self.forget_wish(index);
         self.blocks[index].place = Place::Nowhere;
         self.blocks[index].free_wanted = false;
+        self.blocks[index].awaits_dependents = false;
     }
 
     /// Takes a block that is no longer discarded off the lists of its recipe's blocks.
@@ -118,9 +133,11 @@ impl State<'_> {
         }
     }
 
-    pub(super) fn discard(&mut self, index: usize) {
-        if self.blocks[index].pins == 0 {
-            self.try_discard(index);
+    /// Drops a block, perhaps for others that are made from it and dropped later.
+    pub(super) fn discard(&mut self, index: usize, for_others: bool) {
+        if self.blocks[index].pins == 0 && self.try_discard(index) {
+            let awaits = for_others && self.dependents[index].is_empty();
+            self.blocks[index].awaits_dependents = awaits;
         }
     }
 
@@ -128,6 +145,14 @@ impl State<'_> {
     fn try_discard(&mut self, index: usize) -> bool {
         let usage = self.usage;
         let Some((number, recipe)) = usage.recipe_at(index, self.event) else { return false };
+        // What its owner freed is not kept for more, unless that takes no memory.
+        let is_there = |&input: &u32| {
+            let block = &self.blocks[input as usize];
+            block.place == Place::Discarded || block.place != Place::Nowhere && !block.free_wanted
+        };
+        if !recipe.inputs.iter().all(is_there) {
+            return false;
+        }
         self.drop_slot(index);
         let ready = self.after_last_use(index);
         self.vacate(index, ready);
@@ -135,6 +160,7 @@ impl State<'_> {
         self.blocks[index].recipe = number;
         for &input in &recipe.inputs {
             self.dependents[input as usize].push(index as u32);
+            self.blocks[input as usize].awaits_dependents = false;
         }
         true
     }
@@ -184,6 +210,7 @@ impl State<'_> {
         self.forget_wish(index);
         self.settle(index);
         if discarded {
+            self.blocks[index].awaits_dependents = false;
             self.need(ready.copy);
             self.blocks[index].arrival = NONE;
             self.replay(index)?;
@@ -235,6 +262,7 @@ impl State<'_> {
         self.run_producer(index, recipe.producer, recipe.device_us);
         self.unpin_innermost();
         self.forget_dependent(index);
+        self.free_if_unneeded(index);
         Ok(())
     }
 

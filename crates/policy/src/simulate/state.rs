@@ -60,6 +60,8 @@ pub(super) struct Block {
     pub(super) put_off: bool,
     /// The number of the recipe that brings it back while it is discarded.
     pub(super) recipe: usize,
+    /// Dropped for others that are made from it, of which none is dropped yet.
+    pub(super) awaits_dependents: bool,
     /// Freed by its owner, kept to replay others.
     pub(super) free_wanted: bool,
 }
@@ -72,6 +74,7 @@ const UNBORN: Block = Block {
     pins: 0,
     slot: false,
     recipe: 0,
+    awaits_dependents: false,
     free_wanted: false,
     last_use: NEVER,
     last_rank: 0,
@@ -222,6 +225,7 @@ impl<'a> State<'a> {
         if self.shortfall.is_some() {
             return;
         }
+        self.free_dropped();
         if let Err(missing_bytes) = self.bring_all_dropped_back() {
             self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
@@ -260,7 +264,7 @@ impl<'a> State<'a> {
         // So nothing is dropped any more to make room, either.
         self.event = self.trace.events.len();
         for index in 0..self.blocks.len() {
-            if self.blocks[index].place == Place::Discarded {
+            if self.blocks[index].place == Place::Discarded && !self.blocks[index].free_wanted {
                 self.bring_dropped_back(index)?;
             }
         }
@@ -313,7 +317,9 @@ impl<'a> State<'a> {
             match (action.kind, self.blocks[index].place) {
                 (ActionKind::SwapOut, Place::Resident) => self.swap_out(index),
                 (ActionKind::SwapIn, Place::Away) => self.ask_for(index)?,
-                (ActionKind::Discard, Place::Resident) => self.discard(index),
+                (ActionKind::Discard, Place::Resident) => {
+                    self.discard(index, action.due != action.op);
+                }
                 (ActionKind::Replay, Place::Discarded) => self.bring_dropped_back(index)?,
                 _ => {}
             }

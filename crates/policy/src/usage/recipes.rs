@@ -3,7 +3,7 @@
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
 use super::apportion::op_times;
-use super::{NONE, Recipe, Usage};
+use super::{Recipe, Usage};
 
 /// An op that has not ended yet.
 struct Open {
@@ -45,11 +45,11 @@ impl Usage {
     }
 
     /// The recipe of a replayable op, for each block that it overwrites itself. It is good until
-    /// that block, or one that the op or an op inside it reads, changes or is freed.
+    /// that block changes, or one that the op or an op inside it reads.
     fn keep_recipe(&mut self, trace: &Trace, op: OpIndex, device_us: f64, open: Open, end: usize) {
         let Open { begin, mut outputs } = open;
         let Some(Effects { inputs, made }) = self.effects(trace, begin, end) else { return };
-        let changes = inputs.iter().map(|&input| self.first_change(trace, BlockIndex(input), end));
+        let changes = inputs.iter().map(|&input| self.first_write(trace, input, end));
         let until = changes.min().unwrap_or(trace.events.len());
         // What is held may be written where nobody sees it, so the engine makes nothing from it.
         let held = |block: u32| trace.blocks[block as usize].held;
@@ -60,6 +60,7 @@ impl Usage {
         outputs.dedup();
         for output in outputs.into_iter().filter(|output| !held(output.0)) {
             let others = made.iter().filter(|&&block| block != output.0);
+            let changed = self.first_write(trace, output.0, end);
             let recipe = Recipe {
                 producer: op,
                 slot: self.op_slot[op.0 as usize],
@@ -67,7 +68,7 @@ impl Usage {
                 inputs: inputs.clone(),
                 scratch: others.map(|&block| trace.blocks[block as usize].size_bytes).collect(),
                 from_event: end as u32,
-                until_event: until.min(self.first_change(trace, output, end)) as u32,
+                until_event: until.min(changed) as u32,
             };
             self.recipes[output.0 as usize].push(recipe);
         }
@@ -104,15 +105,12 @@ impl Usage {
         (!changes).then_some(Effects { inputs, made })
     }
 
-    /// The first event after `after` that changes or frees a block.
-    fn first_change(&self, trace: &Trace, block: BlockIndex, after: usize) -> usize {
-        let index = block.0 as usize;
+    /// The first event after `after` that changes a block, or the number of events.
+    fn first_write(&self, trace: &Trace, block: u32, after: usize) -> usize {
+        let index = block as usize;
         let next = self.uses(index).partition_point(|use_| use_.event as usize <= after);
         let place = self.uses_start[index] as usize + next;
         let found = next < self.uses(index).len();
-        let write = if found { self.next_write[place] as usize } else { trace.events.len() };
-        let freed = self.freed[index];
-        // A block may be freed by the very op that touches it.
-        if freed == NONE { write } else { write.min(freed as usize) }
+        if found { self.next_write[place] as usize } else { trace.events.len() }
     }
 }

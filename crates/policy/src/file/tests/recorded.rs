@@ -189,6 +189,13 @@ fn every_contradiction_is_one_line_with_the_file_and_the_place() {
     check("/tensors/1/free", json!(0), &["tensors[1].free", "before its alloc, 1"]);
     check("/tensors/1", json!({"bytes": 1}), &["alloc", "line 1 column"]);
     check("/tensors", json!(3), &["line 1 column"]);
+    // What an op uses lives then, small tensors included.
+    check("/ops/0/reads", json!([1]), &["ops[0].reads", "tensor 1", "allocated later, at 1"]);
+    check("/ops/0/writes", json!([2]), &["ops[0].writes", "tensor 2", "allocated later, at 2"]);
+    check("/ops/2/reads", json!([2]), &["ops[2].reads", "tensor 2", "freed before, at 2"]);
+    check("/tensors/3/free", json!(0), &["ops[0].reads", "tensor 3", "freed before, at 0"]);
+    check("/tensors/1/alloc", json!(3), &["ops[0].outputs", "tensor 1", "after the op, at 3"]);
+    check("/tensors/1/free", json!(1), &["ops[0].outputs", "tensor 1", "inside the op, at 1"]);
 }
 
 #[test]

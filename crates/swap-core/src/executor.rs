@@ -36,7 +36,7 @@ impl Core {
         let moves = orders.map_or_else(Vec::new, |orders| orders.last_moves(&rejoined.skipped));
         for action in moves {
             if let Some(id) = self.planned_block(action) {
-                self.perform(action.kind, id)?;
+                self.perform(action, id)?;
             }
         }
         Ok(())

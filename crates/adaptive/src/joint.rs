@@ -5,6 +5,7 @@ use policy::{
     Trace, assemble,
 };
 
+use crate::parallel::both;
 use crate::recompute::{RecomputeConfig, recompute_options};
 use crate::smartswap::{self, SmartSwapStrategy};
 
@@ -127,11 +128,12 @@ impl<'a> Joint<'a> {
                 if unmoved || alone || hardly_adds(&joint) {
                     return joint;
                 }
-                let swap = run(Preference::Cheapest, &[]);
+                let swap = || run(Preference::Cheapest, &[]);
                 if quick {
-                    return better(joint, swap);
+                    return better(joint, swap());
                 }
-                let recompute = run(Preference::RecomputeFirst, &self.options);
+                let recompute = || run(Preference::RecomputeFirst, &self.options);
+                let (swap, recompute) = both(swap, recompute);
                 better(joint, better(swap, recompute))
             }
         }

@@ -48,6 +48,7 @@
 
 mod gap;
 mod joint;
+mod parallel;
 mod planner;
 mod recompute;
 mod rivals;

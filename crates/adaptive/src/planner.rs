@@ -11,6 +11,7 @@ use policy::{
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
+use crate::parallel::{both, has_spare_cores};
 use crate::rivals::{Rivals, against};
 
 /// Steps with more ops than this for each unit of effort get one plan, in which everything may
@@ -243,8 +244,16 @@ fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {
         }
         (_, None) if one_look => joint.plan(Movable::All),
         (_, None) => {
-            let made = joint.plan(Movable::Activations);
-            if is_at_bound(&made) { made } else { better(made, joint.plan(Movable::All)) }
+            let [some, all] = [Movable::Activations, Movable::All];
+            let (made, all) = match has_spare_cores() {
+                true => both(|| joint.plan(some), || Some(joint.plan(all))),
+                false => (joint.plan(some), None),
+            };
+            if is_at_bound(&made) {
+                made
+            } else {
+                better(made, all.unwrap_or_else(|| joint.plan(Movable::All)))
+            }
         }
     };
     if one_look || is_at_bound(&made) { made } else { against(joint, made, rivals) }

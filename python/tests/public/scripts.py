@@ -34,14 +34,14 @@ _NANOGPT_SMALL = [
 ]
 _NANOGPT_LARGE = [*_NANOGPT_BOTH, "--batch_size=12", "--block_size=1024", "--dtype=bfloat16"]
 _TIMM = "pytorch-image-models/train.py"
-_TIMM_BOTH = ["--data-dir", "{data}/images", "--num-classes", "4", "--seed", "1", "--epochs", "2"]
+_TIMM_BOTH = ["--data-dir", "{data}/images", "--num-classes", "4", "--seed", "1"]
 _TIMM_SMALL = [
     *[*_TIMM_BOTH, "--device", "cpu", "--workers", "2", "--batch-size", "8"],
-    *["--img-size", "64", "--output", "{out}", "--log-interval", "1"],
+    *["--img-size", "64", "--output", "{out}", "--log-interval", "1", "--epochs", "2"],
 ]
 _TIMM_LARGE = [
     *[*_TIMM_BOTH, "--workers", "8", "--amp", "--amp-dtype", "bfloat16"],
-    *["--output", "{out}", "--log-interval", "4"],
+    *["--output", "{out}", "--log-interval", "4", "--epochs", "5"],
 ]
 _SFT = "trl/sft.py"
 _SFT_BOTH = [
@@ -66,7 +66,7 @@ SCRIPTS = [
         "nanoGPT eager",
         _NANOGPT,
         [*_NANOGPT_SMALL, "--compile=False", "--max_iters=8", "--eval_interval=4"],
-        [*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
+        [*_NANOGPT_LARGE, "--compile=False", "--max_iters=60", "--eval_interval=20"],
     ),
     Script(
         "nanoGPT compiled",
@@ -84,7 +84,7 @@ SCRIPTS = [
             "--init_from=resume",
         ],
         [
-            *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=20", "--eval_interval=10"],
+            *[*_NANOGPT_LARGE, "--compile=False", "--max_iters=60", "--eval_interval=20"],
             "--init_from=resume",
         ],
         before=["--max_iters=4", "--eval_interval=2"],

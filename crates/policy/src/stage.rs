@@ -200,8 +200,9 @@ impl<P: Planner> Loop<P> {
 
     /// How to run the step that comes next. Before the first report: record it, without a plan.
     pub fn directive(&self) -> Directive {
-        let stage = self.stage();
-        Directive { stage, record: stage != Stage::Stable, plan: self.running.plan.clone() }
+        let expected = self.expected.and_then(|signature| self.tracks.get(&signature));
+        let record = expected.is_none_or(Track::records);
+        Directive { stage: self.stage(), record, plan: self.running.plan.clone() }
     }
 
     /// Where the expected kind of step stands.

@@ -18,8 +18,8 @@ fn check_verified(object: &Value, limit_bytes: u64, strategy: &str) {
     assert!(number(object, "memory_limit_bytes") <= limit_bytes);
     assert!(number(object, "peak_device_bytes") <= number(object, "memory_limit_bytes"));
     let modes = object["mode_by_step"].as_array().expect("a list");
-    assert_eq!(modes.len(), 12);
-    assert_eq!(object["losses"].as_array().map(Vec::len), Some(12));
+    assert_eq!(modes.len(), 20);
+    assert_eq!(object["losses"].as_array().map(Vec::len), Some(20));
     // A loaded machine may make a Stable step so slow that the search is taken up again.
     assert!(modes[0] == "WarmUp" && modes.contains(&Value::from("Stable")), "{modes:?}");
     // Without a plan blocks move on demand, which is what these two count.
@@ -48,7 +48,7 @@ fn caps_and_strategies_change_no_bit() {
                 "--strategy",
                 strategy,
                 "--steps",
-                "12",
+                "20",
                 "--verify",
                 "--json",
             ]);

@@ -14,7 +14,8 @@ use crate::search::{Feedback, Measured, Planner, Prediction};
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
 /// Ops that take less than this part of what a plan was made for make another plan worth a try.
-const KNOWN: f64 = 0.97;
+/// Short steps differ by a few percent without a reason.
+const KNOWN: f64 = 0.9;
 
 /// A sketch that adds more than this part of the step leaves something to look for.
 const ROUGH: f64 = 0.01;
@@ -90,15 +91,15 @@ struct Try {
     runs: u32,
     /// There was no new plan to try: it is the best so far, kept while other ranks still search.
     holds: bool,
-    /// The next plan to try is still being made: it is the best so far.
-    waits: bool,
+    /// The next plan to try is still being made, for this recorded step: it is the best so far.
+    waits: Option<Arc<Trace>>,
     /// It was made in little time.
     is_sketch: bool,
 }
 
 impl Try {
     fn new(choice: Choice, predicted: Prediction, number: u32) -> Try {
-        Try { choice, predicted, number, runs: 0, holds: false, waits: false, is_sketch: false }
+        Try { choice, predicted, number, runs: 0, holds: false, waits: None, is_sketch: false }
     }
 }
 
@@ -137,9 +138,16 @@ impl Track {
         self.state.stage()
     }
 
+    /// Whether its next step is to be recorded: recording costs time, so not while a plan is made
+    /// for one that was.
+    pub(crate) fn records(&self) -> bool {
+        let waits = matches!(&self.state, State::Search(search) if search.waits.is_some());
+        self.stage() != Stage::Stable && !waits
+    }
+
     /// Whether a plan is being tried to see how it does.
     pub(crate) fn is_seeking(&self) -> bool {
-        matches!(&self.state, State::Search(search) if !search.holds && !search.waits)
+        matches!(&self.state, State::Search(search) if !search.holds && search.waits.is_none())
     }
 
     /// What the next step of this kind runs under.
@@ -218,11 +226,9 @@ impl Track {
                 self.settle(Why::RanksAreDone);
             }
             State::Search(_) if seen.is_void() => {}
-            State::Search(search) if search.waits => {
-                let number = search.number;
-                if let Some(trace) = &report.trace {
-                    self.try_next(config, planner, trace, number, seen.worst.is_some());
-                }
+            State::Search(Try { waits: Some(trace), number, .. }) => {
+                let (trace, number) = (Arc::clone(trace), *number);
+                self.try_next(config, planner, &trace, number, seen.worst.is_some());
             }
             State::Search(search) => {
                 search.runs += 1;
@@ -355,7 +361,11 @@ impl Track {
             }
         }
         if planner.is_busy(trace.signature) {
-            return self.keep_best(number, |search| search.waits = true);
+            let trace = match &mut self.state {
+                State::Search(Try { waits: Some(trace), .. }) => Arc::clone(trace),
+                _ => Arc::new(trace.clone()),
+            };
+            return self.keep_best(number, |search| search.waits = Some(trace));
         }
         match has_others {
             true => self.keep_best(number, |search| search.holds = true),

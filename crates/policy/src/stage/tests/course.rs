@@ -142,16 +142,19 @@ impl Planner for Late {
 #[test]
 fn the_best_so_far_runs_while_the_next_plan_is_made() {
     let mut under_test = Loop::new(config(), Late { asked: 0, ready_when_asked: 9 });
-    let mut ran = Vec::new();
+    let (mut ran, mut waited) = (Vec::new(), 0);
     under_test.observe(&rescued(A));
     under_test.observe(&rescued(A));
     for _ in 0..14 {
         // A sketch that hardly waits is no reason to stop: nobody knows what it might have been.
         let directive = under_test.observe(&step(A));
+        let waits = !directive.record && directive.stage != Stage::Stable;
         ran.push((directive.stage, plan_number(&directive)));
+        waited += u32::from(waits);
     }
     let waiting = ran.iter().filter(|&&it| it == (Stage::SearchPolicy, 1)).count();
     assert!((7..10).contains(&waiting), "{ran:?}");
+    assert!((6..9).contains(&waited), "meanwhile nothing is recorded: {waited}");
     assert!(ran.contains(&(Stage::SearchPolicy, 9)), "{ran:?}");
     assert_eq!(under_test.stage(), Stage::Stable, "{ran:?}");
     assert_eq!(under_test.planner().asked, 9, "a plan that hardly waits ends the search");

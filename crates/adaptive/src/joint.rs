@@ -16,7 +16,8 @@ pub enum Strategy {
     Keep,
     /// Copies to the host and back.
     Swap,
-    /// Making blocks again wherever that lowers the peak; copies only for what then remains.
+    /// Making blocks again wherever that lowers the peak; copies only for what then remains, or
+    /// for all of it where the budget is not reached otherwise.
     Recompute,
     /// For each block what adds the least time.
     #[default]
@@ -119,7 +120,14 @@ impl<'a> Joint<'a> {
             Strategy::Keep => self.unmoved(),
             Strategy::SmartSwap => smartswap::plan(self),
             Strategy::Swap => run(Preference::Cheapest, &[]),
-            Strategy::Recompute => run(Preference::RecomputeFirst, &self.options),
+            Strategy::Recompute => {
+                let made = run(Preference::RecomputeFirst, &self.options);
+                // What was to be made again may keep so many inputs that nothing else fits.
+                match made.infeasible {
+                    None => made,
+                    Some(_) => better(made, run(Preference::Cheapest, &[])),
+                }
+            }
             Strategy::Joint => {
                 let joint = run(Preference::Cheapest, &self.options);
                 let quick = self.config.generate.effort <= 1;

@@ -7,7 +7,9 @@ use adaptive::{
     Baseline, JointConfig, JointPlanner, Link, Machine, Prefer, RecomputeConfig, Strategy,
     gap_fraction, gap_reason, recompute_options, run_baseline,
 };
-use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
+use policy::synthetic::{
+    RandomShape, TraceBuilder, TransformerShape, random_trace, transformer_trace,
+};
 use policy::{
     ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Proposal, Trace, Treatment,
     simulate,
@@ -80,6 +82,52 @@ fn each_strategy_does_what_its_name_says() {
     assert!(joint.simulation.went_to_plan());
     assert!(joint.added_us() < swap.added_us().min(recompute.added_us()));
     assert!(swap.added_us() < keep.added_us());
+}
+
+/// Layers that read what the one before made, and their backward pass.
+fn chain(layers: usize, layer_bytes: u64) -> Trace {
+    let mut builder = TraceBuilder::new();
+    let mut made = vec![builder.persistent("batch", layer_bytes)];
+    for layer in 0..layers {
+        builder.begin("layer", 1_000.0, true);
+        builder.read(made[layer]);
+        let output = builder.allocate("output", layer_bytes);
+        builder.write(output);
+        builder.end();
+        made.push(output);
+    }
+    let mut gradient = None;
+    for layer in (0..layers).rev() {
+        builder.begin("backward", 2_000.0, false);
+        builder.read(made[layer]);
+        builder.read(made[layer + 1]);
+        gradient.into_iter().for_each(|gradient| builder.read(gradient));
+        let next = builder.allocate("gradient", layer_bytes);
+        builder.write(next);
+        builder.end();
+        builder.free(made[layer + 1]);
+        gradient.into_iter().for_each(|gradient| builder.free(gradient));
+        gradient = Some(next);
+    }
+    gradient.into_iter().for_each(|gradient| builder.free(gradient));
+    builder.finish()
+}
+
+#[test]
+fn recompute_copies_what_it_cannot_do_without() {
+    let (mut both, mut lost) = (0, Vec::new());
+    for (name, trace) in [("chain", chain(16, 64 << 20)), ("transformer", transformer())] {
+        for percent in (20..100).step_by(4) {
+            let machine = under(&trace, percent, 50_000.0);
+            let fits = |strategy| plan(&trace, &machine, &config(strategy)).infeasible.is_none();
+            both += u32::from(fits(Strategy::Joint));
+            if fits(Strategy::Joint) && !fits(Strategy::Recompute) {
+                lost.push((name, percent));
+            }
+        }
+    }
+    assert!(both > 20, "{both}");
+    assert_eq!(lost, [], "joint plans reach these budgets");
 }
 
 #[test]

@@ -116,6 +116,7 @@ impl JointPlanner {
     /// A plan that takes little time, if the little is enough for one that fits.
     fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
         config.generate.effort = 1;
+        config.fits_layout = false;
         let (made, layout) = with_layout(trace, machine, config);
         let is_plan = made.infeasible.is_none() && !made.plan.actions.is_empty();
         is_plan.then_some(Made { made, layout, is_sketch: true })

@@ -21,11 +21,25 @@ struct Known {
   std::mutex lock;
   std::unordered_map<std::string, Trust> kinds;
   std::set<std::string> unsure;
+  // Kinds for which there was no room to run them twice: each try moves others out of the way.
+  std::set<std::string> too_large;
 };
 
 Known& known() {
   static Known value;
   return value;
+}
+
+bool is_too_large(const std::string& kind) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  return all.too_large.count(kind) != 0;
+}
+
+void note_too_large(const std::string& kind) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  all.too_large.insert(kind);
 }
 
 // Copies of the small inputs, which an operator that breaks its word changes instead of them.
@@ -165,7 +179,7 @@ void prove(const at::RecordFunction& fn) {
   Captured captured = std::move(*own.unproven);
   own.unproven.reset();
   auto& call = captured.call;
-  if (!can_learn() || !fits_twice(call)) {
+  if (!can_learn() || is_too_large(captured.kind) || !fits_twice(call)) {
     return;
   }
   std::vector<View> first;
@@ -181,7 +195,7 @@ void prove(const at::RecordFunction& fn) {
       trust = gives_the_same_bits(captured, first) ? Trust::sure : Trust::unsure;
     }
   } catch (const c10::OutOfMemoryError&) {
-    // Perhaps there is more room another time.
+    note_too_large(captured.kind);
   } catch (...) {
     trust = Trust::unsure;
   }

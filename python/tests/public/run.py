@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -218,6 +219,8 @@ def main() -> int:
     parser.add_argument("--caps", nargs="*", type=int, default=[60, 40], help="percent of held")
     parser.add_argument("--data", type=Path, help="a folder for inputs, kept for the next time")
     args = parser.parse_args()
+    # Told to stop, it takes the script that runs along, which would hold the device's memory.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     is_small = args.device == "host"
     data = args.data or Path(tempfile.mkdtemp(prefix="public-inputs-"))
     inputs.make(data.absolute(), is_small)

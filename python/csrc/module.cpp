@@ -18,6 +18,7 @@
 #include "observer.h"
 #include "refusal.h"
 #include "replay.h"
+#include "replay_kernel.h"
 #include "tensors.h"
 
 namespace py = pybind11;
@@ -291,6 +292,8 @@ py::dict built_for() {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace smartswap;
+  // What a call waits for may need the interpreter: another thread's replay of a kernel.
+  using Released = py::call_guard<py::gil_scoped_release>;
   module.def(
       "open", &open_engine, py::arg("device"), py::arg("memory_bytes") = 0,
       py::arg("host_memory_bytes") = 0, py::arg("min_block_bytes") = 0,
@@ -315,12 +318,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     check(smartswap_save_report(folder.c_str()));
   });
   module.def("trim", [] { check(smartswap_trim()); });
-  module.def("hold", [](uint64_t address, const std::string& by) {
-    check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
-  });
-  module.def("lend", [](uint64_t address, const std::string& by) {
-    check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
-  });
+  module.def(
+      "hold",
+      [](uint64_t address, const std::string& by) {
+        check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+      },
+      Released());
+  module.def(
+      "lend",
+      [](uint64_t address, const std::string& by) {
+        check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+      },
+      Released());
   module.def("held", [] { return text_of(&smartswap_held); });
   module.def("moves", [](uint64_t address) {
     return smartswap_moves(reinterpret_cast<void*>(address)) != 0;
@@ -340,11 +349,27 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("set_aside", [](int mode) {
     observer::set_aside(static_cast<observer::Aside>(mode));
   });
-  module.def("begin", [](const std::string& name) { observer::begin(name.c_str()); });
-  module.def("touch", [](const at::Tensor& tensor, int access) {
-    observer::touch(tensor, static_cast<smartswap_access>(access));
-  });
-  module.def("end", [] { observer::end(); });
+  module.def("begin", [](const std::string& name) { observer::begin(name.c_str()); }, Released());
+  module.def(
+      "touch",
+      [](const at::Tensor& tensor, int access) {
+        observer::touch(tensor, static_cast<smartswap_access>(access));
+      },
+      Released());
+  module.def("end", [] { observer::end(); }, Released());
+  module.def(
+      "begin_kernel",
+      [](const std::string& name, const replay::Accesses& accesses, const py::args& args) {
+        replay::begin_kernel(name, args, accesses);
+      });
+  module.def(
+      "end_kernel",
+      [](const std::string& name, const replay::Accesses& accesses, py::object relaunch,
+         py::object kernel, py::object kwargs, uint64_t number, const py::args& args) {
+        const replay::Relaunch how{
+            std::move(relaunch), std::move(kernel), std::move(kwargs), number};
+        replay::end_kernel(name, how, args, accesses);
+      });
   module.def("watch_faults", &watch_faults);
   module.def("ignore_faults", &ignore_faults);
   module.def("built_for", &built_for);

@@ -115,8 +115,10 @@ int touch_inputs(const at::RecordFunction& fn, const Operator& op) {
   for (size_t index = 0; index < inputs.size() && code == SMARTSWAP_OK; ++index) {
     const bool written = (index < op.writes.size() && op.writes[index]) ||
         op.unsaid.changes(inputs, index);
-    const auto access = written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
-    code = touch(inputs[index], access, op.is_collective);
+    const bool fills = index < op.overwrites.size() && op.overwrites[index] &&
+        inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
+    const auto kind = fills ? SMARTSWAP_WRITE : SMARTSWAP_READ_WRITE;
+    code = touch(inputs[index], written ? kind : SMARTSWAP_READ, op.is_collective);
   }
   return code;
 }

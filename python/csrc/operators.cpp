@@ -99,6 +99,7 @@ Operator describe(const at::RecordFunction& fn) {
       made.name.rfind("c10d_functional::", 0) == 0;
   for (const auto& argument : schema->arguments()) {
     made.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    made.overwrites.push_back(argument.is_out());
   }
   bool writes_none = true;
   for (const bool written : made.writes) {

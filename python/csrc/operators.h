@@ -32,8 +32,9 @@ struct Operator {
   std::optional<replay::Candidate> again;
   replay::Unsaid unsaid;
   bool draws = false;
-  // By argument: whether it is written.
+  // By argument: whether it is written, and whether with all that it held forgotten.
   std::vector<bool> writes;
+  std::vector<bool> overwrites;
 };
 
 Operator describe(const at::RecordFunction& fn);

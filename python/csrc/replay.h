@@ -20,8 +20,12 @@ struct Candidate {
   bool draws = false;
   // It makes what only depends on the shapes of its inputs.
   bool reads_shapes = false;
+  // The values of its inputs say how large its outputs are, if they are masks.
+  bool masks_size_outputs = false;
   // It adds in any order, unless deterministic operators are asked for.
   bool adds_in_any_order = false;
+  // By argument: whether it writes its result there, whatever was there before.
+  std::vector<bool> results;
 };
 
 // `changes_unsaid`: it changes some of its inputs, which its schema does not say.

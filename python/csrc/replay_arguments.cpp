@@ -6,6 +6,7 @@
 #include "engine.h"
 #include "replay_call.h"
 #include "replay_state.h"
+#include "tensors.h"
 
 namespace smartswap::replay {
 
@@ -25,13 +26,14 @@ bool is_plain(const at::Tensor& tensor) {
 // Goes through the arguments of one call.
 class Keeper {
  public:
-  Keeper(const Candidate& op, Arguments& kept) : op_(op), kept_(kept) {}
+  Keeper(Reading reading, Arguments& kept) : reading_(reading), kept_(kept) {}
 
-  void keep_all(c10::ArrayRef<const c10::IValue> inputs, const Unsaid& unsaid) {
+  void keep_all(
+      c10::ArrayRef<const c10::IValue> inputs, const std::function<Use(size_t)>& use_of) {
     kept_.all.reserve(inputs.size());
     for (size_t index = 0; index < inputs.size() && refusal_ == nullptr; ++index) {
       kept_.all.emplace_back();
-      keep(inputs[index], unsaid.changes(inputs, index), kept_.all.back());
+      keep(inputs[index], use_of(index), kept_.all.back());
     }
   }
 
@@ -60,11 +62,11 @@ class Keeper {
         reinterpret_cast<const char*>(extents.data()), extents.size() * sizeof(int64_t));
   }
 
-  void keep(const c10::IValue& value, bool is_changed, Argument& argument) {
+  void keep(const c10::IValue& value, Use use, Argument& argument) {
     if (value.isTensor()) {
-      keep_tensor(value.toTensor(), is_changed, argument);
+      keep_tensor(value.toTensor(), use, argument);
     } else if (value.isTensorList() || value.isOptionalTensorList()) {
-      keep_list(value, argument);
+      keep_list(value, use, argument);
     } else {
       keep_value(value, argument);
     }
@@ -127,19 +129,22 @@ class Keeper {
     }
   }
 
-  void keep_list(const c10::IValue& value, Argument& argument) {
+  void keep_list(const c10::IValue& value, Use use, Argument& argument) {
+    if (use == Use::written) {
+      return refuse("a list of outputs");
+    }
     List list;
     list.has_optional = value.isOptionalTensorList();
     mark(list.has_optional ? 'O' : 'L', value.toListRef().size());
     list.elements.reserve(value.toListRef().size());
     for (const auto& element : value.toListRef()) {
       list.elements.emplace_back();
-      keep(element, false, list.elements.back());
+      keep(element, Use::read, list.elements.back());
     }
     argument.value = std::move(list);
   }
 
-  void keep_tensor(const at::Tensor& tensor, bool is_changed, Argument& argument) {
+  void keep_tensor(const at::Tensor& tensor, Use use, Argument& argument) {
     if (!tensor.defined()) {
       mark('u');
       argument.value = c10::IValue(tensor);
@@ -149,16 +154,19 @@ class Keeper {
       return refuse("a tensor that is not strided memory");
     }
     // The number of elements where a mask is true says how large the output is.
-    if (op_.op.hasTag(at::Tag::dynamic_output_shape) &&
+    if (reading_.masks_size_outputs &&
         (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte)) {
       return refuse("a mask as index");
+    }
+    if (use == Use::written && !fills_storage(tensor)) {
+      return refuse("an output that is a part of its memory");
     }
     auto& view = argument.value.emplace<View>(view_of(tensor));
     view.requires_grad = tensor.requires_grad();
     view.is_conj = tensor.is_conj();
     view.is_neg = tensor.is_neg();
     view.is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
-    view.is_changed = is_changed;
+    view.use = use;
     find_memory(tensor, view);
     mark('t', view.type);
     mark('f', view.device.type());
@@ -173,7 +181,9 @@ class Keeper {
 
   void find_memory(const at::Tensor& tensor, View& view) {
     char* memory = std::exchange(view.memory, nullptr);
-    if (tensor.numel() == 0 || op_.reads_shapes) {
+    if (tensor.numel() == 0 || reading_.shapes_only) {
+      // Whoever resolves a conjugate first copies its bytes.
+      view.is_conj = view.is_neg = false;
       return;
     }
     if (memory == nullptr) {
@@ -188,23 +198,38 @@ class Keeper {
         return;
       }
       if (smartswap_find(memory, nullptr, nullptr) == SMARTSWAP_OK) {
-        if (!view.is_changed) {
+        if (view.use == Use::read) {
           kept_.small.push_back(memory);
         }
         return;
       }
     }
-    if (!tensor.device().is_cpu() || view.size_bytes > kHostBytesMax) {
+    const bool may_be_kept = tensor.device().is_cpu() && view.size_bytes <= kHostBytesMax;
+    if (!may_be_kept || view.use == Use::written) {
       return refuse("memory that is not the engine's");
     }
     view.bytes = std::make_shared<std::vector<char>>(memory, memory + view.size_bytes);
     view.memory = view.bytes->data();
   }
 
-  const Candidate& op_;
+  const Reading reading_;
   Arguments& kept_;
   const char* refusal_ = nullptr;
 };
+
+bool writes_an_input(std::vector<Argument>& arguments) {
+  c10::SmallVector<const char*, 4> written;
+  visit_views(arguments, [&](const View& view) {
+    if (view.use == Use::written && view.memory != nullptr) {
+      written.push_back(view.memory);
+    }
+  });
+  size_t uses = 0;
+  for (const char* memory : written) {
+    visit_views(arguments, [&](const View& view) { uses += view.memory == memory ? 1 : 0; });
+  }
+  return uses > written.size();
+}
 
 }  // namespace
 
@@ -252,16 +277,16 @@ at::Tensor View::at(char* memory) const {
 }
 
 const char* keep_arguments(
-    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid,
-    Arguments& kept) {
+    c10::ArrayRef<const c10::IValue> inputs, Reading reading,
+    const std::function<Use(size_t)>& use_of, Arguments& kept) {
   constexpr size_t usual_bytes = 512;
   kept.kind.reserve(usual_bytes);
-  // The schema of an overload lies in one place.
-  const void* schema = &op.op.schema();
-  kept.kind.assign(reinterpret_cast<const char*>(&schema), sizeof(schema));
-  Keeper keeper(op, kept);
-  keeper.keep_all(inputs, unsaid);
-  return keeper.refusal();
+  Keeper keeper(reading, kept);
+  keeper.keep_all(inputs, use_of);
+  if (keeper.refusal() != nullptr) {
+    return keeper.refusal();
+  }
+  return writes_an_input(kept.all) ? "an output that is an input as well" : nullptr;
 }
 
 }  // namespace smartswap::replay

@@ -5,10 +5,12 @@
 #include <ATen/core/MT19937RNGEngine.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,15 @@
 namespace smartswap::replay {
 
 using Extents = c10::SmallVector<int64_t, 5>;
+
+// What a call does with a tensor.
+enum class Use : uint8_t {
+  read,
+  // It changes it, and what it makes does not depend on it.
+  changed,
+  // It writes all of the tensor's memory, whatever was there.
+  written
+};
 
 // A tensor as its memory and its shape: the tensor itself may be gone by then.
 struct View {
@@ -38,8 +49,7 @@ struct View {
   bool is_neg = false;
   // It stands for a number of Python.
   bool is_number = false;
-  // The operator changes it, and what it makes does not depend on it.
-  bool is_changed = false;
+  Use use = Use::read;
   // The bytes themselves, of a small tensor of the host.
   std::shared_ptr<std::vector<char>> bytes;
 
@@ -66,10 +76,19 @@ struct Arguments {
   std::string& kind;
 };
 
-// Returns why the call cannot be made again, or null.
+// How the arguments of a call are to be read.
+struct Reading {
+  // What it makes depends on their shapes alone.
+  bool shapes_only = false;
+  // Their values say how large its outputs are, if they are masks.
+  bool masks_size_outputs = false;
+};
+
+// Keeps the arguments, of which the one at `index` is used as `use_of(index)` says. Returns why
+// the call cannot be made again, or null.
 const char* keep_arguments(
-    c10::ArrayRef<const c10::IValue> inputs, const Candidate& op, const Unsaid& unsaid,
-    Arguments& kept);
+    c10::ArrayRef<const c10::IValue> inputs, Reading reading,
+    const std::function<Use(size_t)>& use_of, Arguments& kept);
 
 // Calls `body` with each tensor among the arguments.
 template <class Body>
@@ -130,16 +149,21 @@ struct Settings {
 struct Output {
   char* memory;
   uint64_t size_bytes;
-  // Its place among all tensors that the call returns.
-  size_t place;
+  // Its place among all tensors that the call returns, if it allocated it. Otherwise the memory
+  // was there, and an argument.
+  std::optional<size_t> place;
   // The number of allocations of this size that the call makes before.
-  size_t turn;
+  size_t turn = 0;
 };
 
-struct Call {
-  explicit Call(const c10::OperatorHandle& op) : op(op) {}
+// Submits a kernel that no operator announces, with these arguments.
+using Launch = std::function<void(torch::jit::Stack&&)>;
+using Work = std::variant<c10::OperatorHandle, Launch>;
 
-  c10::OperatorHandle op;
+struct Call {
+  explicit Call(Work work) : work(std::move(work)) {}
+
+  Work work;
   std::vector<Argument> arguments;
   std::vector<const void*> small;
   std::vector<Output> outputs;
@@ -151,7 +175,7 @@ struct Call {
   uint64_t held_bytes() const;
 };
 
-// Calls it once more. Of inputs in these storages it gets the copies.
+// Calls it once more. Of arguments in these storages it gets the copies.
 using Copies = std::vector<std::pair<const char*, char*>>;
 std::vector<at::Tensor> run(const Call& call, const Copies& copies);
 // Calls it once more, to bring back one of its outputs.

@@ -90,18 +90,34 @@ bool adds_in_any_order(const std::string& name) {
   return names.count(name) != 0;
 }
 
+// By argument, whether the operator writes its result there. One that changes its arguments in any
+// other way is not functional, and one that writes several results there cannot be called boxed:
+// what the dispatcher then returns refers to arguments that it has given up.
+std::optional<std::vector<bool>> result_arguments(const c10::FunctionSchema& schema) {
+  std::vector<bool> found;
+  for (const auto& argument : schema.arguments()) {
+    if (argument.alias_info() != nullptr && !argument.is_out()) {
+      return std::nullopt;
+    }
+    found.push_back(argument.is_out());
+  }
+  const auto count = std::count(found.begin(), found.end(), true);
+  return count > 1 ? std::nullopt : std::optional(std::move(found));
+}
+
 bool is_functional(const c10::FunctionSchema& schema) {
   const auto aliases = [](const c10::Argument& argument) {
     return argument.alias_info() != nullptr;
   };
-  const auto& arguments = schema.arguments();
   const auto& results = schema.returns();
   const auto has_tensors = [](const c10::Argument& result) {
     const auto kind = result.type()->kind();
     return kind == c10::TypeKind::TensorType || kind == c10::TypeKind::ListType;
   };
-  return std::none_of(arguments.begin(), arguments.end(), aliases) &&
-      std::none_of(results.begin(), results.end(), aliases) &&
+  const auto arguments = result_arguments(schema);
+  const bool has_results = arguments &&
+      std::find(arguments->begin(), arguments->end(), true) != arguments->end();
+  return arguments && (has_results || std::none_of(results.begin(), results.end(), aliases)) &&
       std::any_of(results.begin(), results.end(), has_tensors);
 }
 
@@ -122,7 +138,13 @@ std::optional<Candidate> candidate(
   const bool draws = op.hasTag(at::Tag::nondeterministic_seeded);
   const bool in_any_order =
       attached().type != c10::DeviceType::CPU && adds_in_any_order(name);
-  return Candidate{op, draws, reads_shapes, in_any_order};
+  return Candidate{
+      op,
+      draws,
+      reads_shapes,
+      op.hasTag(at::Tag::dynamic_output_shape),
+      in_any_order,
+      *result_arguments(op.schema())};
 }
 
 bool Unsaid::changes(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {

@@ -41,11 +41,6 @@ Counts& counts() {
   return value;
 }
 
-void refuse(const char* why) {
-  const std::lock_guard<std::mutex> guard(counts().lock);
-  ++counts().refused[why];
-}
-
 // Whether operators of this thread go straight to their kernels.
 bool is_plain_thread() {
   const auto keys = c10::impl::tls_local_dispatch_key_set();
@@ -79,22 +74,20 @@ bool may_be_large(c10::ArrayRef<const c10::IValue> inputs) {
   return !has_tensors;
 }
 
-void add_settings(const Settings& settings, std::string& kind) {
-  kind.push_back(static_cast<char>(
-      settings.gradients | settings.deterministic << 1 | settings.deterministic_warns << 2 |
-      settings.autocast << 3));
-  kind.push_back(static_cast<char>(settings.autocast_type));
-  kind.push_back(static_cast<char>(settings.default_type));
-  for (const int precision : settings.precisions) {
-    kind.push_back(static_cast<char>(precision));
-  }
-  kind += std::to_string(settings.threads);
+// The arguments that the call writes and the engine moves.
+std::vector<Output> written_arguments(Call& call) {
+  std::vector<Output> outputs;
+  visit_views(call.arguments, [&](const View& view) {
+    if (view.use == Use::written && smartswap_moves(view.memory) != 0) {
+      outputs.push_back({view.memory, view.size_bytes, std::nullopt});
+    }
+  });
+  return outputs;
 }
 
-// The outputs that the captured call allocated and the engine moves.
-std::vector<Output> find_outputs(const std::vector<at::Tensor>& results) {
+// Adds the outputs that the captured call allocated and the engine moves.
+void find_outputs(const std::vector<at::Tensor>& results, std::vector<Output>& outputs) {
   const auto& allocated = thread().allocated;
-  std::vector<Output> outputs;
   for (size_t place = 0; place < results.size(); ++place) {
     if (!results[place].defined() || !results[place].has_storage()) {
       continue;
@@ -118,7 +111,19 @@ std::vector<Output> find_outputs(const std::vector<at::Tensor>& results) {
     outputs.push_back(
         {static_cast<char*>(memory), size_bytes, place, static_cast<size_t>(turn)});
   }
-  return outputs;
+}
+
+// Whether the arguments that the call was to write are still the memory that it returned: it gives
+// one of another shape other memory.
+bool has_kept_arguments(Call& call, const std::vector<at::Tensor>& results) {
+  bool all = true;
+  visit_views(call.arguments, [&](const View& view) {
+    const auto is_it = [&](const at::Tensor& result) {
+      return result.defined() && result.has_storage() && memory_of(result) == view.memory;
+    };
+    all = all && (view.use != Use::written || std::any_of(results.begin(), results.end(), is_it));
+  });
+  return all;
 }
 
 int run_for_engine(void* data, void* memory, char* why, uint64_t why_bytes) {
@@ -179,6 +184,31 @@ Thread& thread() {
   return value;
 }
 
+void refuse(const char* why) {
+  const std::lock_guard<std::mutex> guard(counts().lock);
+  ++counts().refused[why];
+}
+
+void add_settings(const Settings& settings, std::string& kind) {
+  kind.push_back(static_cast<char>(
+      settings.gradients | settings.deterministic << 1 | settings.deterministic_warns << 2 |
+      settings.autocast << 3));
+  kind.push_back(static_cast<char>(settings.autocast_type));
+  kind.push_back(static_cast<char>(settings.default_type));
+  for (const int precision : settings.precisions) {
+    kind.push_back(static_cast<char>(precision));
+  }
+  kind += std::to_string(settings.threads);
+}
+
+const char* hindrance() {
+  if (!is_plain_thread() || is_capturing_a_graph()) {
+    return "a thread that does not call kernels straight";
+  }
+  const bool is_full = counts().kept_bytes.load(std::memory_order_relaxed) > kKeptBytesMax;
+  return is_full ? "enough is kept" : nullptr;
+}
+
 uint64_t Call::held_bytes() const {
   uint64_t bytes = sizeof(Call) + arguments.size() * sizeof(Argument);
   for (const auto& argument : arguments) {
@@ -216,11 +246,8 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   if (!may_be_large(fn.inputs())) {
     return;
   }
-  if (!is_plain_thread() || is_capturing_a_graph()) {
-    return refuse("a thread that does not call kernels straight");
-  }
-  if (counts().kept_bytes.load(std::memory_order_relaxed) > kKeptBytesMax) {
-    return refuse("enough is kept");
+  if (const char* why = hindrance()) {
+    return refuse(why);
   }
   const auto settings = Settings::now();
   if (op.adds_in_any_order && !settings.deterministic) {
@@ -228,8 +255,18 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   }
   auto& captured = own.captured.emplace(op.op);
   auto& call = captured.call;
+  // The schema of an overload lies in one place.
+  const void* schema = &op.op.schema();
+  captured.kind.assign(reinterpret_cast<const char*>(&schema), sizeof(schema));
   Arguments arguments{call.arguments, call.small, captured.kind};
-  if (const char* why = keep_arguments(fn.inputs(), op, unsaid, arguments)) {
+  const auto use_of = [&](size_t index) {
+    if (index < op.results.size() && op.results[index]) {
+      return Use::written;
+    }
+    return unsaid.changes(fn.inputs(), index) ? Use::changed : Use::read;
+  };
+  const Reading reading{op.reads_shapes, op.masks_size_outputs};
+  if (const char* why = keep_arguments(fn.inputs(), reading, use_of, arguments)) {
     own.captured.reset();
     return refuse(why);
   }
@@ -249,15 +286,26 @@ void offer(const at::RecordFunction& fn) {
   if (!own.captured) {
     return;
   }
-  auto outputs = find_outputs(tensors_in(fn.outputs()));
-  if (outputs.empty()) {
+  const auto results = tensors_in(fn.outputs());
+  auto& call = own.captured->call;
+  if (!has_kept_arguments(call, results)) {
     own.captured.reset();
-    return;
+    return refuse("an output that became larger");
   }
+  find_outputs(results, call.outputs);
+  offer_captured();
+}
+
+void offer_captured() {
+  auto& own = thread();
   Captured captured = std::move(*own.captured);
   own.captured.reset();
   auto& call = captured.call;
-  call.outputs = std::move(outputs);
+  const auto written = written_arguments(call);
+  call.outputs.insert(call.outputs.end(), written.begin(), written.end());
+  if (call.outputs.empty()) {
+    return;
+  }
   if (call.state && draws_of_others() != captured.draws_of_others) {
     return refuse("another thread drew numbers meanwhile");
   }

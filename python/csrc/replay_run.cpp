@@ -125,7 +125,8 @@ at::Tensor bytes_at(char* memory, size_t size_bytes, c10::Device device) {
 // The arguments as they were, on a stack.
 class Stack {
  public:
-  Stack(const Call& call, const Copies& copies) : copies_(copies) {
+  Stack(const Call& call, const Copies& copies, const Output* output)
+      : copies_(copies), output_(output) {
     for (const auto& argument : call.arguments) {
       values_.push_back(value_of(argument));
     }
@@ -148,7 +149,7 @@ class Stack {
   }
 
   at::Tensor tensor_of(const View& view) {
-    if (view.is_changed && view.memory != nullptr) {
+    if (view.use == Use::changed && view.memory != nullptr) {
       scratch_.emplace_back();
       return view.at(copy_of(view, scratch_.back()));
     }
@@ -156,6 +157,12 @@ class Stack {
       if (memory == view.memory) {
         return view.at(copy);
       }
+    }
+    // Its other outputs may hold something else by now.
+    const bool is_spare = output_ != nullptr && output_->memory != view.memory;
+    if (view.use == Use::written && is_spare && view.memory != nullptr) {
+      scratch_.emplace_back();
+      return view.at(scratch_for(view, scratch_.back()));
     }
     return view.at(view.memory);
   }
@@ -178,6 +185,7 @@ class Stack {
   }
 
   const Copies& copies_;
+  const Output* output_;
   std::vector<at::Tensor> scratch_;
   torch::jit::Stack values_;
 };
@@ -185,8 +193,8 @@ class Stack {
 // The output may have come to lie elsewhere, where the call allocates in another order than the
 // first time. But then nobody may have kept the memory that was meant for it.
 void check_target(const Output& output, const std::vector<at::Tensor>& results) {
-  TORCH_CHECK(output.place < results.size(), "it made fewer tensors");
-  const auto& result = results[output.place];
+  TORCH_CHECK(*output.place < results.size(), "it made fewer tensors");
+  const auto& result = results[*output.place];
   TORCH_CHECK(result.storage().nbytes() == output.size_bytes, "it made a tensor of another size");
   const bool is_there = memory_of(result) == output.memory;
   TORCH_CHECK(
@@ -198,13 +206,18 @@ std::vector<at::Tensor> call_again(
   const Alone alone(call.settings.autocast);
   const UnderSettings settings(call.settings);
   const OnStream stream(call.stream);
-  Stack arguments(call, copies);
+  Stack arguments(call, copies, output);
   auto stack = arguments.take();
+  if (const auto* launch = std::get_if<Launch>(&call.work)) {
+    (*launch)(std::move(stack));
+    return {};
+  }
   const FromState state(call.state);
-  const Target target(output);
-  call.op.callBoxed(stack);
+  const bool is_allocated = output != nullptr && output->place;
+  const Target target(is_allocated ? output : nullptr);
+  std::get<c10::OperatorHandle>(call.work).callBoxed(stack);
   auto results = tensors_in(stack);
-  if (output != nullptr) {
+  if (is_allocated) {
     check_target(*output, results);
   }
   return results;
@@ -212,7 +225,7 @@ std::vector<at::Tensor> call_again(
 
 }  // namespace
 
-char* copy_of(const View& view, at::Tensor& owner) {
+char* scratch_for(const View& view, at::Tensor& owner) {
   constexpr size_t alignment = 64;
   const Alone alone;
   const size_t size_bytes = view.size_bytes;
@@ -221,9 +234,20 @@ char* copy_of(const View& view, at::Tensor& owner) {
   auto* memory = static_cast<char*>(owner.data_ptr());
   // Aligned as the original is.
   const auto place = [](const char* at) { return reinterpret_cast<uintptr_t>(at) % alignment; };
-  memory += (place(view.memory) + alignment - place(memory)) % alignment;
-  bytes_at(memory, size_bytes, view.device).copy_(bytes_at(view.memory, size_bytes, view.device));
+  return memory + (place(view.memory) + alignment - place(memory)) % alignment;
+}
+
+char* copy_of(const View& view, at::Tensor& owner) {
+  char* memory = scratch_for(view, owner);
+  const Alone alone;
+  const auto bytes = [&](char* at) { return bytes_at(at, view.size_bytes, view.device); };
+  bytes(memory).copy_(bytes(view.memory));
   return memory;
+}
+
+void invert(const View& view, char* memory) {
+  const Alone alone;
+  bytes_at(memory, view.size_bytes, view.device).bitwise_not_();
 }
 
 std::vector<at::Tensor> run(const Call& call, const Copies& copies) {
@@ -232,13 +256,16 @@ std::vector<at::Tensor> run(const Call& call, const Copies& copies) {
 
 void bring_back(const Call& call, const Output& output) {
   const auto results = call_again(call, {}, &output);
-  auto* made = memory_of(results[output.place]);
+  if (!output.place) {
+    return;
+  }
+  auto* made = memory_of(results[*output.place]);
   if (made == output.memory) {
     return;
   }
   const Alone alone;
   const OnStream stream(call.stream);
-  const auto device = results[output.place].device();
+  const auto device = results[*output.place].device();
   bytes_at(output.memory, output.size_bytes, device)
       .copy_(bytes_at(made, output.size_bytes, device));
 }

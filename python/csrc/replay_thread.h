@@ -12,7 +12,7 @@ namespace smartswap::replay {
 
 // A call that may be offered or proved at its end.
 struct Captured {
-  explicit Captured(const c10::OperatorHandle& op) : call(op) {}
+  explicit Captured(Work work) : call(std::move(work)) {}
 
   Call call;
   std::string kind;
@@ -53,7 +53,10 @@ class Target {
   Target& operator=(const Target&) = delete;
 };
 
-// A copy of a tensor's bytes, in memory of `owner`.
+// Memory for a tensor like this, and a copy of its bytes, both aligned as it is and of `owner`.
+char* scratch_for(const View& view, at::Tensor& owner);
 char* copy_of(const View& view, at::Tensor& owner);
+// Turns each bit of the storage at `memory` around.
+void invert(const View& view, char* memory);
 
 }  // namespace smartswap::replay

@@ -47,7 +47,8 @@ class SmallInputs {
  public:
   explicit SmallInputs(Call& call) {
     visit_views(call.arguments, [this](const View& view) {
-      if (view.memory != nullptr && !view.is_changed && view.size_bytes <= kSmallBytesMax) {
+      const bool is_small = view.size_bytes <= kSmallBytesMax;
+      if (view.memory != nullptr && view.use == Use::read && is_small) {
         owners_.emplace_back();
         views_.push_back(view);
         copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
@@ -76,6 +77,51 @@ class SmallInputs {
   Copies copies_;
 };
 
+// Other memory for the arguments that a call writes: the bytes of the first time, each bit turned
+// around, so that none of them is right unless it is written again.
+class WrittenAgain {
+ public:
+  explicit WrittenAgain(Call& call) {
+    visit_views(call.arguments, [this](const View& view) {
+      if (view.memory != nullptr && view.use == Use::written) {
+        owners_.emplace_back();
+        views_.push_back(view);
+        copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
+        invert(view, copies_.back().second);
+      }
+    });
+  }
+
+  const Copies& copies() const {
+    return copies_;
+  }
+
+  bool are_the_same() const {
+    for (size_t index = 0; index < views_.size(); ++index) {
+      if (!same_bytes(views_[index], views_[index].memory, copies_[index].second)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::vector<at::Tensor> owners_;
+  std::vector<View> views_;
+  Copies copies_;
+};
+
+bool is_same(const Output& output, const View& first, const std::vector<at::Tensor>& second) {
+  if (*output.place >= second.size() || !second[*output.place].defined()) {
+    return false;
+  }
+  const auto& tensor = second[*output.place];
+  return tensor.sizes() == c10::IntArrayRef(first.sizes) &&
+      tensor.strides() == c10::IntArrayRef(first.strides) &&
+      tensor.scalar_type() == first.type && tensor.storage_offset() == first.offset &&
+      same_bytes(first, first.memory, memory_of(tensor));
+}
+
 // Runs the call again, beside its first outputs, and compares.
 bool gives_the_same_bits(Captured& captured, const std::vector<View>& first) {
   auto& call = captured.call;
@@ -84,18 +130,13 @@ bool gives_the_same_bits(Captured& captured, const std::vector<View>& first) {
     before.push_back(State::of(generator));
   }
   const SmallInputs inputs(call);
-  bool same = true;
-  {
-    const auto second = run(call, inputs.copies());
-    for (const auto& output : call.outputs) {
-      const auto& view = first[output.place];
-      same = same && output.place < second.size() && second[output.place].defined() &&
-          second[output.place].sizes() == c10::IntArrayRef(view.sizes) &&
-          second[output.place].strides() == c10::IntArrayRef(view.strides) &&
-          second[output.place].scalar_type() == view.type &&
-          second[output.place].storage_offset() == view.offset &&
-          same_bytes(view, view.memory, memory_of(second[output.place]));
-    }
+  const WrittenAgain arguments(call);
+  Copies copies = inputs.copies();
+  copies.insert(copies.end(), arguments.copies().begin(), arguments.copies().end());
+  const auto second = run(call, copies);
+  bool same = arguments.are_the_same();
+  for (const auto& output : call.outputs) {
+    same = same && (!output.place || is_same(output, first[*output.place], second));
   }
   for (const auto& state : before) {
     // A drawing call has put its generator back. Any other had no business with them.
@@ -113,7 +154,9 @@ bool fits_twice(Call& call) {
   for (const auto& [memory, bytes] : thread().allocated) {
     size_bytes += 2 * bytes;
   }
-  visit_views(call.arguments, [&](const View& view) { size_bytes += view.size_bytes; });
+  visit_views(call.arguments, [&](const View& view) {
+    size_bytes += view.use == Use::written ? 2 * view.size_bytes : view.size_bytes;
+  });
   smartswap_stats now = {};
   now.struct_size = sizeof(now);
   // The largest operators are those worth most, so most of the memory may be cleared for them.
@@ -171,6 +214,16 @@ void add_trust(Report& report) {
 }
 
 void prove(const at::RecordFunction& fn) {
+  std::vector<View> first;
+  if (C10_UNLIKELY(thread().unproven.has_value())) {
+    for (const auto& tensor : tensors_in(fn.outputs())) {
+      first.push_back(tensor.defined() && tensor.has_storage() ? view_of(tensor) : View());
+    }
+  }
+  prove(fn.name(), first);
+}
+
+void prove(const std::string& name, const std::vector<View>& first) {
   auto& own = thread();
   drop_marked();
   if (C10_LIKELY(!own.unproven)) {
@@ -181,10 +234,6 @@ void prove(const at::RecordFunction& fn) {
   auto& call = captured.call;
   if (!can_learn() || is_too_large(captured.kind) || !fits_twice(call)) {
     return;
-  }
-  std::vector<View> first;
-  for (const auto& tensor : tensors_in(fn.outputs())) {
-    first.push_back(tensor.defined() && tensor.has_storage() ? view_of(tensor) : View());
   }
   if (smartswap_begin("smartswap::run_again", call.stream, SMARTSWAP_ASIDE) != SMARTSWAP_OK) {
     return;
@@ -201,7 +250,7 @@ void prove(const at::RecordFunction& fn) {
   }
   smartswap_end();
   if (trust != Trust::unknown) {
-    learn(captured.kind, trust, fn.name());
+    learn(captured.kind, trust, name);
   }
 }
 

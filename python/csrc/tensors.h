@@ -18,6 +18,13 @@ inline char* start_of(const c10::Storage& storage) {
                          : static_cast<char*>(impl->_mutable_data_ptr_no_checks().get());
 }
 
+// Whether whoever writes the tensor writes all of its memory.
+inline bool fills_storage(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+      tensor.is_non_overlapping_and_dense() && tensor.storage_offset() == 0 &&
+      tensor.nbytes() == tensor.storage().nbytes();
+}
+
 // Calls `body` with the storages of a tensor that are memory of the engine's device: one of a
 // dense tensor, several of a sparse one, none of a tensor of another device.
 template <class Body>

@@ -219,7 +219,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         ends=StepEnds(_end_step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
-        compiled=CompiledCode(adapter, pointers),
+        compiled=CompiledCode(adapter, pointers, is_capped=settings.memory_bytes > 0),
         extensions=Extensions(adapter),
         files=TensorFiles(),
         faults=Faults(adapter),

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 import smartswap
 from smartswap import _native
@@ -30,7 +30,7 @@ from smartswap import _native
 # What these make is whatever was in the memory.
 _LEFT_OUT = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 _LEFT_OUT |= {"new_empty_strided"}
-_MODES = ("plain", "autocast", "noncontiguous")
+_MODES = ("plain", "autocast", "noncontiguous", "out")
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes | None:
@@ -53,6 +53,18 @@ def _results(value: Any) -> list[Any]:
 def _generator_state(device: str) -> bytes:
     state = torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()
     return bytes(state.tolist())
+
+
+def _into_arguments(function: Any, sample: Any) -> Any:
+    """The operator as it writes into tensors that were there, which hold something else."""
+    made = function(sample.input, *sample.args, **sample.kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = tree_map(torch.zeros_like, made)
+        function(*args, **kwargs, out=results)
+        return results
+
+    return call
 
 
 class Judge:
@@ -101,6 +113,8 @@ class Judge:
             name = operator.name
             if operator.name in _LEFT_OUT or dtype not in operator.supported_dtypes(self.device):
                 continue
+            if mode == "out" and not operator.supports_out:
+                continue
             for number, sample in enumerate(self._samples(operator, dtype, mode)):
                 if number >= most:
                     break
@@ -109,7 +123,9 @@ class Judge:
                 )
                 try:
                     with autocast, torch.no_grad():
-                        outcome = self.run(name, operator.op, sample)
+                        is_out = mode == "out"
+                        function = _into_arguments(operator.op, sample) if is_out else operator.op
+                        outcome = self.run(name, function, sample)
                 except Exception as error:  # the operator's own errors are no matter here
                     outcome = "fails"
                     if "SmartSwap" in str(error):

@@ -41,6 +41,15 @@ class Adapter:
     def end(self):
         self.calls.append(("end",))
 
+    def begin_kernel(self, name, uses, *args):
+        self.begin(name)
+        for value, use in zip(args, uses):
+            if use >= 0:
+                self.touch(value, use)
+
+    def end_kernel(self, name, uses, relaunch, kernel, kwargs, number, *args):
+        self.end()
+
     def moves(self, address):
         return True
 
@@ -67,6 +76,7 @@ def made(tmp_path, monkeypatch):
     changes["standin.output_code"] = changes.pop("torch._inductor.output_code")
     changes["standin.jit"] = changes.pop("triton.runtime.jit")
     changes.pop("torch._inductor.runtime.triton_heuristics")
+    changes.pop("torch._inductor.config")
     pointers.install()
     code.install()
     yield adapter, code

@@ -72,7 +72,7 @@ SCRIPTS = [
         "nanoGPT compiled",
         _NANOGPT,
         [*_NANOGPT_SMALL, "--compile=True", "--max_iters=8", "--eval_interval=8"],
-        [*_NANOGPT_LARGE, "--compile=True", "--max_iters=20", "--eval_interval=20"],
+        [*_NANOGPT_LARGE, "--compile=True", "--max_iters=60", "--eval_interval=20"],
         # A graph of the CPU is one op.
         small_percent_min=90,
     ),

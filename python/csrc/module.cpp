@@ -357,19 +357,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       },
       Released());
   module.def("end", [] { observer::end(); }, Released());
-  module.def(
-      "begin_kernel",
-      [](const std::string& name, const replay::Accesses& accesses, const py::args& args) {
-        replay::begin_kernel(name, args, accesses);
-      });
-  module.def(
-      "end_kernel",
-      [](const std::string& name, const replay::Accesses& accesses, py::object relaunch,
-         py::object kernel, py::object kwargs, uint64_t number, const py::args& args) {
-        const replay::Relaunch how{
-            std::move(relaunch), std::move(kernel), std::move(kwargs), number};
-        replay::end_kernel(name, how, args, accesses);
-      });
+  py::class_<replay::KernelOp>(module, "KernelOp")
+      .def(py::init<std::string, std::vector<int>>())
+      .def("launch", &replay::KernelOp::launch);
+  module.def("unwatch", &replay::unwatch);
+  module.def("watch_again", &replay::watch_again);
+  module.def("watches", &replay::watches);
   module.def("watch_faults", &watch_faults);
   module.def("ignore_faults", &ignore_faults);
   module.def("built_for", &built_for);

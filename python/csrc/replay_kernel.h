@@ -7,27 +7,40 @@
 #include <string>
 #include <vector>
 
+#include "smartswap.h"
+
 namespace smartswap::replay {
 
-// By argument: a smartswap_access, or less than 0 for what is no tensor.
-using Accesses = std::vector<int>;
+// While there are some on a thread, addresses that Python takes there are used only within a
+// running op.
+void unwatch();
+void watch_again();
+bool watches();
 
-// Begins the op of a kernel that uses its arguments so.
-void begin_kernel(const std::string& name, const pybind11::args& args, const Accesses& accesses);
+// What launches of one kernel have in common.
+class KernelOp {
+ public:
+  // By argument, how a tensor there is used: a smartswap_access.
+  KernelOp(std::string name, std::vector<int> uses);
 
-// How to launch a kernel once more: `relaunch(kernel, args, kwargs)`, where `kwargs` has no tensors.
-// Kernels of one number are the same.
-struct Relaunch {
-  pybind11::object relaunch;
-  pybind11::object kernel;
-  pybind11::object kwargs;
-  uint64_t number;
+  // Calls `launch(kernel, *args, **kwargs)` as an op that uses these tensors, and lets the engine
+  // run it again if what it writes does not depend on what was there. Where there are arguments
+  // that may have tensors inside, nothing is done unless they are `known` to have none, and
+  // NotImplemented is returned.
+  pybind11::object launch(
+      const pybind11::object& launch, const pybind11::object& kernel, const pybind11::tuple& args,
+      const pybind11::dict& kwargs, bool known);
+
+ private:
+  smartswap_access use_of(size_t index) const;
+  void keep(
+      const pybind11::object& launch, const pybind11::object& kernel, const pybind11::tuple& args,
+      const pybind11::dict& kwargs) const;
+
+  std::string name_;
+  std::vector<int> uses_;
+  // Tells kernels apart.
+  uint64_t number_;
 };
-
-// Ends that op, and lets the engine run it again if what it writes does not depend on what was
-// there.
-void end_kernel(
-    const std::string& name, const Relaunch& how, const pybind11::args& args,
-    const Accesses& accesses);
 
 }  // namespace smartswap::replay

@@ -9,9 +9,9 @@ operators can.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import ModuleType
@@ -29,9 +29,6 @@ __all__ = ["CompiledCode"]
 
 _log = logging.getLogger("smartswap")
 _READ, _WRITE, _UNKNOWN = 0, 1, 3
-_NO_TENSOR = -1
-_USES = "_smartswap_uses"
-_numbers = itertools.count()
 
 
 def _graph_accesses(graph: Any, inputs: Any) -> Iterator[tuple[torch.Tensor, int]]:
@@ -49,8 +46,8 @@ def _is_one_op(graph: Any) -> bool:
     return set(getattr(graph, "device_types", ())) <= {"cpu"} and not is_triton
 
 
-def _uses_by_name(kernel: Any) -> tuple[int, list[int]]:
-    """A number for the kernel, and what it does with each argument, by its place.
+def _uses(kernel: Any) -> list[int]:
+    """What the kernel does with a tensor, by its place among the arguments.
 
     Kernels that people write are called as they like.
     """
@@ -64,21 +61,7 @@ def _uses_by_name(kernel: Any) -> tuple[int, list[int]]:
             return _UNKNOWN
         return {"in_ptr": _READ, "out_ptr": _WRITE}.get(name.rstrip("0123456789"), _UNKNOWN)
 
-    return next(_numbers), [use(name) for name in names]
-
-
-def _uses(kernel: Any, args: tuple[Any, ...]) -> tuple[int, list[int]]:
-    try:
-        number, by_name = getattr(kernel, _USES)
-    except AttributeError:
-        number, by_name = _uses_by_name(kernel)
-        setattr(kernel, _USES, (number, by_name))
-    return number, [
-        (by_name[place] if place < len(by_name) else _UNKNOWN)
-        if isinstance(value, torch.Tensor)
-        else _NO_TENSOR
-        for place, value in enumerate(args)
-    ]
+    return [use(name) for name in names]
 
 
 class CompiledCode:
@@ -96,6 +79,8 @@ class CompiledCode:
         self._is_capped = is_capped
         self._patches = Patches()
         self._settings = ExitStack()
+        # By the identity of their kernels.
+        self._ops: dict[int, Any] = {}
         self._imports = ImportWatch(
             {
                 "torch._inductor.config": self._change_settings,
@@ -157,41 +142,39 @@ class CompiledCode:
         return run
 
     def _kernel(self, launch: Callable[..., Any]) -> Callable[..., Any]:
+        ops = self._ops
+
         def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("warmup"):
                 return launch(kernel, *args, **kwargs)
+            op = ops.get(id(kernel)) or self._op_of(kernel)
+            result = op.launch(launch, kernel, args, kwargs, False)
+            if result is not NotImplemented:
+                return result
             hidden = list(_hidden_tensors(args, kwargs))
-            number, uses = _uses(kernel, args)
-            if not hidden and all(use == _NO_TENSOR for use in uses):
-                return launch(kernel, *args, **kwargs)
-            name = f"triton::{_name(kernel)}"
-            self._adapter.begin_kernel(name, uses, *args)
-            try:
-                for tensor in hidden:
+            if not hidden:
+                return op.launch(launch, kernel, args, kwargs, True)
+            with _native.op(self._adapter, f"triton::{_name(kernel)}"):
+                for tensor in (*tensors_in(args), *hidden):
                     self._adapter.touch(tensor, _UNKNOWN)
-                result = again(kernel, args, kwargs)
-            except BaseException:
-                self._adapter.end()
-                raise
-            if hidden:
-                self._adapter.end()
-            else:
-                self._adapter.end_kernel(name, uses, again, kernel, kwargs, number, *args)
-            return result
-
-        def again(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            # The launcher asks for addresses; the op already keeps what they point to.
-            with self._pointers.unwatched():
-                return launch(kernel, *args, **kwargs)
+                with self._pointers.unwatched():
+                    return launch(kernel, *args, **kwargs)
 
         return run
+
+    def _op_of(self, kernel: Any) -> Any:
+        op = self._adapter.KernelOp(f"triton::{_name(kernel)}", _uses(kernel))
+        self._ops[id(kernel)] = op
+        # Not an attribute: compilers write kernels to files.
+        weakref.finalize(kernel, self._ops.pop, id(kernel), None).atexit = False
+        return op
 
 
 def _hidden_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Those inside arguments, such as descriptors, and those that have names."""
-    plain = (torch.Tensor, int, float)
-    yield from tensors_in([value for value in args if not isinstance(value, plain)])
-    yield from tensors_in([value for value in kwargs.values() if not isinstance(value, int)])
+    plain = (torch.Tensor, torch.nn.Parameter)
+    yield from tensors_in([value for value in args if type(value) not in plain])
+    yield from tensors_in(kwargs)
 
 
 def _name(kernel: Any) -> str:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -29,7 +28,6 @@ from .patches import Patches
 __all__ = ["RawPointers"]
 
 _READ, _WRITE, _READ_WRITE = 0, 1, 2
-_unwatched = threading.local()
 _storage_data_ptr = torch.UntypedStorage.data_ptr
 
 
@@ -97,11 +95,11 @@ class RawPointers:
     @contextmanager
     def unwatched(self) -> Iterator[None]:
         """On this thread, addresses in here are used only within a running op."""
-        _unwatched.depth = getattr(_unwatched, "depth", 0) + 1
+        self._adapter.unwatch()
         try:
             yield
         finally:
-            _unwatched.depth -= 1
+            self._adapter.watch_again()
 
     def _replace(self, owner: Any, name: str, make: Callable[..., Any]) -> None:
         function = getattr(owner, name, None)
@@ -119,9 +117,11 @@ class RawPointers:
         return property(self._holding(attribute.fget), doc=attribute.__doc__)
 
     def _keeping(self, function: Callable[..., Any], keep: Callable[[int, str], None]) -> Any:
+        watches = self._adapter.watches
+
         @functools.wraps(function)
         def run(value: Any, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and not getattr(_unwatched, "depth", 0):
+            if watches() and not torch.compiler.is_compiling():
                 address = storage_address(value)
                 # Of what never moves too: operators that read it are run again.
                 if address and self._adapter.owns(address):

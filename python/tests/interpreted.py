@@ -2,7 +2,8 @@
 
     with_interpreter()
 
-before anything is compiled. It takes the place of a GPU's driver, and of what the interpreter lacks.
+before anything is compiled. It takes the place of a GPU's driver, and of what the interpreter
+lacks.
 """
 
 import builtins

@@ -31,6 +31,7 @@ class Adapter:
 
     def __init__(self):
         self.calls = []
+        self.unwatched = 0
 
     def begin(self, name):
         self.calls.append(("begin", name))
@@ -41,14 +42,33 @@ class Adapter:
     def end(self):
         self.calls.append(("end",))
 
-    def begin_kernel(self, name, uses, *args):
-        self.begin(name)
-        for value, use in zip(args, uses):
-            if use >= 0:
-                self.touch(value, use)
+    def unwatch(self):
+        self.unwatched += 1
 
-    def end_kernel(self, name, uses, relaunch, kernel, kwargs, number, *args):
-        self.end()
+    def watch_again(self):
+        self.unwatched -= 1
+
+    def watches(self):
+        return self.unwatched == 0
+
+    def KernelOp(self, name, uses):
+        adapter = self
+
+        class KernelOp:
+            def launch(self, launch, kernel, args, kwargs, known):
+                tensors = [value for value in args if isinstance(value, torch.Tensor)]
+                if not tensors:
+                    return launch(kernel, *args, **kwargs)
+                adapter.begin(name)
+                for tensor in tensors:
+                    adapter.touch(tensor, 3)
+                adapter.unwatch()
+                result = launch(kernel, *args, **kwargs)
+                adapter.watch_again()
+                adapter.end()
+                return result
+
+        return KernelOp()
 
     def moves(self, address):
         return True

@@ -1,4 +1,4 @@
-"""Kernels that torch.compile makes with Triton run again, bit for bit, as Triton interprets them."""
+"""Kernels that torch.compile makes with Triton run again, bit for bit: Triton interprets them."""
 
 import json
 import sys

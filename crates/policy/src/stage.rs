@@ -330,6 +330,9 @@ impl<P: Planner> Loop<P> {
             before.was_followed_by(signature);
         }
         if seen.branch && self.passes_by(report, seen) {
+            if let Some(track) = self.tracks.get_mut(&signature) {
+                track.branched(self.steps);
+            }
             self.previous = None;
             self.previous_signature = Some(signature);
             self.expect_after(signature);

@@ -182,6 +182,14 @@ impl Track {
         self.seen_at
     }
 
+    /// A branch of this kind went by its plan, so its blocks have found their places.
+    pub(crate) fn branched(&mut self, step: u64) {
+        self.seen_at = step;
+        if let State::Stable { moving_in, .. } = &mut self.state {
+            *moving_in = false;
+        }
+    }
+
     pub(crate) fn was_followed_by(&mut self, signature: Signature) {
         self.followers = [self.followers[1], Some(signature)];
     }

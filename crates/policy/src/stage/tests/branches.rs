@@ -93,3 +93,16 @@ fn a_search_ends_although_no_step_is_like_another() {
     assert!(under_test.take_news().iter().any(is_end), "it goes on for ever");
     assert!(under_test.directive().plan.is_some());
 }
+
+#[test]
+fn blocks_find_their_places_in_such_steps_as_well() {
+    // Three plans are tried, and the first was the fastest.
+    let tries = [50.0, 50.0, 500.0, 500.0, 500.0, 500.0].map(|device_us| taking(A, device_us));
+    let mut under_test = after(9, &[&[rescued(A), rescued(A)][..], &tries].concat());
+    let directive = under_test.directive();
+    assert_eq!((plan_number(&directive), directive.stage), (1, Stage::SearchPolicy), "moves in");
+    assert!(directive.record);
+    let directive = under_test.observe(&strayed(B));
+    assert_eq!((plan_number(&directive), directive.stage), (1, Stage::Stable));
+    assert!(!directive.record);
+}

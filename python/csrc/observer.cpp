@@ -9,7 +9,9 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -50,6 +52,9 @@ struct Thread {
 
   // By the address of an operator's name.
   std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
+  // Those found last, each in the slot of its address: half of what is called are views, and all
+  // that is done for them is to find them.
+  std::array<const Operator*, 1024> found = {};
   // Operators that run now, outermost first, and whether they are the engine's ops.
   std::vector<std::pair<const Operator*, bool>> running;
   // Those of them that are the engine's ops: the outermost one, and all inside it.
@@ -58,6 +63,8 @@ struct Thread {
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
   Aside aside = Aside::automatic;
+  // What the running operator uses, until the engine is told.
+  std::vector<smartswap_touched> touched;
   // What the end of an operator met, until it is raised.
   int unraised_code = SMARTSWAP_OK;
   std::string unraised;
@@ -70,6 +77,8 @@ Thread& thread() {
 
 std::atomic<bool> step_has_begun{false};
 std::optional<at::CallbackHandle> handle;
+// While one is woken inside a backward pass, perhaps.
+std::optional<at::CallbackHandle> node_handle;
 
 // Nobody watches: the model fits.
 std::atomic<bool> asleep{false};
@@ -83,44 +92,56 @@ std::mutex waking;
 // temporary, while that of an operator lies in its schema, so each overload has a place of its own.
 const Operator* find(Thread& own, const at::RecordFunction& fn) {
   const char* name = fn.name();
+  const auto is_of = [name](const Operator* op) { return op->key == name && op->name == name; };
+  const auto mixed = reinterpret_cast<uintptr_t>(name) * 0x9e3779b97f4a7c15u;
+  const Operator*& slot = own.found[mixed >> 54];
+  if (C10_LIKELY(slot != nullptr && is_of(slot))) {
+    return slot;
+  }
   const auto known = own.operators.find(name);
-  if (C10_LIKELY(known != own.operators.end() && known->second->name == name)) {
-    return known->second.get();
+  if (known != own.operators.end() && is_of(known->second.get())) {
+    return slot = known->second.get();
   }
   if (!fn.operator_name()) {
     return nullptr;
   }
   auto& entry = own.operators[name];
   entry = std::make_unique<Operator>(describe(fn));
-  return entry.get();
+  return slot = entry.get();
 }
 
-template <class Value>
-int touch(const Value& value, smartswap_access access, bool hold) {
-  int code = SMARTSWAP_OK;
+void add_touched(Thread& own, const c10::IValue& value, smartswap_access access) {
   visit_storages(value, [&](const c10::Storage& storage) {
-    if (code == SMARTSWAP_OK) {
-      code = smartswap_touch(start_of(storage), access);
-    }
-    if (code == SMARTSWAP_OK && hold) {
-      code = smartswap_hold(start_of(storage), current_stream(), "a collective");
-    }
+    own.touched.push_back({start_of(storage), access});
   });
+}
+
+// Tells the engine of what was added since the last time.
+int touch_added(Thread& own, bool hold) {
+  // Memory that is made again calls operators of its own.
+  auto touched = std::exchange(own.touched, {});
+  int code = touched.empty()
+      ? SMARTSWAP_OK
+      : smartswap_touch_all(touched.data(), static_cast<uint32_t>(touched.size()));
+  for (size_t index = 0; hold && index < touched.size() && code == SMARTSWAP_OK; ++index) {
+    code = smartswap_hold(touched[index].address, current_stream(), "a collective");
+  }
+  touched.clear();
+  own.touched = std::move(touched);
   return code;
 }
 
-int touch_inputs(const at::RecordFunction& fn, const Operator& op) {
-  int code = SMARTSWAP_OK;
+int touch_inputs(Thread& own, const at::RecordFunction& fn, const Operator& op) {
   const auto inputs = fn.inputs();
-  for (size_t index = 0; index < inputs.size() && code == SMARTSWAP_OK; ++index) {
+  for (size_t index = 0; index < inputs.size(); ++index) {
     const bool written = (index < op.writes.size() && op.writes[index]) ||
         op.unsaid.changes(inputs, index);
     const bool fills = index < op.overwrites.size() && op.overwrites[index] &&
         inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
     const auto kind = fills ? SMARTSWAP_WRITE : SMARTSWAP_READ_WRITE;
-    code = touch(inputs[index], written ? kind : SMARTSWAP_READ, op.is_collective);
+    add_touched(own, inputs[index], written ? kind : SMARTSWAP_READ);
   }
-  return code;
+  return touch_added(own, op.is_collective);
 }
 
 bool is_aside(Thread& own) {
@@ -133,7 +154,11 @@ bool is_aside(Thread& own) {
       break;
   }
   if (!own.trains) {
-    return true;
+    // Other threads than the script's train where they run backward passes.
+    if (torch::autograd::get_current_node() == nullptr) {
+      return true;
+    }
+    own.begin_to_train();
   }
   if (step_has_begun.load(std::memory_order_relaxed)) {
     return false;
@@ -162,6 +187,10 @@ void settle(uint64_t waking_number) {
   uint64_t before = waking_number - 1;
   if (wakings.load() == waking_number && settled.compare_exchange_strong(before, waking_number)) {
     smartswap_awake();
+    const std::lock_guard<std::mutex> guard(waking);
+    if (wakings.load() == waking_number && node_handle) {
+      at::removeCallback(*std::exchange(node_handle, std::nullopt));
+    }
   }
 }
 
@@ -176,10 +205,8 @@ int settle_from_python(void* number) {
 thread_local uint64_t woken_here = 0;
 
 std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction&) {
-  thread().begin_to_train();
   if (C10_UNLIKELY(woken_here != 0)) {
-    settle(woken_here);
-    woken_here = 0;
+    settle(std::exchange(woken_here, 0));
   }
   return nullptr;
 }
@@ -195,6 +222,11 @@ void wake() {
   const uint64_t number = wakings.fetch_add(1) + 1;
   settled.store(number - 1);
   install();
+  // Watched no longer than that: this costs each node what an operator does.
+  if (!node_handle) {
+    node_handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(on_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  }
   asleep.store(false);
   if (others.load() == 0) {
     woken_here = number;
@@ -204,9 +236,6 @@ void wake() {
 }
 
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
-  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    return on_node(fn);
-  }
   if (!attached().active.load(std::memory_order_relaxed) || in_forked_child() ||
       at::in_parallel_region()) {
     return nullptr;
@@ -231,7 +260,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (begun) {
     own.running.emplace_back(op, true);
     ++own.depth;
-    code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(fn, *op);
+    code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(own, fn, *op);
   }
   if (C10_UNLIKELY(code != SMARTSWAP_OK)) {
     auto text =
@@ -249,9 +278,6 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
-  if (fn.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    return;
-  }
   if (C10_UNLIKELY(context != nullptr)) {
     const auto* refusal = static_cast<const Refusal*>(context);
     refusal->ended();
@@ -273,9 +299,10 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   --own.depth;
   if (!op->returns_inputs || op->is_metadata) {
     for (const c10::IValue& output : fn.outputs()) {
-      // A fresh block is resident: this cannot fail for want of memory.
-      touch(output, SMARTSWAP_OUTPUT, op->is_collective);
+      add_touched(own, output, SMARTSWAP_OUTPUT);
     }
+    // A fresh block is resident: this cannot fail for want of memory.
+    touch_added(own, op->is_collective);
   }
   const bool may_offer = op->again && own.depth == 0;
   if (may_offer) {
@@ -299,15 +326,16 @@ void install() {
   handle = at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
                                      .needsInputs(true)
                                      .needsOutputs(true)
-                                     .scopes(
-                                         {at::RecordScope::FUNCTION,
-                                          at::RecordScope::BACKWARD_FUNCTION}));
+                                     .scopes({at::RecordScope::FUNCTION}));
 }
 
 void remove() {
-  if (handle) {
-    at::removeCallback(*handle);
-    handle.reset();
+  const std::lock_guard<std::mutex> guard(waking);
+  for (auto* one : {&handle, &node_handle}) {
+    if (*one) {
+      at::removeCallback(**one);
+      one->reset();
+    }
   }
 }
 
@@ -332,7 +360,9 @@ void begin(const char* name) {
 }
 
 void touch(const at::Tensor& tensor, smartswap_access access) {
-  check(touch(tensor, access, false));
+  visit_storages(tensor, [&](const c10::Storage& storage) {
+    check(smartswap_touch(start_of(storage), access));
+  });
 }
 
 void end() {

@@ -57,13 +57,15 @@ template <class Body>
 void visit_storages(const c10::IValue& value, const Body& body) {
   if (value.isTensor()) {
     visit_storages(value.toTensor(), body);
+  } else if (!value.isList()) {
+    return;
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
     for (const c10::IValue& element : value.toListRef()) {
       if (element.isTensor()) {
         visit_storages(element.toTensor(), body);
       }
     }
-  } else if (value.isList() && value.type()->kind() == c10::TypeKind::ListType &&
+  } else if (value.type()->kind() == c10::TypeKind::ListType &&
              value.toList().elementType()->kind() == c10::TypeKind::ListType) {
     for (const c10::IValue& element : value.toListRef()) {
       visit_storages(element, body);

@@ -179,6 +179,15 @@ int smartswap_begin(const char *name, uint64_t stream, smartswap_part part);
  * op's work, and for outputs any time before its end. */
 int smartswap_touch(const void *address, smartswap_access access);
 
+/* Memory that an op uses, and how. */
+typedef struct smartswap_touched {
+  const void *address;
+  smartswap_access access;
+} smartswap_touched;
+/* Touches each of these, in their order: for an op of many, this costs less than one by one. If it
+ * fails, any of them may not be usable. */
+int smartswap_touch_all(const smartswap_touched *touched, uint32_t count);
+
 /* 1 if `address` lies in memory that can leave the device, else 0. */
 int smartswap_moves(const void *address);
 

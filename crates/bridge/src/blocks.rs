@@ -1,9 +1,11 @@
 //! The live blocks of the process by address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adaptive::{BlockId, SwappedBlock};
+use adaptive::{AccessMode, BlockId, SwappedBlock};
+
+use crate::starts::{Located, Starts};
 
 /// A live allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +14,61 @@ pub(crate) struct Live {
     pub(crate) start: u64,
     /// As asked for.
     pub(crate) size_bytes: u64,
+    pub(crate) kind: Kind,
+    /// The outermost op that allocated or used it last; 0 for none.
+    op: u64,
+    /// What that op did: a bit for each mode, and [`MADE`].
+    did: u8,
+}
+
+/// It allocated the block.
+const MADE: u8 = 1 << 7;
+
+/// What the engine does with a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// It moves.
+    Large,
+    /// It stays where it is.
+    Small,
+    /// A small one that recipes read: the engine is told who writes it.
+    Input,
+}
+
+impl Live {
+    pub(crate) fn new(id: BlockId, start: u64, size_bytes: u64, is_large: bool) -> Live {
+        let kind = if is_large { Kind::Large } else { Kind::Small };
+        Live { id, start, size_bytes, kind, op: 0, did: 0 }
+    }
+
+    /// It, as allocated in the op of this number.
+    pub(crate) fn made_in(self, op: u64) -> Live {
+        Live { op, did: MADE, ..self }
+    }
+
+    /// Whether it moves, and the op of this number has allocated it.
+    pub(crate) fn is_fresh(&self, op: u64) -> bool {
+        self.op == op && self.did & MADE != 0 && self.kind == Kind::Large
+    }
+
+    /// Notes that an op uses it. Returns whether that was not known; an op of another thread in
+    /// between makes it forgotten.
+    pub(crate) fn note_use(&mut self, op: u64, mode: AccessMode) -> bool {
+        let known = if self.op == op { self.did } else { 0 };
+        (self.op, self.did) = (op, known | 1 << mode as u8);
+        self.did != known
+    }
+
+    /// Forgets how it was used.
+    pub(crate) fn forget_uses(&mut self) {
+        self.did &= MADE;
+    }
+}
+
+impl Located for Live {
+    fn start(&self) -> u64 {
+        self.start
+    }
 }
 
 /// Live allocations, found by any address inside them.
@@ -21,80 +78,83 @@ pub(crate) struct Blocks {
 }
 
 #[derive(Debug, Default)]
-struct Tables {
-    /// Those that move: few, and looked for at each touch.
-    large: BTreeMap<u64, Live>,
-    small: BTreeMap<u64, Live>,
-    /// Small ones that recipes read: the engine is told who writes them.
-    inputs: BTreeMap<u64, Live>,
+pub(crate) struct Tables {
+    live: Starts<Live>,
+    /// Where they begin, in order, for addresses inside them.
+    ordered: BTreeSet<u64>,
     swapped: BTreeMap<u64, SwappedBlock>,
 }
 
-fn around(table: &BTreeMap<u64, Live>, address: u64) -> Option<Live> {
-    let (_, live) = table.range(..=address).next_back()?;
-    (address - live.start < live.size_bytes.max(1)).then_some(*live)
+impl Tables {
+    /// The block that has `address` in it.
+    pub(crate) fn around(&mut self, address: u64) -> Option<&mut Live> {
+        let start = match self.live.get(address) {
+            Some(_) => address,
+            None => *self.ordered.range(..address).next_back()?,
+        };
+        self.live.get_mut(start).filter(|live| address - start < live.size_bytes.max(1))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Live> {
+        self.ordered.iter().filter_map(|&start| self.live.get(start))
+    }
 }
 
 impl Blocks {
-    fn lock(&self) -> MutexGuard<'_, Tables> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
         // A panic leaves no table half-changed.
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn insert(&self, live: Live, is_large: bool) {
+    pub(crate) fn insert(&self, live: Live) {
         let mut tables = self.lock();
-        let table = if is_large { &mut tables.large } else { &mut tables.small };
-        table.insert(live.start, live);
+        tables.ordered.insert(live.start);
+        tables.live.insert(live);
     }
 
     /// Takes out the block that starts at `start`.
     pub(crate) fn remove(&self, start: u64) -> Option<Live> {
         let mut tables = self.lock();
-        tables.inputs.remove(&start);
-        tables.small.remove(&start).or_else(|| tables.large.remove(&start))
+        tables.ordered.remove(&start);
+        tables.live.remove(start)
     }
 
     /// The block that moves and has `address` in it.
     pub(crate) fn find_large(&self, address: u64) -> Option<Live> {
-        around(&self.lock().large, address)
+        self.find(address).filter(|live| live.kind == Kind::Large)
     }
 
     /// As [`find_large`](Blocks::find_large), unless the tables are in use.
     pub(crate) fn try_find_large(&self, address: u64) -> Option<Live> {
-        around(&self.tables.try_lock().ok()?.large, address)
-    }
-
-    /// The small block that recipes read and has `address` in it.
-    pub(crate) fn find_input(&self, address: u64) -> Option<Live> {
-        around(&self.lock().inputs, address)
+        let mut tables = self.tables.try_lock().ok()?;
+        tables.around(address).copied().filter(|live| live.kind == Kind::Large)
     }
 
     /// The small block that has `address` in it, from now on known as one that recipes read.
     pub(crate) fn note_input(&self, address: u64) -> Option<Live> {
-        let tables = &mut *self.lock();
-        let live = around(&tables.small, address)?;
-        tables.inputs.insert(live.start, live);
-        Some(live)
+        let mut tables = self.lock();
+        let live = tables.around(address).filter(|live| live.kind != Kind::Large)?;
+        live.kind = Kind::Input;
+        Some(*live)
     }
 
     /// The block that has `address` in it.
     pub(crate) fn find(&self, address: u64) -> Option<Live> {
-        let tables = self.lock();
-        around(&tables.large, address).or_else(|| around(&tables.small, address))
+        self.lock().around(address).copied()
     }
 
     /// All blocks that move.
     pub(crate) fn large(&self) -> Vec<Live> {
-        self.lock().large.values().copied().collect()
+        self.lock().all().filter(|live| live.kind == Kind::Large).copied().collect()
     }
 
     /// The start, the size in bytes and, of those that the engine knows as blocks, the name of
     /// each allocation, by address.
     pub(crate) fn all(&self) -> Vec<(u64, u64, Option<BlockId>)> {
         let tables = self.lock();
-        let live = tables.large.values().chain(tables.small.values());
         let swapped = tables.swapped.iter();
-        let mut all: Vec<_> = live
+        let mut all: Vec<_> = tables
+            .all()
             .map(|live| (live.start, live.size_bytes, Some(live.id)))
             .chain(swapped.map(|(&start, block)| (start, block.requested_bytes(), None)))
             .collect();
@@ -104,10 +164,10 @@ impl Blocks {
 
     /// Number and bytes of all live blocks.
     pub(crate) fn count(&self) -> (usize, u64) {
-        let Tables { large, small, swapped, .. } = &*self.lock();
-        let moving = large.values().chain(small.values()).map(|live| live.size_bytes);
-        let fixed = swapped.values().map(SwappedBlock::requested_bytes);
-        (large.len() + small.len() + swapped.len(), moving.chain(fixed).sum())
+        let tables = self.lock();
+        let moving = tables.all().map(|live| live.size_bytes);
+        let fixed = tables.swapped.values().map(SwappedBlock::requested_bytes);
+        (tables.live.len() + tables.swapped.len(), moving.chain(fixed).sum())
     }
 
     pub(crate) fn insert_swapped(&self, block: SwappedBlock) {

@@ -26,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) compute_stream: u64,
     /// Whether an op of the running step has begun.
     pub(crate) step_has_begun: AtomicBool,
+    /// Outermost ops so far, of all threads.
+    ops: AtomicU64,
     course: Mutex<Course>,
     /// By the driver's handle.
     streams: Mutex<BTreeMap<u64, StreamId>>,
@@ -118,6 +120,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         settings,
         compute_stream: wishes.compute_stream,
         step_has_begun: AtomicBool::new(false),
+        ops: AtomicU64::new(0),
         course: Mutex::new(course),
         streams: Mutex::default(),
         asleep: AtomicBool::new(false),
@@ -165,6 +168,11 @@ impl Context {
         lock(&self.course)
     }
 
+    /// A number for an outermost op that no other has; never 0.
+    pub(crate) fn next_op(&self) -> u64 {
+        self.ops.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// The engine's name of a driver's stream.
     pub(crate) fn stream(&self, handle: u64) -> Result<StreamId, Failure> {
         let mut streams = lock(&self.streams);
@@ -186,7 +194,7 @@ impl Context {
         // No op notes what uses it.
         self.engine.use_on(id, stream)?;
         let start = address.0;
-        self.blocks.insert(Live { id, start, size_bytes }, self.is_large(size_bytes));
+        self.blocks.insert(Live::new(id, start, size_bytes, self.is_large(size_bytes)));
         Ok(start)
     }
 

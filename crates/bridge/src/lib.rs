@@ -23,6 +23,7 @@ mod local;
 mod names;
 mod settings;
 mod shown;
+mod starts;
 mod totals;
 
 pub use exports::*;

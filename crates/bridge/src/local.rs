@@ -1,13 +1,14 @@
 //! What belongs to one thread: its op stack, and the op that is open on it.
 
 use std::cell::{Cell, RefCell};
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use adaptive::{AccessMode, BlockId, Error, OpStack, Recipe, RecipeUse, StreamId};
 use smallvec::SmallVec;
 
-use crate::blocks::Live;
+use crate::blocks::{Kind, Live};
 use crate::context::{self, Context};
 use crate::failure::Failure;
 use crate::names::NameCache;
@@ -24,9 +25,9 @@ pub(crate) struct Local {
     /// The outermost op: its name, and the stream that it runs on.
     name: &'static str,
     stream: Option<StreamId>,
-    /// Where the op has allocated.
-    fresh: SmallVec<[u64; 8]>,
-    /// What the op has used.
+    /// The outermost op's number in the process.
+    op: u64,
+    /// What moves and the op has used.
     touched: SmallVec<[(BlockId, AccessMode); 8]>,
     /// The stream that the thread used last: by the driver's handle, and by the engine's name.
     last_stream: Option<(u64, StreamId)>,
@@ -40,6 +41,25 @@ pub(crate) enum Use {
     Unknown,
     /// Written if it is fresh, else not used.
     Output,
+}
+
+impl Use {
+    /// What it means to the engine for an op of this number. `None` if it need not know.
+    fn mode(self, live: &Live, op: u64) -> Option<AccessMode> {
+        // Whatever ops inside the op do with what it makes, as a whole it writes that.
+        let mode = match self {
+            _ if live.is_fresh(op) => AccessMode::Write,
+            Use::Known(mode) => mode,
+            Use::Unknown => AccessMode::ReadWrite,
+            Use::Output => return None,
+        };
+        let matters = match live.kind {
+            Kind::Large => true,
+            Kind::Small => false,
+            Kind::Input => mode.writes(),
+        };
+        matters.then_some(mode)
+    }
 }
 
 /// A caller's way to run an op again.
@@ -116,7 +136,7 @@ impl Local {
             depth: 0,
             name: "",
             stream: None,
-            fresh: SmallVec::new(),
+            op: 0,
             touched: SmallVec::new(),
             last_stream: None,
         }
@@ -155,30 +175,46 @@ impl Local {
         self.depth = 1;
         self.name = name.text();
         self.stream = Some(stream);
-        self.fresh.clear();
+        self.op = self.context.next_op();
         self.touched.clear();
         Ok(())
     }
 
-    pub(crate) fn touch(&mut self, address: u64, how: Use) -> Result<(), Failure> {
+    /// Makes memory usable until the op ends. Of what does not move only writers matter, and only
+    /// where recipes read it.
+    pub(crate) fn touch(
+        &mut self,
+        uses: impl Iterator<Item = (u64, Use)> + Clone,
+    ) -> Result<(), Failure> {
         if self.depth == 0 {
             return Err(Failure::usage("no op is open on this thread: call begin first"));
         }
-        let Some(live) = self.context.blocks.find_large(address) else {
-            return self.touch_small(address, how);
-        };
-        // Whatever ops inside the op do with what it makes, as a whole it writes that.
-        let mode = match how {
-            _ if self.fresh.contains(&live.start) => AccessMode::Write,
-            Use::Known(mode) => mode,
-            Use::Unknown => AccessMode::ReadWrite,
-            Use::Output => return Ok(()),
-        };
-        if !self.touched.contains(&(live.id, mode)) {
-            self.stack.touch(live.id, mode)?;
-            self.touched.push((live.id, mode));
+        let known = self.touched.len();
+        let mut unknown: SmallVec<[(BlockId, AccessMode); 8]> = SmallVec::new();
+        let mut tables = self.context.blocks.lock();
+        for (address, how) in uses.clone() {
+            let Some(live) = tables.around(address) else { continue };
+            let Some(mode) = how.mode(live, self.op) else { continue };
+            if live.kind != Kind::Large {
+                unknown.push((live.id, AccessMode::ReadWrite));
+            } else if live.note_use(self.op, mode) {
+                unknown.push((live.id, mode));
+                self.touched.push((live.id, mode));
+            }
         }
-        Ok(())
+        drop(tables);
+        let touched = self.stack.touch_all(&unknown);
+        if touched.is_err() {
+            // Some were not: it is as if none had been told of.
+            self.touched.truncate(known);
+            let mut tables = self.context.blocks.lock();
+            for (address, _) in uses {
+                if let Some(live) = tables.around(address) {
+                    live.forget_uses();
+                }
+            }
+        }
+        Ok(touched?)
     }
 
     /// Somebody takes the address of a block and may use it where no op says so. The open op keeps
@@ -187,28 +223,15 @@ impl Local {
     pub(crate) fn lend(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
         let Some(live) = self.context.blocks.find(address) else { return Ok(()) };
         if self.depth > 0 {
-            let is_used = !self.context.is_large(live.size_bytes)
+            let is_used = live.kind != Kind::Large
                 || self.touched.iter().any(|&(block, _)| block == live.id)
-                || self.fresh.contains(&live.start);
+                || live.is_fresh(self.op);
             let how = Use::Known(AccessMode::ReadWrite);
-            return if is_used { Ok(()) } else { self.touch(address, how) };
+            return if is_used { Ok(()) } else { self.touch(iter::once((address, how))) };
         }
         let stream = self.stream(stream)?;
         let by = NAMES.with_borrow_mut(|names| names.find(by));
         self.context.lend(live, stream, by)
-    }
-
-    /// Small blocks stay where they are. But where recipes read them, their writers matter.
-    fn touch_small(&mut self, address: u64, how: Use) -> Result<(), Failure> {
-        let writes = match how {
-            Use::Known(mode) => mode.writes(),
-            Use::Unknown => true,
-            Use::Output => false,
-        };
-        if writes && let Some(live) = self.context.blocks.find_input(address) {
-            self.stack.touch(live.id, AccessMode::ReadWrite)?;
-        }
-        Ok(())
     }
 
     /// What use the engine has for a replay of the open op.
@@ -286,7 +309,7 @@ impl Local {
         let inside = self.stream == Some(stream);
         let context = &self.context;
         let allocated = if inside {
-            self.stack.allocate_unshown(size_bytes, self.name)
+            self.stack.allocate_unshown(size_bytes)
         } else if context.misses_ops() {
             // Nobody will show it: the op that wants it was not told of.
             context.engine.allocate_aside(size_bytes, stream)
@@ -301,11 +324,8 @@ impl Local {
             allocated => allocated?,
         };
         let start = address.0;
-        let is_large = context.is_large(size_bytes);
-        context.blocks.insert(Live { id, start, size_bytes }, is_large);
-        if inside && is_large {
-            self.fresh.push(start);
-        }
+        let live = Live::new(id, start, size_bytes, context.is_large(size_bytes));
+        context.blocks.insert(if inside { live.made_in(self.op) } else { live });
         Ok(start)
     }
 }

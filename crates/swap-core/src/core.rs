@@ -1,5 +1,6 @@
 //! The engine's state, behind one lock: blocks, streams, the running step.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -131,12 +132,13 @@ impl Core {
     pub(crate) fn allocate(
         &mut self,
         size_bytes: u64,
-        name: &str,
+        name: Cow<'static, str>,
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
         let id = self.allocate_memory(size_bytes, stream, asker)?;
         self.clock += 1;
+        let size_bytes = self.memory.pool.size_bytes(id);
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
             Asker::Op(op) => Origin::Op(op),
@@ -144,32 +146,30 @@ impl Core {
                 Origin::Before(OpIndex(self.step.op_count))
             }
         };
-        let has_place = self.has_place(asker);
-        let placed = swappable && has_place;
-        let place = if placed { self.step.next_place() } else { NO_PLACE };
-        let planned = if placed { self.planned_as(id) } else { NO_PLACE };
-        let entry = Entry {
+        let (mut place, mut planned) = (NO_PLACE, NO_PLACE);
+        if swappable && self.has_place(asker) {
+            place = self.step.next_place();
+            planned = self.step.follower.allocated(id, size_bytes).unwrap_or(NO_PLACE);
+            self.step.signature = self.step.signature.mix(size_bytes);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.block(size_bytes, origin, &name, false);
+            }
+            self.event(TraceEvent::Allocate(place));
+        }
+        let launches = Launches::behind(self.memory.streams.next(stream));
+        if self.entries.len() <= id.index() {
+            self.entries.resize_with(id.index() + 1, || None);
+        }
+        self.entries[id.index()] = Some(Entry {
             pins: u32::from(asker != Asker::Nobody),
             place,
             planned,
             origin,
-            ..Entry::new(id, self.clock, Launches::behind(self.memory.streams.next(stream)), name)
-        };
-        if self.entries.len() <= id.index() {
-            self.entries.resize_with(id.index() + 1, || None);
-        }
-        self.entries[id.index()] = Some(entry);
+            ..Entry::new(id, self.clock, launches, name)
+        });
         if swappable {
-            self.resident_bytes += self.memory.pool.size_bytes(id);
-        }
-        if placed {
-            let size_bytes = self.memory.pool.size_bytes(id);
-            self.step.signature = self.step.signature.mix(size_bytes);
-            if let Some(recorder) = &mut self.recorder {
-                recorder.block(size_bytes, origin, name, false);
-            }
-            self.event(TraceEvent::Allocate(place));
-        } else if !swappable {
+            self.resident_bytes += size_bytes;
+        } else {
             self.note_segments();
         }
         self.note_resident_peak();
@@ -182,7 +182,7 @@ impl Core {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<BlockId, Error> {
-        let id = self.allocate(size_bytes, "", stream, Asker::Aside)?;
+        let id = self.allocate(size_bytes, Cow::Borrowed(""), stream, Asker::Aside)?;
         // Nobody's op holds it.
         self.entry_mut(id)?.pins -= 1;
         Ok(id)
@@ -225,13 +225,14 @@ impl Core {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
-        let entry = self.entries[id.index()].take().expect("checked above");
+        let entry = self.entries[id.index()].as_mut().expect("checked above");
         if entry.is_kept {
             self.kept_bytes -= self.memory.pool.size_bytes(id);
         }
-        if let Some(copy) = entry.host_copy {
+        if let Some(copy) = entry.host_copy.take() {
             self.memory.arena.give_back(copy.slot, copy.uses);
         }
+        self.entries[id.index()] = None;
         if self.memory.pool.is_swappable(id) && state == State::Resident {
             self.resident_bytes -= self.memory.pool.size_bytes(id);
         }
@@ -316,7 +317,7 @@ impl Core {
     }
 
     pub(crate) fn note_segments(&mut self) {
-        let segment_bytes = self.memory.pool.stats().segment_bytes.current;
+        let segment_bytes = self.memory.pool.segment_bytes();
         if segment_bytes != self.step.segment_bytes {
             self.step.segment_bytes = segment_bytes;
             self.event(TraceEvent::Segments(segment_bytes));
@@ -419,12 +420,6 @@ impl Core {
         let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
         let lot = orders.lot(self.step.follower.coming_block(physical_bytes)?)?;
         (lot.size_bytes == physical_bytes).then_some(lot)
-    }
-
-    /// The place of a block that was allocated in the step that the plan is for.
-    fn planned_as(&mut self, id: BlockId) -> BlockIndex {
-        let size_bytes = self.memory.pool.size_bytes(id);
-        self.step.follower.allocated(id, size_bytes).unwrap_or(NO_PLACE)
     }
 
     /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside

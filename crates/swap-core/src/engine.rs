@@ -1,5 +1,6 @@
 //! The engine: what everything above holds on to.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -169,7 +170,7 @@ impl Engine {
     ) -> Result<BlockId, Error> {
         let mut core = self.shared.lock()?;
         core.check_stream(stream)?;
-        core.allocate(size_bytes, name, stream, Asker::Nobody)
+        core.allocate(size_bytes, Cow::Owned(name.to_owned()), stream, Asker::Nobody)
     }
 
     /// Allocates for use on `stream` by somebody who may never show it to an op, such as a
@@ -189,7 +190,7 @@ impl Engine {
         let block = if aside {
             core.allocate_aside(size_bytes, stream)?
         } else {
-            core.allocate(size_bytes, "", stream, Asker::Nobody)?
+            core.allocate(size_bytes, Cow::Borrowed(""), stream, Asker::Nobody)?
         };
         core.show_later(block)
     }

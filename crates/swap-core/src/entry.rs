@@ -1,5 +1,8 @@
 //! What the engine knows about one block beyond its memory.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
 
@@ -7,8 +10,6 @@ use crate::core::NO_PLACE;
 use crate::launches::Launches;
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
-
-use std::sync::Arc;
 
 /// Where a block's bytes are, in the words of the residency machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -67,12 +68,17 @@ pub(crate) struct Entry {
     pub(crate) held_by: &'static str,
     /// Streams of the caller that use it until it is freed, whatever ops say.
     pub(crate) streams: SmallVec<[StreamId; 1]>,
-    pub(crate) name: Box<str>,
+    pub(crate) name: Cow<'static, str>,
 }
 
 impl Entry {
     /// A block that is there and that nobody has used yet.
-    pub(crate) fn new(id: BlockId, clock: u64, launches: Launches, name: &str) -> Entry {
+    pub(crate) fn new(
+        id: BlockId,
+        clock: u64,
+        launches: Launches,
+        name: Cow<'static, str>,
+    ) -> Entry {
         Entry {
             id,
             state: State::Resident,
@@ -96,7 +102,7 @@ impl Entry {
             hold: Hold::No,
             held_by: "",
             streams: SmallVec::new(),
-            name: name.into(),
+            name,
         }
     }
 

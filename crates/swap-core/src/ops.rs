@@ -1,5 +1,6 @@
 //! The op stack: how operators tell the engine what they touch.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -164,23 +165,38 @@ impl OpStack {
     /// [`Error::OutOfMemory`] if it does not fit beside the blocks that open ops hold;
     /// [`Error::Freed`]; [`Error::Usage`] outside an op.
     pub fn touch(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
-        let OpStack { shared, frames, .. } = self;
-        let frame = frames.last_mut().ok_or(NO_OP)?;
-        let mut core = shared.lock()?;
-        if let Some(address) = core.touch_resident(block, mode, frame.within) {
-            frame.touched.push((block, mode, address));
-            return Ok(address);
+        self.touch_all(&[(block, mode)])?;
+        let touched = self.frames.last().and_then(|frame| frame.touched.last());
+        Ok(touched.expect("it was just touched").2)
+    }
+
+    /// Touches each of these, in their order, which costs less than one by one.
+    ///
+    /// # Errors
+    /// As for [`touch`](OpStack::touch), at the first that fails.
+    pub fn touch_all(&mut self, uses: &[(BlockId, AccessMode)]) -> Result<(), Error> {
+        let mut rest = uses.iter();
+        loop {
+            let OpStack { shared, frames, .. } = self;
+            let frame = frames.last_mut().ok_or(NO_OP)?;
+            let mut core = shared.lock()?;
+            let unready = rest.find(|&&(block, mode)| {
+                let resident = core.touch_resident(block, mode, frame.stream, frame.within);
+                frame.touched.extend(resident.map(|address| (block, mode, address)));
+                resident.is_none()
+            });
+            drop(core);
+            let Some(&(block, mode)) = unready else { return Ok(()) };
+            self.touch_slowly(block, mode)?;
         }
-        drop(core);
-        self.touch_slowly(block, mode)
     }
 
     /// A touch that moves memory or waits for it.
     #[cold]
-    fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<DevicePtr, Error> {
+    fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
-        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay);
+        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay).map(drop);
         let name = self.frames.last().map_or("", |frame| frame.name.text());
         touched.map_err(|error| error.within(name))
     }
@@ -214,6 +230,26 @@ impl OpStack {
     /// # Errors
     /// As for [`touch`](OpStack::touch).
     pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
+        let name = Cow::Owned(name.to_owned());
+        self.allocate_named(size_bytes, name, false).map(|(block, _)| block)
+    }
+
+    /// As [`allocate`](OpStack::allocate), for a block that may never be an operator's tensor: it
+    /// stays until an op touches it. It has the op's name. Returns its address too.
+    ///
+    /// # Errors
+    /// As for [`touch`](OpStack::touch).
+    pub fn allocate_unshown(&mut self, size_bytes: u64) -> Result<(BlockId, DevicePtr), Error> {
+        let name = self.frames.last().ok_or(NO_OP)?.name.text();
+        self.allocate_named(size_bytes, Cow::Borrowed(name), true)
+    }
+
+    fn allocate_named(
+        &mut self,
+        size_bytes: u64,
+        name: Cow<'static, str>,
+        unshown: bool,
+    ) -> Result<(BlockId, DevicePtr), Error> {
         let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
         let asker = match frame.within {
@@ -228,21 +264,7 @@ impl OpStack {
             return Err(error);
         }
         self.frames.last_mut().ok_or(NO_OP)?.allocated.push(block);
-        Ok(block)
-    }
-
-    /// As [`allocate`](OpStack::allocate), for a block that may never be an operator's tensor: it
-    /// stays until an op touches it. Returns its address too.
-    ///
-    /// # Errors
-    /// As for [`touch`](OpStack::touch).
-    pub fn allocate_unshown(
-        &mut self,
-        size_bytes: u64,
-        name: &str,
-    ) -> Result<(BlockId, DevicePtr), Error> {
-        let block = self.allocate(size_bytes, name)?;
-        self.shared.lock()?.show_later(block)
+        if unshown { core.show_later(block) } else { Ok((block, core.memory.pool.address(block))) }
     }
 
     /// Frees a block. Legal in every state; work already submitted still sees it.

@@ -20,13 +20,15 @@ impl Core {
         &mut self,
         id: BlockId,
         mode: AccessMode,
+        stream: StreamId,
         within: Within,
     ) -> Option<DevicePtr> {
         let address = self.memory.pool.mapped_address(id)?;
         let entry = self.entries.get_mut(id.index())?.as_mut().filter(|entry| entry.id == id)?;
         let writes = mode.writes();
+        let streams = &self.memory.streams;
         let ready = entry.state == State::Resident
-            && entry.arrived.is_none()
+            && entry.arrived.is_none_or(|arrived| streams.is_ordered(stream, arrived))
             && !entry.free_wanted
             && !within.is_replay()
             && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
@@ -69,10 +71,10 @@ impl Core {
         if let Some(wait) = ready? {
             return Ok(wait);
         }
-        if let Some(address) = self.touch_resident(id, mode, within) {
+        if let Some(address) = self.touch_resident(id, mode, stream, within) {
             return Ok(Attempt::Done(address));
         }
-        // It is on its way, and the stream waits for it; or this is a replay.
+        // This is a replay, or the wait for its arrival was left out.
         self.clock += 1;
         let clock = self.clock;
         let entry = self.entry_mut(id)?;
@@ -139,9 +141,6 @@ impl Core {
         }
         if let Some(arrived) = self.entry(id)?.arrived {
             self.wait(stream, arrived, Site::TouchAfterArrival)?;
-            if self.memory.streams.has_completed(arrived)? {
-                self.entry_mut(id)?.arrived = None;
-            }
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.map_block(streams, id)?;

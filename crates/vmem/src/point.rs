@@ -19,7 +19,7 @@ pub struct Point {
 
 /// Uses of some memory: at most one point a stream, the latest.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Uses(SmallVec<[Point; 4]>);
+pub struct Uses(SmallVec<[Point; 2]>);
 
 impl Uses {
     /// One use.

@@ -36,20 +36,58 @@ pub unsafe extern "C" fn smartswap_begin(name: *const c_char, stream: u64, part:
     })
 }
 
-/// See `smartswap.h`.
-#[unsafe(no_mangle)]
-pub extern "C" fn smartswap_touch(address: *const c_void, access: c_int) -> c_int {
-    code(|| {
-        let how = match access {
+/// `smartswap_touched`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SmartswapTouched {
+    address: *const c_void,
+    access: c_int,
+}
+
+impl SmartswapTouched {
+    fn how(&self) -> Result<Use, Failure> {
+        Ok(match self.access {
             0 => Use::Known(AccessMode::Read),
             1 => Use::Known(AccessMode::Write),
             2 => Use::Known(AccessMode::ReadWrite),
             3 => Use::Unknown,
             4 => Use::Output,
-            _ => return Err(Failure::usage(format!("{access} is no smartswap_access"))),
-        };
-        local::with_op(|local| local.touch(address_of(address), how))
+            other => return Err(Failure::usage(format!("{other} is no smartswap_access"))),
+        })
+    }
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_touch(address: *const c_void, access: c_int) -> c_int {
+    code(|| touch(&[SmartswapTouched { address, access }]))
+}
+
+/// See `smartswap.h`.
+///
+/// # Safety
+/// `touched` points to `count` of them, or is null and `count` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smartswap_touch_all(
+    touched: *const SmartswapTouched,
+    count: u32,
+) -> c_int {
+    code(|| {
+        if count == 0 {
+            return touch(&[]);
+        }
+        if touched.is_null() {
+            return Err(Failure::usage("the list of what is touched is NULL"));
+        }
+        // SAFETY: not null, so the caller promises so many.
+        touch(unsafe { std::slice::from_raw_parts(touched, count as usize) })
     })
+}
+
+fn touch(touched: &[SmartswapTouched]) -> Result<(), Failure> {
+    touched.iter().try_for_each(|one| one.how().map(drop))?;
+    let uses = touched.iter().filter_map(|one| Some((address_of(one.address), one.how().ok()?)));
+    local::with_op(|local| local.touch(uses))
 }
 
 /// See `smartswap.h`.

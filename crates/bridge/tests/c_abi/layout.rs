@@ -4,7 +4,8 @@ use std::mem::offset_of;
 
 use super::programs::{compile, run};
 use super::rig::{
-    AT_ONCE, Counter, FIGURES, LATER, NEXT_STEP, Replay, Settings, Stats, TIMES, default_settings,
+    AT_ONCE, Counter, FIGURES, LATER, NEXT_STEP, Replay, Settings, Stats, TIMES, Touched,
+    default_settings,
 };
 
 macro_rules! fields {
@@ -27,6 +28,7 @@ fn ours() -> Vec<String> {
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops kept_bytes misses
         rescues recalls host_waits stall_us last_step_us plan steps_by_stage
         memory_calls last_memory_calls branches));
+    lines.extend(fields!(Touched, "smartswap_touched": address access));
     lines.extend(fields!(Replay, "smartswap_replay":
         run release data outputs output_count inputs input_count));
     for (name, value) in [

@@ -4,12 +4,12 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::rig::{
-    BLOCK, MIB, OK, OUT_OF_MEMORY, READ, Rig, SETTINGS, STEP, Settings, Stats, Turn, UNKNOWN,
-    USAGE, assert_fails, assert_holds, begin, begin_named, check, default_settings, find,
+    BLOCK, MIB, OK, OUT_OF_MEMORY, READ, Rig, SETTINGS, STEP, Settings, Stats, Touched, Turn,
+    UNKNOWN, USAGE, assert_fails, assert_holds, begin, begin_named, check, default_settings, find,
     find_nothing, free, get_stats, last_error, make, open, save_report, save_trace,
     smartswap_allocate, smartswap_allocate_swapped, smartswap_close, smartswap_depth,
     smartswap_end, smartswap_free, smartswap_free_swapped, smartswap_is_open, smartswap_is_swapped,
-    smartswap_step, smartswap_touch, stats,
+    smartswap_step, smartswap_touch, smartswap_touch_all, stats,
 };
 
 #[test]
@@ -178,6 +178,43 @@ fn a_touch_that_finds_no_room_is_out_of_memory_and_the_op_goes_on() {
         check(block, BLOCK, tag as u64);
     }
     blocks.into_iter().for_each(free);
+    rig.close();
+}
+
+/// Touches all of these for reading.
+fn touch_all(blocks: &[*mut c_void]) -> i32 {
+    let touched: Vec<_> = blocks.iter().map(|&b| Touched { address: b, access: READ }).collect();
+    // SAFETY: a list of so many.
+    unsafe { smartswap_touch_all(touched.as_ptr(), touched.len() as u32) }
+}
+
+#[test]
+fn a_list_that_does_not_fit_is_touched_anew_once_there_is_room() {
+    let rig = Rig::open(4 * MIB);
+    // SAFETY: a list of none.
+    assert_eq!(unsafe { smartswap_touch_all(ptr::null(), 0) }, USAGE, "no op is open");
+    let blocks: Vec<_> = (0..5).map(|tag| make(BLOCK, tag)).collect();
+    assert_eq!(begin("list"), OK);
+    // SAFETY: NULL is allowed for a list.
+    assert_fails(unsafe { smartswap_touch_all(ptr::null(), 1) }, USAGE, "is NULL");
+    let wrong = Touched { address: blocks[0], access: 9 };
+    // SAFETY: a list of one.
+    assert_fails(unsafe { smartswap_touch_all(&raw const wrong, 1) }, USAGE, "9 is no");
+    assert_fails(touch_all(&blocks), OUT_OF_MEMORY, "needs all that it uses at once");
+    assert_eq!(smartswap_end(), OK);
+    assert_eq!(begin("retry"), OK);
+    assert_fails(touch_all(&blocks), OUT_OF_MEMORY, "needs all that it uses at once");
+    // The last ones were not reached, and the op may have let none of them go.
+    for &block in &blocks[..3] {
+        free(block);
+    }
+    assert_eq!(touch_all(&blocks[3..]), OK, "{}", last_error());
+    for tag in 3..5 {
+        assert_holds(blocks[tag as usize], BLOCK, tag);
+    }
+    assert_eq!(smartswap_end(), OK);
+    free(blocks[3]);
+    free(blocks[4]);
     rig.close();
 }
 

@@ -98,6 +98,13 @@ pub(crate) struct Replay {
     pub(crate) input_count: u32,
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Touched {
+    pub(crate) address: *const c_void,
+    pub(crate) access: c_int,
+}
+
 /// `smartswap_lister`.
 pub(crate) type Lister = extern "C" fn(*mut c_void, *mut c_void, u64, c_int);
 
@@ -139,6 +146,7 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;
     fn smartswap_begin(name: *const c_char, stream: u64, part: c_int) -> c_int;
     pub(crate) safe fn smartswap_touch(address: *const c_void, access: c_int) -> c_int;
+    pub(crate) fn smartswap_touch_all(touched: *const Touched, count: u32) -> c_int;
     pub(crate) safe fn smartswap_moves(address: *const c_void) -> c_int;
     pub(crate) safe fn smartswap_least_bytes() -> u64;
     pub(crate) safe fn smartswap_replay_use() -> c_int;

@@ -145,7 +145,7 @@ fn what_an_op_allocates_counts_as_used_until_the_op_ends() {
     let mut lab = Lab::new(4 * BLOCK);
     let side = lab.check_stream();
     lab.ops.begin_on(OP, side.1).expect("begins");
-    let (workspace, start) = lab.ops.allocate_unshown(BLOCK, "workspace").expect("there is room");
+    let (workspace, start) = lab.ops.allocate_unshown(BLOCK).expect("there is room");
     let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Write };
     lab.check.note_access(side.0, &[access]).expect("its work");
     lab.ops.end().expect("ends");

@@ -90,6 +90,11 @@ impl Pool {
         self.cache.held_bytes() + self.leaving_bytes
     }
 
+    /// Physical bytes of segments for small blocks.
+    pub fn segment_bytes(&self) -> u64 {
+        self.stats.segment_bytes.current
+    }
+
     /// Counters in PyTorch's words.
     pub fn stats(&self) -> MemoryStats {
         let reserved_bytes =

@@ -44,6 +44,7 @@
 //! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it; a power of two of at least 2MiB | 2MiB |
 //! | `ACL_STANDIN_LINK` | bytes per second of copies between host and device, each way | no limit |
 //! | `ACL_STANDIN_MODE` | `threads`; `by-time` or `seed:N`: lockstep on a virtual clock | threads |
+//! | `ACL_STANDIN_NAME` | the chip's name, such as `Ascend910B4` | SmartSwap stand-in |
 //! | `ACL_STANDIN_VMM` | `off`: no reserving of addresses (207000) | on |
 //! | `ACL_STANDIN_VA_FLAG` | `off`: no host memory with one address for both (207000) | on |
 //! | `ACL_STANDIN_HOST_LIMIT` | most bytes of pinned and registered memory of each device | no limit |
@@ -59,21 +60,27 @@ mod alias;
 mod entry;
 mod exports;
 mod failure;
+mod ops;
 mod places;
 mod runtime;
 mod settings;
+mod shelf;
 mod tables;
 
 pub use abi::{
     AclrtMallocAttribute, AclrtMallocConfig, AclrtMemAccessDesc, AclrtMemLocation,
     AclrtPhysicalMemProp, AclrtPtrAttributes, Function, In, Opaque, Out,
 };
+pub use exports::attribute::*;
 pub use exports::callback::*;
 pub use exports::copy::*;
+pub use exports::descriptor::*;
 pub use exports::device::*;
 pub use exports::event::*;
 pub use exports::ledger::{StandinLedger, standin_ledger, standin_reset_peaks};
 pub use exports::memory::*;
+pub use exports::operator::*;
 pub use exports::stream::*;
 pub use exports::system::*;
+pub use exports::tooling::*;
 pub use exports::virtual_memory::*;

@@ -7,7 +7,7 @@ use npu_sys::{Driver, HostDriver, StreamHandle};
 
 use crate::entry;
 use crate::failure::{
-    INVALID_PARAM, Outcome, REPEAT_FINALIZE, REPEAT_INITIALIZE, RT_CONTEXT_NULL,
+    Failure, INVALID_PARAM, Outcome, REPEAT_FINALIZE, REPEAT_INITIALIZE, RT_CONTEXT_NULL,
     RT_INVALID_DEVICEID, RT_PARAM_INVALID, UNINITIALIZE, refuse,
 };
 use crate::settings::Settings;
@@ -19,6 +19,8 @@ pub(crate) struct Runtime {
     pub(crate) settings: Settings,
     pub(crate) drivers: Vec<Arc<HostDriver>>,
     tables: Mutex<Tables>,
+    /// Operators that failed when their time came, and on which device, until somebody waits.
+    failures: Mutex<Vec<(usize, Failure)>>,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,8 @@ pub(crate) fn initialise() -> Outcome {
     let drivers = (0..settings.device_count).map(|_| HostDriver::new(settings.device.clone()));
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
     let tables = Mutex::new(Tables::new(drivers.len()));
-    *phase = Phase::Live(Arc::new(Runtime { settings, drivers, tables }));
+    *phase =
+        Phase::Live(Arc::new(Runtime { settings, drivers, tables, failures: Mutex::default() }));
     Ok(())
 }
 
@@ -76,6 +79,14 @@ pub(crate) fn finalise() -> Outcome {
     }
     *phase = Phase::Finalised;
     Ok(())
+}
+
+/// How many devices there are, also before `aclInit`.
+pub(crate) fn device_count() -> Outcome<usize> {
+    match &*lock(&PHASE) {
+        Phase::Live(runtime) => Ok(runtime.drivers.len()),
+        _ => Ok(Settings::read(|name| std::env::var_os(name))?.device_count),
+    }
 }
 
 /// The live library, for calls that need no device.
@@ -118,6 +129,20 @@ pub(crate) fn current() -> Option<Token> {
 impl Runtime {
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         lock(&self.tables)
+    }
+
+    /// Keeps the failure of work on a device for the next who waits for the device.
+    pub(crate) fn note_failure(&self, device: usize, failure: Failure) {
+        lock(&self.failures).push((device, failure));
+    }
+
+    /// Tells, once, of work on a device that has failed.
+    pub(crate) fn tell_failure(&self, device: usize) -> Outcome {
+        let mut failures = lock(&self.failures);
+        match failures.iter().position(|(own, _)| *own == device) {
+            Some(at) => Err(failures.remove(at).1),
+            None => Ok(()),
+        }
     }
 
     /// Checks a device's number.

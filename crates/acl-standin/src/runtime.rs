@@ -10,6 +10,7 @@ use crate::failure::{
     Failure, INVALID_PARAM, Outcome, REPEAT_FINALIZE, REPEAT_INITIALIZE, RT_CONTEXT_NULL,
     RT_INVALID_DEVICEID, RT_PARAM_INVALID, UNINITIALIZE, refuse,
 };
+use crate::reset;
 use crate::settings::Settings;
 use crate::tables::{Context, DeviceState, Stream, Tables, Token, token};
 
@@ -69,11 +70,7 @@ pub(crate) fn finalise() -> Outcome {
         Phase::Finalised => return refuse(REPEAT_FINALIZE, "the library is finalised already"),
         Phase::Live(runtime) => {
             for device in 0..runtime.drivers.len() {
-                let mut tables = runtime.tables();
-                if let Some(held) = runtime.held(&tables, device) {
-                    return refuse(INVALID_PARAM, format!("device {device} still holds {held}"));
-                }
-                tables.reset(device, &runtime.drivers[device])?;
+                runtime.end_device(&mut runtime.tables(), device, INVALID_PARAM)?;
             }
         }
     }
@@ -181,10 +178,18 @@ impl Runtime {
         if tables.devices[device].context.is_none() {
             return refuse(RT_PARAM_INVALID, format!("device {device} was not set"));
         }
-        if let Some(held) = self.held(&tables, device) {
-            return refuse(RT_PARAM_INVALID, format!("device {device} still holds {held}"));
+        self.end_device(&mut tables, device, RT_PARAM_INVALID)
+    }
+
+    /// Ends the use of a device, and refuses it with `code` if something is held.
+    fn end_device(&self, tables: &mut Tables, device: usize, code: i32) -> Outcome {
+        let driver = &self.drivers[device];
+        if self.settings.reset_frees {
+            reset::give_back(tables, device, driver)?;
+        } else if let Some(held) = self.held(tables, device) {
+            return refuse(code, format!("device {device} still holds {held}"));
         }
-        tables.reset(device, &self.drivers[device])
+        tables.reset(device, driver)
     }
 
     /// What is still held of a device, in words.

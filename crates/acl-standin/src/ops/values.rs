@@ -61,16 +61,21 @@ impl DataType {
 /// Reads elements at the given places, counted from `address`.
 fn read<T: Copy>(address: u64, places: impl Iterator<Item = usize>) -> impl Iterator<Item = T> {
     let start = pointer(address).cast::<T>().cast_const();
-    // SAFETY: `ops::run` promises that the operands' memory is there; the places are in it.
-    places.map(move |place| unsafe { start.add(place).read_unaligned() })
+    places.map(move |place| {
+        // The place's address; only reading it asks that something is there.
+        let element = start.wrapping_add(place);
+        // SAFETY: `ops::run` promises that the operands' memory is there; the places are in it.
+        unsafe { element.read_unaligned() }
+    })
 }
 
 /// Writes elements to the given places, counted from `address`.
 fn write<T>(address: u64, places: impl Iterator<Item = usize>, values: impl Iterator<Item = T>) {
     let start = pointer(address).cast::<T>();
     for (place, value) in places.zip(values) {
+        let element = start.wrapping_add(place);
         // SAFETY: as in `read`, and nobody else uses the memory now.
-        unsafe { start.add(place).write_unaligned(value) };
+        unsafe { element.write_unaligned(value) };
     }
 }
 

@@ -78,6 +78,11 @@ pub(crate) fn finalise() -> Outcome {
     Ok(())
 }
 
+/// Whether the library has ended.
+pub(crate) fn is_finalised() -> bool {
+    matches!(&*lock(&PHASE), Phase::Finalised)
+}
+
 /// How many devices there are, also before `aclInit`.
 pub(crate) fn device_count() -> Outcome<usize> {
     match &*lock(&PHASE) {

@@ -1,6 +1,6 @@
 """Trains the GPT on the stand-in and prints, as JSON, what the steps did.
 
-usage: script_train.py STEPS [CAP_BYTES]
+usage: script_train.py STEPS [CAP_BYTES SETTINGS]
 """
 
 import hashlib
@@ -11,33 +11,31 @@ import torch
 import torch_npu  # noqa: F401
 from standin import DEVICE, Training, ledger
 
+COUNTERS = ("stage", "misses", "rescues", "swapped_out_bytes")
+
 n_steps = int(sys.argv[1])
-cap_bytes = int(sys.argv[2]) if len(sys.argv) > 2 else None
-if cap_bytes is not None:
+is_capped = len(sys.argv) > 2
+if is_capped:
     import smartswap
 
-    smartswap.enable(cap_bytes, device=DEVICE, min_block="1MiB", config=sys.argv[3])
+    smartswap.enable(int(sys.argv[2]), device=DEVICE, min_block="1MiB", config=sys.argv[3])
 
 training = Training(DEVICE)
 steps = []
 for _ in range(n_steps):
-    step = {"loss": training.step().hex()}
-    if cap_bytes is not None:
+    step = {"loss": training.step().hex(), "copied_out_bytes": ledger()["copied_out_bytes"]}
+    if is_capped:
         now = smartswap.stats()
-        step |= {key: now[key] for key in ("stage", "misses", "rescues", "plan", "swapped_out_bytes", "recomputed_ops")}
+        step |= {name: now[name] for name in COUNTERS}
     steps.append(step)
-torch.npu.synchronize()
+peak_bytes = torch.npu.max_memory_allocated()
 weights = hashlib.sha256()
 for weight in training.model.state_dict().values():
     weights.update(weight.cpu().numpy().tobytes())
-peak_bytes = torch.npu.max_memory_allocated()
-print(
-    json.dumps(
-        {
-            "steps": steps,
-            "weights": weights.hexdigest(),
-            "peak_bytes": peak_bytes,
-            "ledger": ledger(),
-        }
-    )
-)
+found = {
+    "steps": steps,
+    "weights": weights.hexdigest(),
+    "peak_bytes": peak_bytes,
+    "ledger": ledger(),
+}
+print(json.dumps(found))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 DEVICE = "npu:0"
-VOCABULARY, TOKENS, WIDTH, HEADS, LAYERS, BATCH = 256, 128, 128, 4, 2, 16
+VOCABULARY, TOKENS, WIDTH, HEADS, LAYERS, BATCH = 256, 128, 128, 4, 4, 16
 
 
 class Ledger(ctypes.Structure):

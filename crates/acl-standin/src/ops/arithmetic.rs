@@ -19,6 +19,7 @@ pub(super) fn find(name: &str) -> Option<Operator> {
         "Less" => |call| compare(call, |a, b| a < b, |a, b| a < b),
         "Equal" => |call| compare(call, |a, b| a == b, |a, b| a == b),
         "NotEqual" => |call| compare(call, |a, b| a != b, |a, b| a != b),
+        "Abs" => |call| floats(call, |[x]| x.abs()),
         "Neg" => |call| floats(call, |[x]| -x),
         "Exp" => |call| floats(call, |[x]| x.exp()),
         "Sqrt" => |call| floats(call, |[x]| x.sqrt()),

@@ -1,0 +1,67 @@
+"""The real torch_npu over the stand-in: what it computes, and that it trains under a cap."""
+
+import textwrap
+
+import pytest
+
+STEPS = 12
+SETTINGS = "../training/patient.toml"
+
+
+def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):
+    """The engine is enabled first, which wakes torch_npu, and holds ten tensors of 64 MiB."""
+    program = """
+        import torch, torch_npu, smartswap
+        from standin import ledger
+        smartswap.enable("256MiB", device="npu:0")
+        generator = torch.Generator().manual_seed(0)
+        originals = [torch.randn(16 << 20, generator=generator) for _ in range(10)]
+        tensors = [original.npu() for original in originals]
+        assert all(tensor.device == torch.device("npu:0") for tensor in tensors)
+        assert all(map(torch.equal, (tensor.cpu() for tensor in tensors), originals))
+        held = ledger()
+        assert held["chunk_bytes_peak"] <= 256 << 20, held
+        assert held["copied_out_bytes"] > 384 << 20, held
+        """
+    npu.run("-c", textwrap.dedent(program))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_operators_compute_what_the_cpu_computes(npu, dtype):
+    found = npu.json("script_operators.py", dtype)
+    assert found["differing"] == {}
+    assert found["compared"] > 50
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_losses_are_those_of_the_cpu(npu, dtype):
+    found = npu.json("script_losses.py", dtype)
+    assert len(found["npu"]) == len(found["cpu"]) == 3
+    assert found["npu"] == pytest.approx(found["cpu"], rel=1e-5 if dtype == "float32" else 1e-2)
+    assert len(set(found["npu"])) == 3
+
+
+@pytest.fixture(scope="module")
+def plain(npu):
+    """The training by torch_npu alone."""
+    return npu.json("script_train.py", STEPS)
+
+
+@pytest.mark.parametrize("percent", [60, 40])
+def test_a_gpt_trains_the_same_under_a_cap(npu, plain, percent):
+    cap_bytes = plain["peak_bytes"] * percent // 100
+    capped = npu.json("script_train.py", STEPS, cap_bytes, SETTINGS)
+    losses = [step["loss"] for step in plain["steps"]]
+    assert [step["loss"] for step in capped["steps"]] == losses
+    assert capped["weights"] == plain["weights"]
+    assert capped["ledger"]["chunk_bytes_peak"] <= cap_bytes
+    assert plain["ledger"]["chunk_bytes_peak"] > plain["peak_bytes"] - (2 << 20)
+    steps = capped["steps"]
+    first = next(at for at, step in enumerate(steps) if step["stage"] == "Stable")
+    assert first < STEPS - 2
+    for before, after in zip(steps[first:], steps[first + 1 :]):
+        assert after["stage"] == "Stable"
+        assert (after["misses"], after["rescues"]) == (before["misses"], before["rescues"])
+        # The engine's plan, and the device's own count of the copies.
+        assert after["swapped_out_bytes"] > before["swapped_out_bytes"]
+        assert after["copied_out_bytes"] > before["copied_out_bytes"]

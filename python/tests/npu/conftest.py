@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 # Where torch_npu and the package that was built for it are, and the stand-in.
 PACKAGES = os.environ.get("SMARTSWAP_NPU_PACKAGES")
-STANDIN = os.environ.get("SMARTSWAP_ACL_LIBRARY")
+STANDIN = os.environ.get("SMARTSWAP_NPU_STANDIN")
 # What torch_npu links with or opens. One library is all of them: none but the first has a
 # function that it needs.
 LIBRARIES = ("ascendcl", "hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel")

@@ -24,6 +24,9 @@
 //! | times of events without TIME_LINE or not complete | 107006 |
 //! | destroying a stream, by force too, before the host has seen its work complete | 107000 |
 //! | resetting a device or finalising while something is still held | 107000, 100000 |
+//! | an operator that there is not, or of elements that it has not | 207000 |
+//! | an operator's tensor that is not all on the device, or whose buffer is too small | 107000, 100000 |
+//! | a description, buffer or set of attributes that was destroyed | 100000 |
 //!
 //! Registered and pinned host memory has an address on the device that differs from the host's,
 //! a second mapping of the same bytes. Where the system cannot make one (memory of a file, of the
@@ -31,6 +34,14 @@
 //!
 //! Host functions are the kernels: device memory is host memory at the same address. Functions of
 //! the real library that are not here are those that nobody calls yet.
+//!
+//! # Operators
+//!
+//! `aclopCompileAndExecute` runs the operators of `ops.rs` in stream order, with real numbers: those
+//! into which `torch_npu` takes the training step of a small GPT apart, and their like. What is
+//! wrong with an operator's shapes is told by the next call that waits for its stream, as on
+//! hardware. Under its name and those of the libraries beside it (`libhccl.so`, `libgraph.so` and
+//! others, all links to this one) the real `torch_npu` loads this library and trains on it.
 //!
 //! # Settings
 //!

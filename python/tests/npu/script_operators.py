@@ -86,7 +86,9 @@ SUMS: dict[str, Case] = {
     "any": lambda a, b: (a < -100).any(),
     "matrix product": lambda a, b: a @ b.t(),
     "product with bias": lambda a, b: F.linear(a, b, b[:, 0]),
-    "batch of products": lambda a, b: torch.bmm(a.view(2, 4, COLUMNS), b.view(2, 4, COLUMNS).transpose(1, 2)),
+    "batch of products": lambda a, b: torch.bmm(
+        a.view(2, 4, COLUMNS), b.view(2, 4, COLUMNS).transpose(1, 2)
+    ),
 }
 
 

@@ -176,6 +176,13 @@ exports! {
         Ok(())
     }
 
+    /// The number of this process, as the device's owner sees it.
+    fn aclrtDeviceGetBareTgid(process: Out<i32>) {
+        process.check("pid")?;
+        process.put(std::process::id() as i32);
+        Ok(())
+    }
+
     /// Priorities that a stream can have.
     fn aclrtDeviceGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         least.check("leastPriority")?;

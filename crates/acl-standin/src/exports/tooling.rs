@@ -46,6 +46,16 @@ exports! {
         Ok(())
     }
 
+    /// Notes more facts for the profiler, which is off.
+    fn MsprofReportAdditionalInfo(_is_aging: u32, _facts: Opaque, _length: u32) {
+        Ok(())
+    }
+
+    /// Whom the profiler is to tell when it begins, which it never does.
+    fn MsprofRegisterCallback(_module: u32, _callback: Opaque) {
+        Ok(())
+    }
+
     /// Begins dumps of operators. None are written.
     fn aclmdlInitDump() {
         Ok(())

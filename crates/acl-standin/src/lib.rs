@@ -55,7 +55,7 @@
 //! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it; a power of two of at least 2MiB | 2MiB |
 //! | `ACL_STANDIN_LINK` | bytes per second of copies between host and device, each way | no limit |
 //! | `ACL_STANDIN_MODE` | `threads`; `by-time` or `seed:N`: lockstep on a virtual clock | threads |
-//! | `ACL_STANDIN_RESET` | `frees`: resetting a device takes all that it holds, as on hardware | refuses |
+//! | `ACL_STANDIN_RESET` | `frees`: a reset takes all that the device holds, as hardware does | refuses |
 //! | `ACL_STANDIN_NAME` | the chip's name, such as `Ascend910B4` | SmartSwap stand-in |
 //! | `ACL_STANDIN_VMM` | `off`: no reserving of addresses (207000) | on |
 //! | `ACL_STANDIN_VA_FLAG` | `off`: no host memory with one address for both (207000) | on |

@@ -37,9 +37,9 @@
 //!
 //! # Operators
 //!
-//! `aclopCompileAndExecute` runs the operators of `ops.rs` in stream order, with real numbers: those
-//! into which `torch_npu` takes the training step of a small GPT apart, and their like. What is
-//! wrong with an operator's shapes is told by the next call that waits for its stream, as on
+//! `aclopCompileAndExecute` runs the operators of `ops.rs` in stream order, with real numbers:
+//! those into which `torch_npu` takes the training step of a small GPT apart, and their like. What
+//! is wrong with an operator's shapes is told by the next call that waits for its stream, as on
 //! hardware. Under its name and those of the libraries beside it (`libhccl.so`, `libgraph.so` and
 //! others, all links to this one) the real `torch_npu` loads this library and trains on it.
 //!

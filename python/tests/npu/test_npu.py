@@ -26,6 +26,27 @@ def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):
     npu.run("-c", textwrap.dedent(program))
 
 
+def test_swapped_memory_is_refused_with_what_to_do_instead(npu):
+    """torch_npu keeps more beside a storage than PyTorch makes around memory of the host."""
+    program = """
+        import torch, torch_npu, smartswap
+        smartswap.enable("64MiB", device="npu:0")
+        optimizer = torch.optim.AdamW([torch.ones(8, device="npu").requires_grad_()])
+        calls = (
+            lambda: smartswap.virtual_optimizer(optimizer, "all"),
+            lambda: smartswap.empty_with_swapped_memory(8),
+        )
+        for call in calls:
+            try:
+                call()
+            except smartswap.errors.SettingsError as error:
+                assert "prefer='memory'" in str(error)
+            else:
+                raise AssertionError("not refused")
+        """
+    npu.run("-c", textwrap.dedent(program))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operators_compute_what_the_cpu_computes(npu, dtype):
     found = npu.json("script_operators.py", dtype)

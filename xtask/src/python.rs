@@ -1,6 +1,7 @@
 //! The Python package: built into an environment that has PyTorch, and tested there.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -41,6 +42,8 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
     cmd!(shell, "cargo build --profile test --package bridge --package cli --locked").run()?;
     let built = metadata::workspace(shell)?.target_folder.join("debug");
     let library = built.join("libsmartswap.so");
+    // The environment's ninja compiles files side by side, where it is found.
+    let _path = shell.push_env("PATH", path_from(&python)?);
     cmd!(shell, "{python} -m pip install --quiet --no-build-isolation --no-deps ./python")
         .env("SMARTSWAP_ENGINE_LIBRARY", &library)
         .run()
@@ -75,6 +78,13 @@ fn install_for_npu(
         .env("PYTHONPATH", packages)
         .run()
         .context("the Python package does not build for torch_npu")
+}
+
+/// The path for programs, with those of the Python's environment first.
+fn path_from(python: &Path) -> anyhow::Result<OsString> {
+    let own = python.parent().map(Path::to_path_buf);
+    let others = env::var_os("PATH").unwrap_or_default();
+    Ok(env::join_paths(own.into_iter().chain(env::split_paths(&others)))?)
 }
 
 /// What keeps a Python from being used, in words.

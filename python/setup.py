@@ -13,9 +13,12 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-import torch
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+# Of torch_npu only the headers are needed: to load it takes a machine with Ascend's library.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
+import torch  # noqa: E402
+from setuptools import setup  # noqa: E402
+from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -141,4 +144,7 @@ class Build(BuildExtension):
         (package / "_built_for.json").write_text(json.dumps(built_for) + "\n")
 
 
-setup(ext_modules=[adapter()], cmdclass={"build_ext": Build})
+# What is compiled for torch_npu stays apart, so that neither build undoes the other.
+FOLDERS = {"build": {"build_base": "build/npu"}} if npu_folder() else {}
+
+setup(ext_modules=[adapter()], cmdclass={"build_ext": Build}, options=FOLDERS)

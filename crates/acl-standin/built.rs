@@ -13,7 +13,7 @@ pub(super) fn standin() -> Result<PathBuf, String> {
     let folder = test.ancestors().nth(2).ok_or("this test is not in a target folder")?;
     let target = folder.parent().ok_or("this test is not in a target folder")?;
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
-        Some("debug") | None => "dev",
+        Some("debug") | None => "test",
         Some(name) => name,
     };
     let built = Command::new(cargo)

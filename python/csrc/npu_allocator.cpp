@@ -4,6 +4,7 @@
 
 #ifdef SMARTSWAP_NPU
 
+#include <ATen/Context.h>
 #include <torch/version.h>
 #include <torch_npu/csrc/core/npu/NPUCachingAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUFunctions.h>
@@ -13,12 +14,10 @@
 #include <string>
 #include <utility>
 
-#include "device_allocator.h"
+#include "npu_release.h"
 
-// From here on the statistics are PyTorch's own, and device numbers are one byte.
+// From here on the interface has functions for free memory and refused allocations.
 #define SMARTSWAP_NPU_2_14 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14)
-// Memory pools can be emptied one by one.
-#define SMARTSWAP_NPU_2_9 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9)
 
 #if SMARTSWAP_NPU_2_14
 // The interface has bodies of its own that call these, and its library keeps them to itself. Our
@@ -33,20 +32,19 @@ __asm__(
     ".weak _ZN7c10_npu9isCannOOMERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE\n");
 #endif
 
+// The headers call it and their library keeps it to itself: the code of an error, as torch_npu
+// writes it.
+std::string formatErrorCode(SubModule, ErrCode code) {
+  return "\n[ERROR] torch_npu, code " + std::to_string(static_cast<int>(code));
+}
+
 namespace smartswap {
 
 namespace {
 
 namespace caching = c10_npu::NPUCachingAllocator;
-using caching::NPUAllocator;
-#if SMARTSWAP_NPU_2_14
-using StatsIndex = c10::DeviceIndex;
-#else
-using StatsIndex = int;
-#endif
-
-// The allocator from before: it serves other devices, and what was allocated by it.
-NPUAllocator* before = nullptr;
+using npu::before;
+using npu::StatsIndex;
 
 void delete_memory(void* memory) {
   if (memory == nullptr || in_forked_child()) {
@@ -72,8 +70,10 @@ std::pair<size_t, size_t> memory_info() {
 
 constexpr char kGraphs[] = "NPU graphs and memory pools need memory that stays: train without them";
 
-class NpuAllocator final : public NPUAllocator {
+class NpuAllocator final : public npu::Interface {
  public:
+  using npu::Interface::emptyCache;
+
   c10::DataPtr allocate(size_t size_bytes) override {
     const int device = current_device();
     if (!is_ours(device)) {
@@ -169,13 +169,6 @@ class NpuAllocator final : public NPUAllocator {
     trim();
     before->emptyCache(check_error);
   }
-
-#if SMARTSWAP_NPU_2_9
-  void emptyCache(c10_npu::MempoolId_t pool) override {
-    trim();
-    before->emptyCache(pool);
-  }
-#endif
 
   void emptyVirtAddrCache(bool check_error) override {
     // Addresses of the engine are given back with its memory.
@@ -331,11 +324,6 @@ class NpuAllocator final : public NPUAllocator {
   }
 #endif
 
-  void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
-    // It is told of the other devices' allocations alone.
-    before->attachAllocatorTraceTracker(std::move(tracker));
-  }
-
   bool checkUceInMemPool(int device) override {
     if (!is_ours(device)) {
       return before->checkUceInMemPool(device);
@@ -434,6 +422,8 @@ uint64_t default_npu_stream(int device) {
       queue != nullptr && std::string(queue) == "0",
       "SmartSwap: set TASK_QUEUE_ENABLE=0 before torch_npu is imported: operators must reach "
       "their stream when they are called");
+  // torch_npu wakes with the first tensor, and has no streams before.
+  at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1);
   const auto index = static_cast<c10::DeviceIndex>(device);
   return handle_of(c10_npu::getDefaultNPUStream(index).stream());
 }

@@ -4,13 +4,12 @@
 // They have the types of the torch_npu that they were compiled against.
 #ifdef SMARTSWAP_NPU
 
-#include <torch/version.h>
-#include <torch_npu/csrc/core/npu/NPUCachingAllocator.h>
 #include <torch_npu/csrc/core/npu/NPUStream.h>
 
 #include <atomic>
 #include <functional>
 
+#include "npu_release.h"
 #include "pluggable.h"
 
 namespace pluggable = smartswap::pluggable;
@@ -19,11 +18,7 @@ using smartswap::handle_of;
 namespace {
 
 namespace caching = c10_npu::NPUCachingAllocator;
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
-using DeviceNumber = c10::DeviceIndex;
-#else
-using DeviceNumber = int;
-#endif
+using DeviceNumber = smartswap::npu::StatsIndex;
 
 std::atomic<int64_t> out_of_memory_count{0};
 

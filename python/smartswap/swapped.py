@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from . import _native
 from .engine import _engine
 from .engine import device as engine_device
+from .errors import SettingsError
 from .pointers import storage_address
 
-__all__ = ["empty_with_swapped_memory", "is_swap_tensor"]
+__all__ = ["Allocate", "allocator", "empty_with_swapped_memory", "is_swap_tensor"]
+
+Allocate = Callable[[list[int], torch.dtype, torch.device], torch.Tensor]
+
+
+def allocator() -> Allocate:
+    """What makes tensors in such memory. Raises NotEnabledError, and SettingsError on an NPU."""
+    adapter = _engine()
+    if engine_device().type == "npu":
+        raise SettingsError(
+            "tensors of torch_npu cannot lie in host memory yet, so on an NPU there is neither a "
+            "virtual optimizer nor empty_with_swapped_memory: prefer='memory' swaps optimizer "
+            "state instead"
+        )
+    return adapter.empty_swapped
 
 
 def empty_with_swapped_memory(
@@ -22,15 +37,15 @@ def empty_with_swapped_memory(
     """A contiguous tensor in host memory that kernels of the device read and write in place.
 
     Its values are not set. It never moves, and takes nothing of the cap. `device` is the device of
-    the engine if left out. Raises NotEnabledError, and torch.OutOfMemoryError if the budget of
-    host memory is spent.
+    the engine if left out. Raises NotEnabledError, SettingsError on an NPU, and
+    torch.OutOfMemoryError if the budget of host memory is spent.
     """
-    adapter = _engine()
+    allocate = allocator()
     sizes = [size] if isinstance(size, int) else [int(length) for length in size]
     if any(length < 0 for length in sizes):
         raise ValueError(f"a tensor has no negative size: {sizes}")
     wanted = torch.device(device) if device is not None else engine_device()
-    return adapter.empty_swapped(sizes, dtype or torch.get_default_dtype(), wanted)
+    return allocate(sizes, dtype or torch.get_default_dtype(), wanted)
 
 
 def is_swap_tensor(tensor: object) -> bool:

@@ -14,16 +14,14 @@ from torch.optim import SGD, Optimizer
 from torch.overrides import TorchFunctionMode
 
 from .budget import stage_bytes
-from .engine import _engine
 from .errors import SettingsError, UnsupportedOptimizerError
 from .sizes import format_size
 from .state_plan import StatePlan, is_placeable, local, predict_sizes
-from .swapped import is_swap_tensor
+from .swapped import Allocate, allocator, is_swap_tensor
 
 __all__ = ["virtual_optimizer"]
 
 _log = logging.getLogger("smartswap")
-Allocate = Callable[[list[int], torch.dtype, torch.device], torch.Tensor]
 
 
 def virtual_optimizer(
@@ -49,11 +47,11 @@ def virtual_optimizer(
         budget_bytes = stage_bytes(budget, stage, n_stages)
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    adapter = _engine()
+    allocate = allocator()
     bare = _bare(optimizer)
     if "_smartswap_virtual" in bare.__dict__:
         raise SettingsError("this optimizer is virtual already; call virtual_optimizer once")
-    state = VirtualState(bare, budget_bytes, adapter.empty_swapped, is_swap_tensor)
+    state = VirtualState(bare, budget_bytes, allocate, is_swap_tensor)
     if master_weights:
         state.add_master_weights()
     state.install()

@@ -1,6 +1,7 @@
 //! The Python package: built into an environment that has PyTorch, and tested there.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +14,12 @@ const WISH: &str = "SMARTSWAP_PYTHON";
 /// The Python of the environment that `.ci/run` makes.
 const OWN: &str = ".venv/bin/python";
 const HOW: &str = "python3 -m venv .venv && .venv/bin/pip install -r python/requirements-test.txt";
+/// Where `.ci/run` puts torch_npu, and how tests are told of it and of the stand-in.
+const NPU_PACKAGES: &str = ".venv/npu";
+const NPU_FOLDER: &str = "SMARTSWAP_NPU_PACKAGES";
+const NPU_STANDIN: &str = "SMARTSWAP_NPU_STANDIN";
+const NPU_HOW: &str = ".venv/bin/pip install --no-deps --target .venv/npu \
+                       -r python/requirements-npu.txt";
 /// What the package is built and tested with.
 const MODULES: [&str; 7] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel", "xdist"];
 
@@ -33,14 +40,51 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
     }
     // Built as the tests of the crates are, so most of it is there, with every check on.
     cmd!(shell, "cargo build --profile test --package bridge --package cli --locked").run()?;
-    let library = metadata::workspace(shell)?.target_folder.join("debug/libsmartswap.so");
+    let built = metadata::workspace(shell)?.target_folder.join("debug");
+    let library = built.join("libsmartswap.so");
+    // The environment's ninja compiles files side by side, where it is found.
+    let _path = shell.push_env("PATH", path_from(&python)?);
     cmd!(shell, "{python} -m pip install --quiet --no-build-isolation --no-deps ./python")
-        .env("SMARTSWAP_ENGINE_LIBRARY", library)
+        .env("SMARTSWAP_ENGINE_LIBRARY", &library)
         .run()
         .context("the Python package does not build")?;
-    cmd!(shell, "{python} -m pytest --quiet --numprocesses 2 python/tests python/examples")
-        .run()?;
+    let mut tests =
+        cmd!(shell, "{python} -m pytest --quiet --numprocesses 2 python/tests python/examples");
+    let packages = root.join(NPU_PACKAGES);
+    if packages.join("torch_npu").is_dir() {
+        install_for_npu(shell, &python, &packages, &library)?;
+        let standin = built.join("libascendcl.so");
+        tests = tests.env(NPU_FOLDER, &packages).env(NPU_STANDIN, standin);
+    } else {
+        println!("python: skips torch_npu over the stand-in; to run it: {NPU_HOW}");
+    }
+    tests.run()?;
     Ok(())
+}
+
+/// Builds the package once more beside a torch_npu, where no other test sees either, and the
+/// stand-in of Ascend's library.
+fn install_for_npu(
+    shell: &Shell,
+    python: &Path,
+    packages: &Path,
+    library: &Path,
+) -> anyhow::Result<()> {
+    cmd!(shell, "cargo build --profile test --package acl-standin --locked").run()?;
+    let install = "install --quiet --no-build-isolation --no-deps --upgrade --target";
+    let install = install.split(' ');
+    cmd!(shell, "{python} -m pip {install...} {packages} ./python")
+        .env("SMARTSWAP_ENGINE_LIBRARY", library)
+        .env("PYTHONPATH", packages)
+        .run()
+        .context("the Python package does not build for torch_npu")
+}
+
+/// The path for programs, with those of the Python's environment first.
+fn path_from(python: &Path) -> anyhow::Result<OsString> {
+    let own = python.parent().map(Path::to_path_buf);
+    let others = env::var_os("PATH").unwrap_or_default();
+    Ok(env::join_paths(own.into_iter().chain(env::split_paths(&others)))?)
 }
 
 /// What keeps a Python from being used, in words.

@@ -24,6 +24,9 @@
 //! | times of events without TIME_LINE or not complete | 107006 |
 //! | destroying a stream, by force too, before the host has seen its work complete | 107000 |
 //! | resetting a device or finalising while something is still held | 107000, 100000 |
+//! | an operator that there is not, or of elements that it has not | 207000 |
+//! | an operator's tensor that is not all on the device, or whose buffer is too small | 107000, 100000 |
+//! | a description, buffer or set of attributes that was destroyed | 100000 |
 //!
 //! Registered and pinned host memory has an address on the device that differs from the host's,
 //! a second mapping of the same bytes. Where the system cannot make one (memory of a file, of the
@@ -31,6 +34,14 @@
 //!
 //! Host functions are the kernels: device memory is host memory at the same address. Functions of
 //! the real library that are not here are those that nobody calls yet.
+//!
+//! # Operators
+//!
+//! `aclopCompileAndExecute` runs the operators of `ops.rs` in stream order, with real numbers:
+//! those into which `torch_npu` takes the training step of a small GPT apart, and their like. What
+//! is wrong with an operator's shapes is told by the next call that waits for its stream, as on
+//! hardware. Under its name and those of the libraries beside it (`libhccl.so`, `libgraph.so` and
+//! others, all links to this one) the real `torch_npu` loads this library and trains on it.
 //!
 //! # Settings
 //!
@@ -44,6 +55,8 @@
 //! | `ACL_STANDIN_GRANULARITY` | physical memory and addresses come in multiples of it; a power of two of at least 2MiB | 2MiB |
 //! | `ACL_STANDIN_LINK` | bytes per second of copies between host and device, each way | no limit |
 //! | `ACL_STANDIN_MODE` | `threads`; `by-time` or `seed:N`: lockstep on a virtual clock | threads |
+//! | `ACL_STANDIN_RESET` | `frees`: a reset takes all that the device holds, as hardware does | refuses |
+//! | `ACL_STANDIN_NAME` | the chip's name, such as `Ascend910B4` | SmartSwap stand-in |
 //! | `ACL_STANDIN_VMM` | `off`: no reserving of addresses (207000) | on |
 //! | `ACL_STANDIN_VA_FLAG` | `off`: no host memory with one address for both (207000) | on |
 //! | `ACL_STANDIN_HOST_LIMIT` | most bytes of pinned and registered memory of each device | no limit |
@@ -59,21 +72,28 @@ mod alias;
 mod entry;
 mod exports;
 mod failure;
+mod ops;
 mod places;
+mod reset;
 mod runtime;
 mod settings;
+mod shelf;
 mod tables;
 
 pub use abi::{
     AclrtMallocAttribute, AclrtMallocConfig, AclrtMemAccessDesc, AclrtMemLocation,
     AclrtPhysicalMemProp, AclrtPtrAttributes, Function, In, Opaque, Out,
 };
+pub use exports::attribute::*;
 pub use exports::callback::*;
 pub use exports::copy::*;
+pub use exports::descriptor::*;
 pub use exports::device::*;
 pub use exports::event::*;
 pub use exports::ledger::{StandinLedger, standin_ledger, standin_reset_peaks};
 pub use exports::memory::*;
+pub use exports::operator::*;
 pub use exports::stream::*;
 pub use exports::system::*;
+pub use exports::tooling::*;
 pub use exports::virtual_memory::*;

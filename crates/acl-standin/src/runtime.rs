@@ -7,9 +7,10 @@ use npu_sys::{Driver, HostDriver, StreamHandle};
 
 use crate::entry;
 use crate::failure::{
-    INVALID_PARAM, Outcome, REPEAT_FINALIZE, REPEAT_INITIALIZE, RT_CONTEXT_NULL,
+    Failure, INVALID_PARAM, Outcome, REPEAT_FINALIZE, REPEAT_INITIALIZE, RT_CONTEXT_NULL,
     RT_INVALID_DEVICEID, RT_PARAM_INVALID, UNINITIALIZE, refuse,
 };
+use crate::reset;
 use crate::settings::Settings;
 use crate::tables::{Context, DeviceState, Stream, Tables, Token, token};
 
@@ -19,6 +20,8 @@ pub(crate) struct Runtime {
     pub(crate) settings: Settings,
     pub(crate) drivers: Vec<Arc<HostDriver>>,
     tables: Mutex<Tables>,
+    /// Operators that failed when their time came, and on which device, until somebody waits.
+    failures: Mutex<Vec<(usize, Failure)>>,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,8 @@ pub(crate) fn initialise() -> Outcome {
     let drivers = (0..settings.device_count).map(|_| HostDriver::new(settings.device.clone()));
     let drivers = drivers.collect::<Result<Vec<_>, _>>()?;
     let tables = Mutex::new(Tables::new(drivers.len()));
-    *phase = Phase::Live(Arc::new(Runtime { settings, drivers, tables }));
+    *phase =
+        Phase::Live(Arc::new(Runtime { settings, drivers, tables, failures: Mutex::default() }));
     Ok(())
 }
 
@@ -66,16 +70,25 @@ pub(crate) fn finalise() -> Outcome {
         Phase::Finalised => return refuse(REPEAT_FINALIZE, "the library is finalised already"),
         Phase::Live(runtime) => {
             for device in 0..runtime.drivers.len() {
-                let mut tables = runtime.tables();
-                if let Some(held) = runtime.held(&tables, device) {
-                    return refuse(INVALID_PARAM, format!("device {device} still holds {held}"));
-                }
-                tables.reset(device, &runtime.drivers[device])?;
+                runtime.end_device(&mut runtime.tables(), device, INVALID_PARAM)?;
             }
         }
     }
     *phase = Phase::Finalised;
     Ok(())
+}
+
+/// Whether the library has ended.
+pub(crate) fn is_finalised() -> bool {
+    matches!(&*lock(&PHASE), Phase::Finalised)
+}
+
+/// How many devices there are, also before `aclInit`.
+pub(crate) fn device_count() -> Outcome<usize> {
+    match &*lock(&PHASE) {
+        Phase::Live(runtime) => Ok(runtime.drivers.len()),
+        _ => Ok(Settings::read(|name| std::env::var_os(name))?.device_count),
+    }
 }
 
 /// The live library, for calls that need no device.
@@ -120,6 +133,20 @@ impl Runtime {
         lock(&self.tables)
     }
 
+    /// Keeps the failure of work on a device for the next who waits for the device.
+    pub(crate) fn note_failure(&self, device: usize, failure: Failure) {
+        lock(&self.failures).push((device, failure));
+    }
+
+    /// Tells, once, of work on a device that has failed.
+    pub(crate) fn tell_failure(&self, device: usize) -> Outcome {
+        let mut failures = lock(&self.failures);
+        match failures.iter().position(|(own, _)| *own == device) {
+            Some(at) => Err(failures.remove(at).1),
+            None => Ok(()),
+        }
+    }
+
     /// Checks a device's number.
     pub(crate) fn device(&self, id: i64) -> Outcome<usize> {
         let count = self.drivers.len();
@@ -156,10 +183,18 @@ impl Runtime {
         if tables.devices[device].context.is_none() {
             return refuse(RT_PARAM_INVALID, format!("device {device} was not set"));
         }
-        if let Some(held) = self.held(&tables, device) {
-            return refuse(RT_PARAM_INVALID, format!("device {device} still holds {held}"));
+        self.end_device(&mut tables, device, RT_PARAM_INVALID)
+    }
+
+    /// Ends the use of a device, and refuses it with `code` if something is held.
+    fn end_device(&self, tables: &mut Tables, device: usize, code: i32) -> Outcome {
+        let driver = &self.drivers[device];
+        if self.settings.reset_frees {
+            reset::give_back(tables, device, driver)?;
+        } else if let Some(held) = self.held(tables, device) {
+            return refuse(code, format!("device {device} still holds {held}"));
         }
-        tables.reset(device, &self.drivers[device])
+        tables.reset(device, driver)
     }
 
     /// What is still held of a device, in words.

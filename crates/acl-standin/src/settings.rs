@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) device: HostConfig,
     pub(crate) has_virtual_memory: bool,
     pub(crate) has_va_flag: bool,
+    /// Whether the reset of a device frees what it holds, or is refused.
+    pub(crate) reset_frees: bool,
 }
 
 impl Settings {
@@ -50,6 +52,14 @@ impl Settings {
             Some("off") => Ok(false),
             Some(other) => refuse(INVALID_PARAM, format!("{name} is '{other}': write on or off")),
         };
+        let reset_frees = match text("ACL_STANDIN_RESET")?.as_deref() {
+            None | Some("refuses") => false,
+            Some("frees") => true,
+            Some(other) => {
+                let text = format!("ACL_STANDIN_RESET is '{other}': write refuses or frees");
+                return refuse(INVALID_PARAM, text);
+            }
+        };
         let granularity_bytes = size("ACL_STANDIN_GRANULARITY", "")?.unwrap_or(HUGE_PAGE_BYTES);
         if !granularity_bytes.is_power_of_two() || granularity_bytes < HUGE_PAGE_BYTES {
             let text = format!(
@@ -73,6 +83,7 @@ impl Settings {
             device,
             has_virtual_memory: switch("ACL_STANDIN_VMM")?,
             has_va_flag: switch("ACL_STANDIN_VA_FLAG")?,
+            reset_frees,
         })
     }
 }

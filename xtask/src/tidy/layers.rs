@@ -29,9 +29,9 @@ const RULES: [Rule; 11] = [
     },
     Rule {
         name: "acl-standin",
-        inner: &["npu-sys"],
+        inner: &["npu-sys", "kernels"],
         inner_tests: &[],
-        outer: &["rustix"],
+        outer: &["half", "rustix"],
         outer_tests: &[],
     },
     Rule {

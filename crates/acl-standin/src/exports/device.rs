@@ -23,7 +23,7 @@ exports! {
     /// Number of devices.
     fn aclrtGetDeviceCount(count: Out<u32>) {
         count.check("count")?;
-        count.put(runtime::runtime()?.drivers.len() as u32);
+        count.put(runtime::device_count()? as u32);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ exports! {
         scope.driver().synchronize()?;
         let mut tables = scope.tables();
         submitted.into_iter().for_each(|(token, count)| tables.see(token, count));
-        Ok(())
+        scope.runtime.tell_failure(scope.device)
     }
 
     /// Makes a context of a device, and the thread's own.
@@ -173,6 +173,13 @@ exports! {
         status.check("deviceStatus")?;
         check_device(device)?;
         status.put(DEVICE_STATUS_NORMAL);
+        Ok(())
+    }
+
+    /// The number of this process, as the device's owner sees it.
+    fn aclrtDeviceGetBareTgid(process: Out<i32>) {
+        process.check("pid")?;
+        process.put(std::process::id() as i32);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ pub(super) fn synchronize(scope: &Scope, token: Token) -> Outcome {
     };
     scope.driver().synchronize_stream(handle)?;
     scope.tables().see(token, submitted);
-    Ok(())
+    scope.runtime.tell_failure(scope.device)
 }
 
 /// Waits until a stream comes this far, at most for a time. Says whether it did.

@@ -1,6 +1,7 @@
 //! Beginning and end, version, name, errors.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
+use std::sync::LazyLock;
 
 use crate::abi::Out;
 use crate::entry::{self, exports};
@@ -9,7 +10,10 @@ use crate::runtime;
 
 /// The version of the headers that this library follows.
 const VERSION: (i32, i32, i32) = (1, 17, 0);
-const SOC_NAME: &CStr = c"SmartSwap stand-in";
+/// The device's name, by which the engine knows that the host can address its memory. Frameworks
+/// want the name of a chip.
+const NAME: &CStr = c"SmartSwap stand-in";
+const NAME_VARIABLE: &str = "ACL_STANDIN_NAME";
 
 exports! {
     /// Begins. The path of a settings file is not read.
@@ -50,11 +54,15 @@ pub extern "C" fn aclGetRecentErrMsg() -> *const c_char {
     entry::guard(std::ptr::null(), entry::take_message)
 }
 
-/// The name of the chip.
+/// The name of the chip. It needs no initialised library.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)] // The library's own name.
 pub extern "C" fn aclrtGetSocName() -> *const c_char {
-    SOC_NAME.as_ptr()
+    static WISH: LazyLock<Option<CString>> = LazyLock::new(|| {
+        let wish = std::env::var_os(NAME_VARIABLE)?;
+        CString::new(wish.into_encoded_bytes()).ok()
+    });
+    WISH.as_deref().unwrap_or(NAME).as_ptr()
 }
 
 /// The code of this thread's latest error. Only level 0, the thread, is known.

@@ -15,6 +15,7 @@ use crate::tables::{Mapping, Physical, Range, Token, token};
 
 const FLAG_HUGE_PAGES: u64 = 1;
 const ACCESS_READ_WRITE: u64 = 3;
+const NO_SHARING: &str = "no process sees another's memory";
 
 /// Checks what memory is asked for, and returns the device.
 fn check_property(runtime: &Runtime, property: AclrtPhysicalMemProp) -> Outcome<usize> {
@@ -236,6 +237,26 @@ exports! {
         tables.physical(physical)?.reference_count += 1;
         handle.put(pointer(physical as u64));
         Ok(())
+    }
+
+    /// Shows physical memory to another process: it cannot be.
+    fn aclrtMemExportToShareableHandle(
+        handle: Opaque, _kind: i32, _flags: u64, _shareable: Out<u64>,
+    ) {
+        runtime::enter()?.tables().physical(address(handle) as Token)?;
+        refuse(RT_FEATURE_NOT_SUPPORT, NO_SHARING)
+    }
+
+    /// Takes physical memory that another process shows.
+    fn aclrtMemImportFromShareableHandle(_shareable: u64, _device: i32, _handle: Out<Opaque>) {
+        runtime::enter()?;
+        refuse(RT_FEATURE_NOT_SUPPORT, NO_SHARING)
+    }
+
+    /// Which processes may take memory that this one shows.
+    fn aclrtMemSetPidToShareableHandle(_shareable: u64, _processes: In<i32>, _count: usize) {
+        runtime::enter()?;
+        refuse(RT_FEATURE_NOT_SUPPORT, NO_SHARING)
     }
 
     /// What a handle was asked for as.

@@ -6,6 +6,7 @@
 mod copies;
 mod events;
 mod memory;
+mod operators;
 mod rig;
 mod settings;
 mod streams;

@@ -23,12 +23,13 @@ pub(crate) const D2D: i32 = 3;
 /// One library a process: tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     "ACL_STANDIN_DEVICES",
     "ACL_STANDIN_MEMORY",
     "ACL_STANDIN_GRANULARITY",
     "ACL_STANDIN_LINK",
     "ACL_STANDIN_MODE",
+    "ACL_STANDIN_RESET",
     "ACL_STANDIN_VMM",
     "ACL_STANDIN_VA_FLAG",
     "ACL_STANDIN_HOST_LIMIT",

@@ -9,6 +9,8 @@ fn the_library_begins_once_and_ends_once() {
     let _turn = variables(&[]);
     acl!(aclFinalize());
     let mut count = 9;
+    ok!(aclrtGetDeviceCount(Out::to(&mut count)));
+    assert_eq!(count, 1, "known before the beginning");
     assert!([100_001, 100_037].contains(&acl!(aclrtSetDevice(0))));
     ok!(aclInit(std::ptr::null()));
     refused!(100_002, "already", aclInit(std::ptr::null()));
@@ -79,6 +81,7 @@ fn bad_settings_say_how_to_mend_them() {
         ("ACL_STANDIN_LINK", "fast", "24GiB"),
         ("ACL_STANDIN_MODE", "seed:x", "seed:N"),
         ("ACL_STANDIN_MODE", "", "threads, by-time"),
+        ("ACL_STANDIN_RESET", "on", "refuses or frees"),
         ("ACL_STANDIN_VMM", "no", "on or off"),
         ("ACL_STANDIN_VA_FLAG", "no", "on or off"),
         ("ACL_STANDIN_HOST_LIMIT", "-1", "24GiB"),

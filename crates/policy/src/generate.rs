@@ -60,9 +60,8 @@ pub struct GenerateConfig {
     pub swap_bytes_max: u64,
     /// Memory to leave unused below the limit.
     pub reserve_bytes: u64,
-    /// How many placements to simulate, at most, for each way to choose what leaves, and how long
-    /// to look for a better choice. With 1 there is one such way, and no search. More take longer
-    /// and may find a faster plan.
+    /// How many rounds the search has, at most. With 1 there is one choice for each start, and no
+    /// search. More take longer, and may find a faster plan but never a worse one.
     pub effort: u32,
 }
 

@@ -2,10 +2,9 @@
 
 use policy::{
     GenerateConfig, Generated, Generator, Machine, Movable, Plan, Preference, RecomputeOption,
-    Trace, assemble,
+    Start, Trace, assemble,
 };
 
-use crate::parallel::both;
 use crate::recompute::{RecomputeConfig, recompute_options};
 use crate::smartswap::{self, SmartSwapStrategy};
 
@@ -115,13 +114,14 @@ impl<'a> Joint<'a> {
             let config = GenerateConfig { preference, movable, ..self.config.generate };
             self.generator.plan(&config, options, self.bound_us)
         };
+        let options = &self.options[..];
         match self.config.strategy {
             // Moving on demand may do where no plan is made.
             Strategy::Keep => self.unmoved(),
             Strategy::SmartSwap => smartswap::plan(self),
             Strategy::Swap => run(Preference::Cheapest, &[]),
             Strategy::Recompute => {
-                let made = run(Preference::RecomputeFirst, &self.options);
+                let made = run(Preference::RecomputeFirst, options);
                 // What was to be made again may keep so many inputs that nothing else fits.
                 match made.infeasible {
                     None => made,
@@ -129,20 +129,18 @@ impl<'a> Joint<'a> {
                 }
             }
             Strategy::Joint => {
-                let joint = run(Preference::Cheapest, &self.options);
-                let quick = self.config.generate.effort <= 1;
-                let unmoved = joint.plan.actions.is_empty();
-                let alone = self.options.is_empty() || quick && self.exceeds(SWAP_OPS_MAX);
-                if unmoved || alone || hardly_adds(&joint) {
-                    return joint;
-                }
-                let swap = || run(Preference::Cheapest, &[]);
-                if quick {
-                    return better(joint, swap());
-                }
-                let recompute = || run(Preference::RecomputeFirst, &self.options);
-                let (swap, recompute) = both(swap, recompute);
-                better(joint, better(swap, recompute))
+                let start = |preference, options, from_effort| {
+                    let config = GenerateConfig { preference, movable, ..self.config.generate };
+                    Start { config, options, from_effort }
+                };
+                let is_large = self.trace.ops.len() > SWAP_OPS_MAX;
+                let starts = [
+                    start(Preference::Cheapest, options, 1),
+                    start(Preference::Cheapest, &[], 1 + u32::from(is_large)),
+                    start(Preference::RecomputeFirst, options, 2),
+                ];
+                let starts = if options.is_empty() { &starts[..1] } else { &starts };
+                self.generator.best(starts, self.config.generate.effort, self.bound_us)
             }
         }
     }
@@ -167,12 +165,6 @@ impl<'a> Joint<'a> {
 
 /// Ops up to which swapping alone is tried too with the least effort.
 const SWAP_OPS_MAX: usize = 20_000;
-/// Below this share of the step, other plans could gain nothing that can be measured.
-const ADDED_SHARE_IGNORED: f64 = 0.001;
-
-fn hardly_adds(plan: &Generated) -> bool {
-    plan.infeasible.is_none() && plan.added_us() <= ADDED_SHARE_IGNORED * plan.unlimited_us
-}
 
 /// The better of two plans; of equals the first.
 pub(crate) fn better(one: Generated, other: Generated) -> Generated {

@@ -48,7 +48,6 @@
 
 mod gap;
 mod joint;
-mod parallel;
 mod planner;
 mod recompute;
 mod rivals;

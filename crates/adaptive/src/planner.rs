@@ -7,11 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use policy::{
     Feedback, Generated, Layout, Link, Machine, Movable, Planner, Prediction, Proposal, Signature,
-    Trace, TraceFault, check_trace, lay_out,
+    Trace, TraceFault, both, check_trace, has_spare_cores, lay_out,
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
-use crate::parallel::{both, has_spare_cores};
 use crate::rivals::{Rivals, against};
 
 /// Steps with more ops than this for each unit of effort get one plan, in which everything may

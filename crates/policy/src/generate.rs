@@ -8,21 +8,24 @@ use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
 
 mod chain;
+mod choose;
 mod decide;
 mod deterministic;
+mod moves;
 mod need;
 mod offers;
 mod place;
 mod search;
 mod select;
 mod taste;
+mod waits;
 
+use choose::{Chooser, Made};
 pub use decide::{Decision, Reason, Treatment};
 pub use deterministic::{is_deterministic, mark_replayable};
 use need::{by_slot, need_curve};
-use place::{Placement, Placer};
-use select::{HIDDEN_SHARES, Selection, select};
-use taste::Taste;
+use place::Placement;
+use search::{Lineage, Search};
 
 /// What to prefer where a block can be swapped or made again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -57,9 +60,8 @@ pub struct GenerateConfig {
     pub swap_bytes_max: u64,
     /// Memory to leave unused below the limit.
     pub reserve_bytes: u64,
-    /// How many placements to simulate, at most, for each way to choose what leaves, and how long
-    /// to look for a better choice. With 1 there is one such way, and no search. More take longer
-    /// and may find a faster plan.
+    /// How many rounds the search has, at most. With 1 there is one choice for each start, and no
+    /// search. More take longer, and may find a faster plan but never a worse one.
     pub effort: u32,
 }
 
@@ -152,109 +154,15 @@ pub fn replayable_blocks(trace: &Trace) -> Vec<Replayable> {
     replayable
 }
 
-/// Parts of the limit that are left free in turn where replays found less room than was reckoned.
-const MARGIN_DIVISORS: [u64; 3] = [64, 16, 8];
-
-/// Everything that choosing and placing need.
-#[derive(Clone, Copy)]
-struct Chooser<'a> {
-    trace: &'a Trace,
-    usage: &'a Usage,
-    machine: &'a Machine,
-    /// The machine less what is to stay unused.
-    target: Machine,
-    options: &'a [RecomputeOption],
-    config: &'a GenerateConfig,
-    /// No plan makes a shorter step than this, in microseconds.
-    least_us: f64,
-}
-
-/// What leaves, and when.
-#[derive(Clone)]
-struct Made {
-    selection: Selection,
-    placement: Placement,
-    hidden_share: f64,
-}
-
-impl Chooser<'_> {
-    /// The fastest of several choices of gaps, each placed as well as it can be.
-    ///
-    /// Only where blocks can be made again is there more than one: then a busy link can be worth
-    /// sparing, and by how much shows in the simulation alone.
-    fn best(&self) -> Made {
-        let several = self.config.effort > 1 && !self.options.is_empty();
-        let ways = if several { HIDDEN_SHARES.len() } else { 1 };
-        let taste = Taste::neutral(self.trace.blocks.len());
-        let mut best: Option<Made> = None;
-        for &share in &HIDDEN_SHARES[..ways] {
-            let made = self.attempt(share, &taste);
-            let done = made.selection.choices.is_empty();
-            if best.as_ref().is_none_or(|best| made.cost() < best.cost()) {
-                best = Some(made);
-            }
-            if done {
-                break;
-            }
-        }
-        let best = best.expect("at least one choice was made");
-        let best = if several { search::improve(self, best) } else { best };
-        self.without_demand(best)
-    }
-
-    /// A plan that leaves nothing to demand. How much memory replays need at once depends on what
-    /// others left where, so the choice may have reckoned with too much: then more is left free,
-    /// and in the end nothing is made again.
-    fn without_demand(&self, best: Made) -> Made {
-        let is_sure = |made: &Made| {
-            made.selection.excess.is_none() && made.placement.simulation.went_to_plan()
-        };
-        if self.options.is_empty() || best.selection.excess.is_some() || is_sure(&best) {
-            return best;
-        }
-        let taste = Taste::neutral(self.trace.blocks.len());
-        let limit_bytes = self.target.limit_bytes;
-        let tighter = MARGIN_DIVISORS.map(|divisor| Chooser {
-            target: self.target.with_limit(limit_bytes - limit_bytes / divisor),
-            ..*self
-        });
-        let copies_alone = Chooser { options: &[], ..*self };
-        let mut others = tighter.into_iter().chain([copies_alone]);
-        let made = others.find_map(|other| {
-            let made = other.attempt(best.hidden_share, &taste);
-            is_sure(&made).then_some(made)
-        });
-        made.unwrap_or(best)
-    }
-
-    fn attempt(&self, hidden_share: f64, taste: &Taste) -> Made {
-        let selection = self.select(hidden_share, taste);
-        let placement = self.placer(&selection).best(self.config.effort);
-        Made { selection, placement, hidden_share }
-    }
-
-    fn select(&self, hidden_share: f64, taste: &Taste) -> Selection {
-        let Chooser { trace, usage, target, options, config, .. } = *self;
-        select(trace, usage, &target, options, config, hidden_share, taste)
-    }
-
-    fn placer<'b>(&'b self, selection: &'b Selection) -> Placer<'b> {
-        let room_bytes = self.target.limit_bytes.max(self.least_bytes(selection));
-        let Chooser { trace, usage, machine, .. } = *self;
-        Placer { trace, usage, machine, room_bytes, selection }
-    }
-
-    /// The memory that a choice needs if the limit is too low for it.
-    fn least_bytes(&self, selection: &Selection) -> u64 {
-        selection.excess.map_or(0, |(_, bytes)| self.target.limit_bytes + bytes)
-    }
-}
-
-impl Made {
-    fn cost(&self) -> Cost {
-        let missing_bytes = self.selection.excess.map_or(0, |(_, bytes)| bytes);
-        Cost::new(missing_bytes, &self.placement.simulation)
-    }
+/// Where the search for a plan starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// What may leave, and what is preferred. Its effort does not count.
+    pub config: GenerateConfig,
+    /// Blocks that can be made again.
+    pub options: &'a [RecomputeOption],
+    /// The least effort for which it counts.
+    pub from_effort: u32,
 }
 
 /// Makes plans for one kind of step on one machine.
@@ -300,16 +208,42 @@ impl<'a> Generator<'a> {
         options: &[RecomputeOption],
         bound_us: f64,
     ) -> Generated {
+        let start = Start { config: *config, options, from_effort: 1 };
+        self.search(&[start], false, config.effort, bound_us)
+    }
+
+    /// The best plan of a search from several starts, one of which is for any effort. It is no
+    /// worse than the [`plan`](Generator::plan) of each of them.
+    ///
+    /// # Panics
+    /// If a rate of the link is not above 0, or if no start is for any effort.
+    pub fn best(&self, starts: &[Start<'_>], effort: u32, bound_us: f64) -> Generated {
+        self.search(starts, true, effort, bound_us)
+    }
+
+    fn search(
+        &self,
+        starts: &[Start<'_>],
+        has_front: bool,
+        effort: u32,
+        bound_us: f64,
+    ) -> Generated {
         let Generator { trace, machine, ref usage, ref need, unlimited_us } = *self;
-        let options = in_order(trace, options);
+        let ordered: Vec<Vec<RecomputeOption>> =
+            starts.iter().map(|start| in_order(trace, start.options)).collect();
         let fits = need.iter().all(|&bytes| bytes <= machine.limit_bytes);
-        let reserve_bytes = if fits { 0 } else { config.reserve_bytes };
-        let target = machine.with_limit(machine.limit_bytes.saturating_sub(reserve_bytes));
-        let options = &options;
-        let least_us = unlimited_us + bound_us;
-        let choice = Chooser { trace, usage, machine, target, options, config, least_us };
-        let Made { selection, placement: Placement { plan, simulation, .. }, .. } = choice.best();
-        let least_bytes = choice.least_bytes(&selection);
+        let mut lineages = Vec::new();
+        for (start, options) in starts.iter().zip(&ordered) {
+            let config = &start.config;
+            let reserve_bytes = if fits { 0 } else { config.reserve_bytes };
+            let target = machine.with_limit(machine.limit_bytes.saturating_sub(reserve_bytes));
+            let chooser = Chooser { trace, usage, machine, target, options, config };
+            lineages.push(Lineage::new(chooser, start.from_effort));
+        }
+        let limits_us = [unlimited_us, unlimited_us + bound_us];
+        let made = Search::new(lineages, has_front, limits_us).run(effort);
+        let Made { chooser, selection, placement: Placement { plan, simulation, .. }, .. } = made;
+        let least_bytes = chooser.least_bytes(&selection);
         let short = selection.excess.and_then(|(row, _)| {
             let last = OpIndex(trace.ops.len() as u32);
             let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
@@ -319,7 +253,7 @@ impl<'a> Generator<'a> {
             })
         });
         let infeasible = short.or(simulation.shortfall);
-        let movable = config.movable;
+        let (config, movable) = (chooser.config, chooser.config.movable);
         let decisions =
             decide::decide(trace, usage, machine, config, &selection, &by_slot(usage, need));
         Generated { plan, movable, simulation, unlimited_us, decisions, bound_us, infeasible }

@@ -74,6 +74,7 @@ mod filter;
 mod generate;
 mod layout;
 mod machine;
+mod parallel;
 mod ranks;
 mod search;
 mod session;
@@ -95,10 +96,11 @@ pub use file::{
 pub use filter::Exclusion;
 pub use generate::{
     Decision, GenerateConfig, Generated, Generator, Movable, Preference, Reason, RecomputeOption,
-    Replayable, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
+    Replayable, Start, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use layout::{Layout, lay_out};
 pub use machine::{Link, Machine};
+pub use parallel::{both, has_spare_cores};
 pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};

@@ -8,7 +8,6 @@ use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 use super::select::{Choice, Mode, Selection, gap_recipe};
 use crate::assemble::assemble;
 use crate::candidate::Gap;
-use crate::cost::Cost;
 use crate::curve::Curve;
 use crate::machine::Machine;
 use crate::simulate::{Simulation, simulate_with};
@@ -36,7 +35,7 @@ pub(super) struct Placement {
     pub(super) plan: Plan,
     pub(super) simulation: Simulation,
     /// Which of the ways to place it was.
-    attempt: usize,
+    pub(super) attempt: usize,
 }
 
 /// When each slot starts and when its op does, in microseconds from the step's start.
@@ -91,37 +90,11 @@ pub(super) struct Placer<'a> {
 }
 
 impl Placer<'_> {
-    /// The fastest of at most `effort` placements.
-    pub(super) fn best(&self, effort: u32) -> Placement {
-        let mut timeline = self.timeline(None);
-        let mut best: Option<Placement> = None;
-        for attempt in 0..effort.max(1) as usize {
-            let placement = self.place(&timeline, attempt);
-            let cost = |placement: &Placement| Cost::new(0, &placement.simulation);
-            let better = |best: &Placement| cost(&placement) < cost(best);
-            if best.as_ref().is_none_or(better) {
-                best = Some(placement);
-            }
-            let found = best.as_ref().expect("the first placement is the best so far");
-            // Without a stall there is nothing left to place better.
-            if found.simulation.stall_us <= 1e-9 * found.simulation.step_us {
-                break;
-            }
-            if attempt % TRIES.len() == TRIES.len() - 1 {
-                timeline = self.timeline(Some(&found.simulation));
-            }
-        }
-        best.expect("at least one placement was tried")
-    }
-
-    /// The placement that did best for another choice, which this one is like.
-    pub(super) fn like(&self, other: &Placement) -> Placement {
-        self.place(&self.timeline(None), other.attempt)
-    }
-
-    fn place(&self, timeline: &Timeline, attempt: usize) -> Placement {
+    /// A placement. Ways beyond all that there are reckon with the times of a step as it was seen.
+    pub(super) fn place(&self, seen: Option<&Simulation>, attempt: usize) -> Placement {
+        let timeline = self.timeline(seen.filter(|_| attempt >= TRIES.len()));
         let (departure, lead) = TRIES[attempt % TRIES.len()];
-        let plan = self.plan(timeline, departure, lead);
+        let plan = self.plan(&timeline, departure, lead);
         let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
         Placement { plan, simulation, attempt }
     }

@@ -1,119 +1,220 @@
-//! Local search over what leaves: wishes for blocks, one block or many alike at a time, kept where
-//! the simulated step gets shorter.
+//! The search for a plan, in rounds.
+//!
+//! ```text
+//!   start ── first choices ──> lineage ─┐ in each round more placements, and changes
+//!   start ── first choices ──> lineage ─┤ of wishes, kept where the step gets shorter
+//!   start ── first choices ──> lineage ─┤
+//!                                       └─ the best of all ──> front: many more changes
+//! ```
+//!
+//! What a round does depends on the rounds before it alone. The effort only says how many there
+//! are, so more of it never makes a worse plan. Lineages know nothing of each other, so a search
+//! from several starts never finds a worse plan than one from each of them alone.
 
-use std::collections::BTreeMap;
+use super::choose::{Chooser, Made};
+use super::moves::{Class, changed, classes};
+use crate::parallel::each;
 
-use swap_core::{Origin, Trace};
-
-use super::taste::{Taste, Wish};
-use super::{Chooser, Made};
-use crate::synthetic::Numbers;
-
-/// Where the search for moves starts from. Any number does; it is fixed so that plans are.
-const SEED: u64 = 4;
-/// Moves for each unit of effort, at most.
-const MOVES_MAX: usize = 24;
-/// Events of all moves for each unit of effort, about.
-const EVENTS: usize = 60_000;
+/// Changes in a round of a lineage and of the front, at most.
+const CHANGES_MAX: [usize; 2] = [12, 96];
+/// Events of all these changes and of the placement before them, about.
+const EVENTS: [usize; 2] = [40_000, 160_000];
+/// So many changes may turn out to change nothing, for each that does.
+const IDLE_CHANGES: usize = 4;
+/// Changes at once from where none helped in a whole round.
+const LEAPS: usize = 4;
+/// A change may make the step longer than the best by less than this share, on the way to others.
+const SLACK: f64 = 0.001;
 /// A step that is longer than the bound by less than this share is good enough.
 const NEAR: f64 = 0.003;
+/// Below this share of the step, others could gain nothing that can be measured.
+const ADDED_SHARE_IGNORED: f64 = 0.001;
 
-/// One change of wishes.
-struct Change {
-    blocks: Vec<u32>,
-    wish: Wish,
+/// What all lineages share.
+struct Scene {
+    classes: Vec<Class>,
+    event_count: usize,
+    unlimited_us: f64,
+    /// No plan makes a shorter step than this.
+    least_us: f64,
 }
 
-/// Blocks of one size that ops of one name made: what is good for one is mostly good for all.
-struct Class {
-    blocks: Vec<u32>,
-    bytes: u64,
+/// The choices that came of one start.
+pub(super) struct Lineage<'a> {
+    chooser: Chooser<'a>,
+    from_round: u32,
+    best: Option<Made<'a>>,
 }
 
-/// The best choice found from `best` on; `best` itself if there is none better.
-pub(super) fn improve(chooser: &Chooser<'_>, mut best: Made) -> Made {
-    let trace = chooser.trace;
-    let classes = classes(trace, chooser.config.min_block_bytes);
-    let for_each = MOVES_MAX.min(EVENTS / trace.events.len().max(1));
-    let move_count = chooser.config.effort as usize * for_each;
-    let mut taste = Taste::neutral(trace.blocks.len());
-    let mut numbers = Numbers::new(SEED);
-    let mut moved = false;
-    for number in 0..move_count {
-        let near_us = chooser.least_us * (1.0 + NEAR);
-        let fits = best.selection.excess.is_none();
-        if classes.is_empty() || fits && best.placement.simulation.step_us <= near_us {
-            break;
-        }
-        let change = pick(number, &classes, &best, &mut numbers);
-        if change.blocks.iter().all(|&block| taste.get(block) == change.wish) {
-            continue;
-        }
-        let before = taste.clone();
-        for &block in &change.blocks {
-            taste.set(block, change.wish);
-        }
-        let selection = chooser.select(best.hidden_share, &taste);
-        let placement = chooser.placer(&selection).like(&best.placement);
-        let made = Made { selection, placement, hidden_share: best.hidden_share };
-        if made.cost() < best.cost() {
-            best = made;
-            moved = true;
-        } else {
-            taste = before;
-        }
+pub(super) struct Search<'a> {
+    scene: Scene,
+    lineages: Vec<Lineage<'a>>,
+    /// The best of all with more changes, if there are to be some.
+    front: Option<Made<'a>>,
+    has_front: bool,
+}
+
+impl<'a> Lineage<'a> {
+    pub(super) fn new(chooser: Chooser<'a>, from_round: u32) -> Lineage<'a> {
+        Lineage { chooser, from_round, best: None }
     }
-    if moved {
-        let made = chooser.attempt(best.hidden_share, &taste);
-        if made.cost() < best.cost() {
-            return made;
-        }
-    }
-    best
-}
 
-/// Classes of blocks that may leave, those with the most bytes first.
-fn classes(trace: &Trace, min_block_bytes: u64) -> Vec<Class> {
-    let mut classes: BTreeMap<(&str, u64, bool), Vec<u32>> = BTreeMap::new();
-    for (index, block) in (0..).zip(&trace.blocks) {
-        let maker = match block.origin {
-            Origin::Op(op) => trace.ops[op.0 as usize].name.as_str(),
-            _ => "",
+    fn round(&mut self, round: u32, scene: &Scene) {
+        if round < self.from_round {
+            return;
+        }
+        self.enter(round, scene);
+        let Some(best) = self.best.as_mut().filter(|best| !scene.is_unmatched(best)) else {
+            return;
         };
-        let key = (maker, block.size_bytes, block.origin == Origin::Persistent);
-        if block.size_bytes >= min_block_bytes {
-            classes.entry(key).or_default().push(index);
+        if round > 1 {
+            best.place_again(1);
+            // Copies alone stay in the order of what they cost.
+            if !self.chooser.options.is_empty() {
+                scene.change(best, 0);
+            }
         }
     }
-    let class = |((_, size_bytes, _), blocks): (_, Vec<u32>)| {
-        let bytes = size_bytes * blocks.len() as u64;
-        Class { blocks, bytes }
-    };
-    let mut classes: Vec<Class> = classes.into_iter().map(class).collect();
-    classes.sort_by_key(|class| std::cmp::Reverse(class.bytes));
-    classes
+
+    /// First choices: one in the first round, and from the second on one for each way to see the
+    /// link. Who enters late does both at once.
+    fn enter(&mut self, round: u32, scene: &Scene) {
+        let (first, others) = self.chooser.hidden_shares().split_at(1);
+        if round == self.from_round {
+            self.choose(first, scene);
+        }
+        if round == self.from_round.max(2) {
+            self.choose(others, scene);
+        }
+    }
+
+    fn choose(&mut self, shares: &[f64], scene: &Scene) {
+        for &share in shares {
+            if self.is_unmatched(scene) {
+                return;
+            }
+            self.keep(self.chooser.first(share));
+        }
+        self.without_demand();
+    }
+
+    /// How much memory replays need at once depends on what others left where, so a choice may
+    /// have reckoned with too much. Then more is left free, and in the end nothing is made again.
+    fn without_demand(&mut self) {
+        let Some(best) = &self.best else { return };
+        if !self.chooser.options.is_empty() && best.rank().is_only_unsure() {
+            let share = best.hidden_share;
+            let mut others = self.chooser.tighter().map(|chooser| chooser.first(share));
+            if let Some(made) = others.find(|made| made.sure_us().is_finite()) {
+                self.keep(made);
+            }
+        }
+    }
+
+    fn keep(&mut self, made: Made<'a>) {
+        if self.best.as_ref().is_none_or(|best| made.rank() < best.rank()) {
+            self.best = Some(made);
+        }
+    }
+
+    fn is_unmatched(&self, scene: &Scene) -> bool {
+        self.best.as_ref().is_some_and(|best| scene.is_unmatched(best))
+    }
 }
 
-/// The next change to try: first every class with every wish, then parts of classes and single
-/// blocks that leave at present.
-fn pick(number: usize, classes: &[Class], best: &Made, numbers: &mut Numbers) -> Change {
-    let (place, wish) = (number / Wish::ALL.len(), Wish::ALL[number % Wish::ALL.len()]);
-    if let Some(class) = classes.get(place)
-        && number % 3 != 2
-    {
-        return Change { blocks: class.blocks.clone(), wish };
+impl<'a> Search<'a> {
+    /// A search from some starts, of which one is for any effort.
+    pub(super) fn new(
+        lineages: Vec<Lineage<'a>>,
+        has_front: bool,
+        [unlimited_us, least_us]: [f64; 2],
+    ) -> Search<'a> {
+        let Chooser { trace, config, .. } = lineages[0].chooser;
+        let classes = classes(trace, config.min_block_bytes);
+        let scene = Scene { classes, event_count: trace.events.len(), unlimited_us, least_us };
+        Search { scene, lineages, front: None, has_front }
     }
-    let wish = Wish::ALL[numbers.below(Wish::ALL.len() as u64) as usize];
-    let class = &classes[numbers.below(classes.len() as u64) as usize].blocks;
-    let half = class.len().div_ceil(2);
-    let choices = &best.selection.choices;
-    let blocks = match numbers.below(5) {
-        0 => class[..half].to_vec(),
-        1 => class[half.min(class.len() - 1)..].to_vec(),
-        2 => class.iter().copied().step_by(2).collect(),
-        3 => vec![class[numbers.below(class.len() as u64) as usize]],
-        _ if choices.is_empty() => class.clone(),
-        _ => vec![choices[numbers.below(choices.len() as u64) as usize].gap.block],
-    };
-    Change { blocks, wish }
+
+    /// The best choice of so many rounds.
+    pub(super) fn run(mut self, effort: u32) -> Made<'a> {
+        for round in 1..=effort.max(1) {
+            if round == 1 {
+                self.first_round();
+            } else {
+                let scene = &self.scene;
+                each(&mut self.lineages, &|lineage: &mut Lineage<'a>| lineage.round(round, scene));
+            }
+            if self.scene.is_unmatched(self.best()) {
+                break;
+            }
+            if self.has_front && round > 1 {
+                let mut front = self.best().clone();
+                front.place_again(1);
+                self.scene.change(&mut front, 1);
+                self.front = Some(front);
+            }
+        }
+        self.best().clone()
+    }
+
+    /// The first choices one after the other, as the first can be as good as any.
+    fn first_round(&mut self) {
+        for lineage in &mut self.lineages {
+            lineage.round(1, &self.scene);
+            if lineage.is_unmatched(&self.scene) {
+                break;
+            }
+        }
+    }
+
+    fn best(&self) -> &Made<'a> {
+        let bests = self.lineages.iter().filter_map(|lineage| lineage.best.as_ref());
+        let all = self.front.iter().chain(bests);
+        all.min_by(|one, other| one.rank().order(&other.rank())).expect("one was for any effort")
+    }
+}
+
+impl Scene {
+    /// Tries changes one after the other, and keeps the best choice on the way.
+    fn change(&self, line: &mut Made<'_>, kind: usize) {
+        let rest = EVENTS[kind].saturating_sub(self.event_count);
+        let count = CHANGES_MAX[kind].min(rest / self.event_count.max(1));
+        let is_near = |made: &Made<'_>| made.sure_us() <= self.least_us * (1.0 + NEAR);
+        if count == 0 || self.classes.is_empty() || is_near(line) {
+            return;
+        }
+        let mut best = line.clone();
+        best.is_stuck = true;
+        let mut tried = 0;
+        // From where no change helped, a few at once lead elsewhere.
+        let mut leaps = if line.is_stuck { LEAPS.min(count) } else { 0 };
+        for _ in 0..IDLE_CHANGES * count {
+            if is_near(&best) || tried == count {
+                break;
+            }
+            line.changes += 1;
+            if let Some(made) = changed(line, &self.classes) {
+                tried += 1;
+                let is_sure = made.sure_us().is_finite();
+                let is_near_best = is_sure && made.sure_us() <= best.sure_us() * (1.0 + SLACK);
+                let is_leap = is_sure && leaps > 0;
+                leaps -= usize::from(is_leap);
+                if made.rank() < best.rank() {
+                    best = made.clone();
+                    best.is_stuck = false;
+                }
+                if made.rank() < line.rank() || is_near_best || is_leap {
+                    *line = made;
+                }
+            }
+        }
+        best.changes = line.changes;
+        *line = best;
+    }
+
+    /// Whether others could gain nothing.
+    fn is_unmatched(&self, made: &Made<'_>) -> bool {
+        let least_us = self.least_us.max(self.unlimited_us * (1.0 + ADDED_SHARE_IGNORED));
+        made.sure_us() <= least_us
+    }
 }

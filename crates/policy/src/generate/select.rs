@@ -95,6 +95,8 @@ struct Selector<'a> {
     taste: &'a Taste,
     /// Bytes that swaps may still send away.
     swap_bytes_left: u64,
+    /// When each slot starts if nobody waits, in microseconds.
+    slot_start_us: Vec<f64>,
     curve: Curve,
     host: Curve,
     out_free: FreeTime,
@@ -154,6 +156,7 @@ pub(crate) fn select(
         hidden_share,
         taste,
         swap_bytes_left: config.swap_bytes_max,
+        slot_start_us: starts_us(&slot_us),
         scale: Scale::new(trace, usage, &need, &gaps, &slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
@@ -182,6 +185,17 @@ pub(crate) fn select(
     let excess = selector.shave();
     let links = selector.links();
     Selection { choices: selector.choices, curve: selector.curve.values(), excess, links }
+}
+
+/// When each slot starts, of how long each takes.
+fn starts_us(slot_us: &[f64]) -> Vec<f64> {
+    let mut end_us = 0.0;
+    let start = |us: &f64| {
+        let start_us = end_us;
+        end_us += us;
+        start_us
+    };
+    slot_us.iter().map(start).collect()
 }
 
 /// The recipe for the bytes that a block holds in a gap.
@@ -311,9 +325,35 @@ impl Selector<'_> {
     fn gap_of(&self, item: &Item) -> Gap {
         let gap = self.gaps[item.gap as usize];
         match item.mode {
-            Mode::Swap => Gap { early: false, ..gap },
+            Mode::Swap => self.ahead(Gap { early: false, ..gap }),
             Mode::Recompute if item.cut => back_in(gap, self.usage.slots.len() as i64 - 1),
             Mode::Recompute => gap,
+        }
+    }
+
+    /// The gap if the block is back as early as is wished.
+    fn ahead(&self, gap: Gap) -> Gap {
+        let lead_us = self.taste.lead_us(gap.block);
+        if lead_us <= 0.0 || !gap.returns {
+            return gap;
+        }
+        let slot_count = self.usage.slot_count() as i64;
+        let mut step = gap.to.div_euclid(slot_count);
+        let mut time_us = self.slot_start_us[gap.to.rem_euclid(slot_count) as usize] - lead_us;
+        if time_us < 0.0 {
+            time_us += self.slot_start_us[slot_count as usize - 1];
+            step -= 1;
+        }
+        // Nothing can be back between the last op and the step's end.
+        let slots = &self.slot_start_us[..slot_count as usize - 1];
+        let slot = slots.partition_point(|&start_us| start_us <= time_us).max(1) as i64 - 1;
+        let to = step * slot_count + slot;
+        if to >= gap.to || to - gap.from < 2 {
+            gap
+        } else if to < slot_count {
+            back_in(gap, to)
+        } else {
+            Gap { to, ..gap }
         }
     }
 

@@ -21,27 +21,39 @@ impl Wish {
     pub(super) const ALL: [Wish; 4] = [Wish::Recompute, Wish::Swap, Wish::Stay, Wish::Any];
 }
 
-/// A wish for each block.
+/// A wish for each block, and how early it is to be back.
 #[derive(Clone, Debug)]
-pub(super) struct Taste(Vec<Wish>);
+pub(super) struct Taste {
+    wishes: Vec<Wish>,
+    /// By block: how long before its next use a copy of it is back, in microseconds.
+    lead_us: Vec<f32>,
+}
 
 impl Taste {
     /// No wishes.
     pub(super) fn neutral(block_count: usize) -> Taste {
-        Taste(vec![Wish::Any; block_count])
+        Taste { wishes: vec![Wish::Any; block_count], lead_us: vec![0.0; block_count] }
     }
 
     pub(super) fn set(&mut self, block: u32, wish: Wish) {
-        self.0[block as usize] = wish;
+        self.wishes[block as usize] = wish;
     }
 
     pub(super) fn get(&self, block: u32) -> Wish {
-        self.0[block as usize]
+        self.wishes[block as usize]
+    }
+
+    pub(super) fn lead_us(&self, block: u32) -> f64 {
+        f64::from(self.lead_us[block as usize])
+    }
+
+    pub(super) fn set_lead_us(&mut self, block: u32, lead_us: f64) {
+        self.lead_us[block as usize] = lead_us as f32;
     }
 
     /// What the cost of a choice is multiplied with.
     pub(super) fn factor(&self, block: u32, mode: Mode) -> f64 {
-        match (self.0[block as usize], mode) {
+        match (self.wishes[block as usize], mode) {
             (Wish::Any, _) => 1.0,
             (Wish::Swap, Mode::Swap) | (Wish::Recompute, Mode::Recompute) => LIKED,
             _ => DISLIKED,

@@ -1,0 +1,165 @@
+//! One choice of what leaves, and its placement: a point of the search.
+
+use std::cmp::Ordering;
+
+use swap_core::Trace;
+
+use super::place::{Placement, Placer};
+use super::select::{HIDDEN_SHARES, Selection, select};
+use super::taste::Taste;
+use super::{GenerateConfig, RecomputeOption};
+use crate::cost::Cost;
+use crate::machine::Machine;
+use crate::usage::Usage;
+
+/// Everything that choosing and placing need.
+#[derive(Clone, Copy)]
+pub(super) struct Chooser<'a> {
+    pub(super) trace: &'a Trace,
+    pub(super) usage: &'a Usage,
+    pub(super) machine: &'a Machine,
+    /// The machine less what is to stay unused.
+    pub(super) target: Machine,
+    pub(super) options: &'a [RecomputeOption],
+    pub(super) config: &'a GenerateConfig,
+}
+
+/// What leaves, and when.
+#[derive(Clone)]
+pub(super) struct Made<'a> {
+    pub(super) chooser: Chooser<'a>,
+    pub(super) hidden_share: f64,
+    pub(super) taste: Taste,
+    pub(super) selection: Selection,
+    pub(super) placement: Placement,
+    /// Ways in which it was placed.
+    placements: usize,
+    /// Changes that were tried on the way to it and of it.
+    pub(super) changes: usize,
+    /// Whether no change helped in the last round.
+    pub(super) is_stuck: bool,
+}
+
+impl<'a> Chooser<'a> {
+    /// The first choice, with no wishes.
+    pub(super) fn first(self, hidden_share: f64) -> Made<'a> {
+        let taste = Taste::neutral(self.trace.blocks.len());
+        self.make(hidden_share, taste, 0)
+    }
+
+    fn make(self, hidden_share: f64, taste: Taste, attempt: usize) -> Made<'a> {
+        let selection = self.select(hidden_share, &taste);
+        let placement = self.placer(&selection).place(None, attempt);
+        let (placements, changes, is_stuck) = (0, 0, false);
+        Made {
+            chooser: self,
+            hidden_share,
+            taste,
+            selection,
+            placement,
+            placements,
+            changes,
+            is_stuck,
+        }
+    }
+
+    /// The same with more memory left unused, and in the end with nothing made again.
+    pub(super) fn tighter(self) -> impl Iterator<Item = Chooser<'a>> {
+        let limit_bytes = self.target.limit_bytes;
+        let tighter = MARGIN_DIVISORS.map(|divisor| Chooser {
+            target: self.target.with_limit(limit_bytes - limit_bytes / divisor),
+            ..self
+        });
+        tighter.into_iter().chain([Chooser { options: &[], ..self }])
+    }
+
+    /// What hidden link time may count for.
+    ///
+    /// Only where blocks can be made again is there more than one: then a busy link can be worth
+    /// sparing, and by how much shows in the simulation alone.
+    pub(super) fn hidden_shares(&self) -> &'static [f64] {
+        if self.options.is_empty() { &HIDDEN_SHARES[..1] } else { &HIDDEN_SHARES }
+    }
+
+    fn select(&self, hidden_share: f64, taste: &Taste) -> Selection {
+        let Chooser { trace, usage, target, options, config, .. } = *self;
+        select(trace, usage, &target, options, config, hidden_share, taste)
+    }
+
+    fn placer<'b>(&'b self, selection: &'b Selection) -> Placer<'b> {
+        let room_bytes = self.target.limit_bytes.max(self.least_bytes(selection));
+        let Chooser { trace, usage, machine, .. } = *self;
+        Placer { trace, usage, machine, room_bytes, selection }
+    }
+
+    /// The memory that a choice needs if the limit is too low for it.
+    pub(super) fn least_bytes(&self, selection: &Selection) -> u64 {
+        selection.excess.map_or(0, |(_, bytes)| self.target.limit_bytes + bytes)
+    }
+}
+
+/// Parts of the limit that are left free in turn where replays found less room than was reckoned.
+const MARGIN_DIVISORS: [u64; 3] = [64, 16, 8];
+
+/// The order of plans in a search.
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+pub(super) struct Rank {
+    falls_short: bool,
+    /// Some moves are left to demand.
+    is_unsure: bool,
+    cost: Cost,
+}
+
+impl Rank {
+    pub(super) fn order(&self, other: &Rank) -> Ordering {
+        self.partial_cmp(other).expect("times are numbers")
+    }
+
+    /// Whether it would do if nothing were left to demand.
+    pub(super) fn is_only_unsure(&self) -> bool {
+        self.is_unsure && !self.falls_short
+    }
+}
+
+impl<'a> Made<'a> {
+    /// The choice with other wishes, placed like this one.
+    pub(super) fn with(&self, hidden_share: f64, taste: Taste) -> Made<'a> {
+        let made = self.chooser.make(hidden_share, taste, self.placement.attempt);
+        Made { changes: self.changes, ..made }
+    }
+
+    /// Places the same choice in some more ways, and keeps the fastest.
+    pub(super) fn place_again(&mut self, count: usize) {
+        for _ in 0..count {
+            let simulation = &self.placement.simulation;
+            // Without a stall there is nothing left to place better.
+            if simulation.stall_us <= 1e-9 * simulation.step_us {
+                break;
+            }
+            self.placements += 1;
+            let placer = self.chooser.placer(&self.selection);
+            let placement = placer.place(Some(simulation), self.placements);
+            if Cost::new(0, &placement.simulation) < Cost::new(0, simulation) {
+                self.placement = placement;
+            }
+        }
+    }
+
+    /// Its place among all: what fits comes first, then what leaves nothing to demand.
+    pub(super) fn rank(&self) -> Rank {
+        let simulation = &self.placement.simulation;
+        let missing_bytes = self.selection.excess.map_or(0, |(_, bytes)| bytes);
+        Rank {
+            falls_short: missing_bytes > 0 || simulation.shortfall.is_some(),
+            is_unsure: !simulation.went_to_plan(),
+            cost: Cost::new(missing_bytes, simulation),
+        }
+    }
+
+    /// Time of the step if it fits and all is planned; endless otherwise.
+    pub(super) fn sure_us(&self) -> f64 {
+        let rank = self.rank();
+        let is_sure = !rank.falls_short && !rank.is_unsure;
+        if is_sure { self.placement.simulation.step_us } else { f64::INFINITY }
+    }
+}

@@ -18,7 +18,7 @@ use crate::parallel::each;
 /// Changes in a round of a lineage and of the front, at most.
 const CHANGES_MAX: [usize; 2] = [12, 96];
 /// Events of all these changes and of the placement before them, about.
-const EVENTS: [usize; 2] = [40_000, 160_000];
+const EVENTS: [usize; 2] = [40_000, 80_000];
 /// So many changes may turn out to change nothing, for each that does.
 const IDLE_CHANGES: usize = 4;
 /// Changes at once from where none helped in a whole round.

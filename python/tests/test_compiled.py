@@ -85,16 +85,16 @@ class Adapter:
 @pytest.fixture
 def made(tmp_path, monkeypatch):
     """An adapter, and packages that look like the compilers but are imported first here."""
-    (tmp_path / "standin").mkdir()
-    (tmp_path / "standin" / "output_code.py").write_text(GRAPHS)
-    (tmp_path / "standin" / "jit.py").write_text(KERNELS)
+    (tmp_path / "compilers").mkdir()
+    (tmp_path / "compilers" / "output_code.py").write_text(GRAPHS)
+    (tmp_path / "compilers" / "jit.py").write_text(KERNELS)
     monkeypatch.syspath_prepend(str(tmp_path))
     adapter = Adapter()
     pointers = RawPointers(adapter)
     code = CompiledCode(adapter, pointers)
     changes = code._imports._changes
-    changes["standin.output_code"] = changes.pop("torch._inductor.output_code")
-    changes["standin.jit"] = changes.pop("triton.runtime.jit")
+    changes["compilers.output_code"] = changes.pop("torch._inductor.output_code")
+    changes["compilers.jit"] = changes.pop("triton.runtime.jit")
     changes.pop("torch._inductor.runtime.triton_heuristics")
     changes.pop("torch._inductor.config")
     pointers.install()
@@ -102,13 +102,13 @@ def made(tmp_path, monkeypatch):
     yield adapter, code
     code.remove()
     pointers.remove()
-    for name in ("standin", "standin.output_code", "standin.jit"):
+    for name in ("compilers", "compilers.output_code", "compilers.jit"):
         sys.modules.pop(name, None)
 
 
 def test_a_kernel_is_an_op_and_holds_nothing(made):
     adapter, code = made
-    module = importlib.import_module("standin.jit")
+    module = importlib.import_module("compilers.jit")
     plain = module.JITFunction.run.__wrapped__
 
     def scale():
@@ -131,7 +131,7 @@ def test_a_kernel_is_an_op_and_holds_nothing(made):
 
 def test_a_graph_of_the_cpu_is_an_op_and_one_of_an_accelerator_is_not(made):
     adapter, _ = made
-    graph = importlib.import_module("standin.output_code").CompiledFxGraph()
+    graph = importlib.import_module("compilers.output_code").CompiledFxGraph()
     result, _none = graph([torch.ones(4), torch.ones(4)])
     assert torch.equal(result, torch.full((4,), 2.0))
     expected = [("begin", "torch.compile::graph"), ("touch", 4, 0), ("touch", 4, 3)]
@@ -144,7 +144,7 @@ def test_a_graph_of_the_cpu_is_an_op_and_one_of_an_accelerator_is_not(made):
 
 def test_an_op_that_fails_ends(made):
     adapter, _ = made
-    graph = importlib.import_module("standin.output_code").CompiledFxGraph()
+    graph = importlib.import_module("compilers.output_code").CompiledFxGraph()
     with pytest.raises(RuntimeError):
         graph([torch.ones(4), torch.ones(3)])
     assert adapter.calls[-1] == ("end",)

@@ -20,7 +20,7 @@ model = torch.nn.Sequential(
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
-for step in range(32):
+for step in range(48):
     loss = model(torch.randn(512, 512)).square().mean()
     loss.backward()
     optimizer.step()

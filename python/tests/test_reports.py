@@ -9,7 +9,7 @@ import pytest
 from processes import python, run
 from smartswap import program
 
-# Twenty steps under a cap that they do not fit in. The last one is `odd`.
+# Steps under a cap that they do not fit in. The last one is `odd`.
 TRAINING = """
 import sys, torch
 torch.manual_seed(1)
@@ -30,7 +30,7 @@ for step in range(steps):
 """
 
 
-def train(tmp_path, *flags, odd="", steps=20):
+def train(tmp_path, *flags, odd="", steps=36):
     """Runs the training in a process of its own. Returns what came on stderr."""
     script = tmp_path / "training.py"
     script.write_text(TRAINING)

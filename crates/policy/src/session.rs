@@ -14,7 +14,7 @@ pub(crate) mod frees;
 mod layouts;
 mod ranks;
 
-use layouts::{LaidOut, Layouts};
+use layouts::Layouts;
 
 /// Recorded steps kept, to choose victims by next use.
 const TRACES_KEPT: usize = 16;
@@ -45,7 +45,8 @@ pub struct Session<P> {
 struct Owed {
     /// The number of the directive.
     directive: u64,
-    laid_out: LaidOut,
+    /// It maps a layout, so its time says nothing.
+    is_moving_in: bool,
     stage: Stage,
     plan: Option<Arc<Plan>>,
     made: Option<Arc<Generated>>,
@@ -163,10 +164,10 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        let laid_out = self.layouts.end_step();
+        let is_moving_in = self.layouts.end_step() && self.shared.is_none();
         self.owed.push_back(Owed {
             directive: self.directives,
-            laid_out,
+            is_moving_in,
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
@@ -200,7 +201,7 @@ impl<P: Planner> Session<P> {
         let mut finished = Vec::with_capacity(reports.len());
         for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
-            let Owed { directive, laid_out, stage, plan, made } = owed;
+            let Owed { directive, is_moving_in, stage, plan, made } = owed;
             let as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
             if let Some(trace) = &mut report.trace {
                 self.keep_trace(report.step, trace);
@@ -210,12 +211,7 @@ impl<P: Planner> Session<P> {
                     let report = Box::new(report.clone());
                     shared.waiting.push_back(Waiting::Finished(directive, report));
                 }
-                // Its time says nothing about its plan.
-                None if as_planned
-                    && laid_out.is_moving_in(report.counters.memory_calls.total()) =>
-                {
-                    self.policy.pass_over(&report);
-                }
+                None if is_moving_in && as_planned => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, report });

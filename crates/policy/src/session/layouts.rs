@@ -16,11 +16,8 @@ const LASTING_STEPS: u32 = 8;
 /// It never grows beyond this.
 const PATIENCE_STEPS_MAX: u32 = 4096;
 
-/// The first steps with a layout map it, which says nothing about its plan: so many for sure, and
-/// more as long as they make many memory calls, each of which the device or the host waits for.
+/// The first steps with a layout map it, which says nothing about its plan.
 const MOVING_IN_STEPS: u32 = 2;
-const MOVING_IN_STEPS_MAX: u32 = 6;
-const SETTLED_MEMORY_CALLS: u64 = 32;
 
 /// How long a plan has been running, and with which layout.
 #[derive(Debug, Default)]
@@ -30,20 +27,8 @@ pub(super) struct Layouts {
     steady_steps: u32,
     /// Of the present plan, if it is laid out.
     lots: Option<Vec<Option<Lot>>>,
-    /// Steps since it has been.
-    laid_out_steps: u32,
-}
-
-/// How many steps have ended with their layout, this one included; 0 without one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LaidOut(u32);
-
-impl LaidOut {
-    /// Whether a step that made so many memory calls was spent on moving in.
-    pub(super) fn is_moving_in(self, memory_calls: u64) -> bool {
-        let may = (1..=MOVING_IN_STEPS_MAX).contains(&self.0);
-        may && (self.0 <= MOVING_IN_STEPS || memory_calls > SETTLED_MEMORY_CALLS)
-    }
+    /// Steps whose reports are not judged.
+    moving_in_steps: u32,
 }
 
 impl Layouts {
@@ -61,11 +46,12 @@ impl Layouts {
         *self = Layouts { patience_steps: self.patience_steps, ..Layouts::default() };
     }
 
-    /// Counts a step that ends.
-    pub(super) fn end_step(&mut self) -> LaidOut {
+    /// Counts a step that ends. Says whether it was spent on moving in.
+    pub(super) fn end_step(&mut self) -> bool {
         self.steady_steps = self.steady_steps.saturating_add(1);
-        self.laid_out_steps = self.laid_out_steps.saturating_add(u32::from(self.lots.is_some()));
-        LaidOut(self.laid_out_steps)
+        let was_moving_in = self.moving_in_steps > 0;
+        self.moving_in_steps = self.moving_in_steps.saturating_sub(1);
+        was_moving_in
     }
 
     /// Whether this is the time to lay the step out.
@@ -80,6 +66,8 @@ impl<P: Planner> Session<P> {
         let may = self.policy.config().lays_out && self.shared.is_none();
         if may && self.layouts.is_due() {
             self.layouts.lots = self.new_lots(plan);
+            self.layouts.moving_in_steps =
+                if self.layouts.lots.is_some() { MOVING_IN_STEPS } else { 0 };
         }
         self.layouts.lots.clone()
     }
@@ -99,24 +87,5 @@ impl<P: Planner> Session<P> {
         );
         let fits = layout.excess_bytes(self.policy.config().limit_bytes) == 0;
         (layout.height_bytes > 0 && fits).then_some(layout.lots)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moving_in_takes_two_steps_or_until_memory_calls_are_few_but_not_for_ever() {
-        let busy = SETTLED_MEMORY_CALLS + 1;
-        let judged = |memory_calls: [u64; 8]| -> Vec<bool> {
-            let mut layouts = Layouts { lots: Some(Vec::new()), ..Layouts::default() };
-            let is_moving_in = |calls| layouts.end_step().is_moving_in(calls);
-            memory_calls.map(is_moving_in).iter().map(|moving_in| !moving_in).collect()
-        };
-        assert_eq!(judged([0; 8]).iter().position(|&is| is), Some(2));
-        assert_eq!(judged([busy, busy, busy, 0, 0, 0, 0, 0]).iter().position(|&is| is), Some(3));
-        assert_eq!(judged([busy; 8]).iter().position(|&is| is), Some(6));
-        assert!(!Layouts::default().end_step().is_moving_in(busy), "it has no layout");
     }
 }

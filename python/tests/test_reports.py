@@ -30,7 +30,7 @@ for step in range(steps):
 """
 
 
-def train(tmp_path, *flags, odd="", steps=36):
+def train(tmp_path, *flags, odd="", steps=20):
     """Runs the training in a process of its own. Returns what came on stderr."""
     script = tmp_path / "training.py"
     script.write_text(TRAINING)

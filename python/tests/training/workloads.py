@@ -4,7 +4,7 @@ import importlib
 
 import torch
 
-STEPS = 20
+STEPS = 26
 FILES = ("loops_autograd", "loops_errors", "loops_models", "loops_ranks", "loops_steps")
 
 

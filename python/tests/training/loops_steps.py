@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from models import Gpt, Mlp, token_loss, tokens
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 from workloads import STEPS, final
 
 ROWS = 512
+# Each has 256 values, 8 MiB in all: less than the cap, however many steps there are.
+KEPT_ROWS = 16 * ROWS
 
 
 def optimized(name, norm=None, steps=STEPS, **settings):
@@ -226,12 +228,13 @@ class Made(Dataset):
 
 def loaded(start, kept=False):
     """Batches from two worker processes; `kept` ones were made before the workers began."""
-    if kept:
-        data = TensorDataset(torch.randn(STEPS * ROWS, 256))
-    else:
-        data = Made()
+    data = TensorDataset(torch.randn(KEPT_ROWS, 256)) if kept else Made()
     loader = DataLoader(
-        data, batch_size=ROWS, shuffle=True, num_workers=2, multiprocessing_context=start
+        data,
+        batch_size=ROWS,
+        sampler=RandomSampler(data, num_samples=STEPS * ROWS),
+        num_workers=2,
+        multiprocessing_context=start,
     )
     model = Mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

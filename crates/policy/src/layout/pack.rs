@@ -1,5 +1,6 @@
-//! Finds a low packing: several greedy orders, then two of them with those first that found no
-//! room.
+//! Finds a low packing. Several greedy orders come first. Then items that find no room below a
+//! ceiling go to the front of their order, one by one, until all fit: the largest of them below the
+//! lowest of some ceilings for which that can be done, then the first below the best height.
 
 use std::cmp::Reverse;
 
@@ -45,8 +46,16 @@ enum By {
     Area,
 }
 
-/// The most lots looked at for each order that is improved: together some tens of milliseconds.
-const WORK_MAX: u64 = 18_000_000;
+/// How far ceilings are above what is needed, in parts of it.
+const CEILINGS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
+const CEILING_DIVISOR: u64 = 256;
+/// An order has so many rounds to fit below a ceiling.
+const ROUNDS: u32 = 40;
+
+/// The most lots looked at below all ceilings, and for each order that is improved further:
+/// together a fifth of a second.
+const CEILINGS_WORK_MAX: u64 = 80_000_000;
+const IMPROVING_WORK_MAX: u64 = 18_000_000;
 
 /// Packs items as low as it can in the time it takes itself. The same input gives the same packing.
 pub(super) fn pack(items: &[Item]) -> Packing {
@@ -55,15 +64,16 @@ pub(super) fn pack(items: &[Item]) -> Packing {
     let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
     let best = Packing { offsets: vec![0; items.len()], height_bytes: u64::MAX, need_bytes };
     let mut search = Search { items, placer: Placer::new(items), best };
-    let firm = [By::ContentionThenSize, By::ContentionThenLifetime];
-    for by in firm.into_iter().chain([By::Size, By::Area]) {
+    let orders = By::ALL.map(|by| by.order(&traits));
+    for order in &orders {
         for fit in [Fit::Lowest, Fit::Best] {
             // Being stuck means being no better.
-            let _ = search.attempt(&by.order(&traits), fit);
+            let _ = search.attempt(order, fit, u64::MAX);
         }
     }
-    for by in firm {
-        search.improve(by.order(&traits));
+    search.lower_the_ceiling(&orders);
+    for order in &orders[..2] {
+        search.improve(order.clone());
     }
     search.best
 }
@@ -80,21 +90,51 @@ impl Search<'_> {
         self.best.height_bytes == self.best.need_bytes
     }
 
-    /// Keeps what an order comes to if it is better.
-    fn attempt(&mut self, order: &[u32], fit: Fit) -> Result<(), Stuck> {
+    /// Keeps what an order comes to if it is below the ceiling and better.
+    fn attempt(&mut self, order: &[u32], fit: Fit, ceiling_bytes: u64) -> Result<(), Stuck> {
         if !self.is_perfect() {
-            self.best.offsets = self.placer.place(order, fit, self.best.height_bytes - 1)?;
+            let ceiling_bytes = ceiling_bytes.min(self.best.height_bytes - 1);
+            self.best.offsets = self.placer.place(order, fit, ceiling_bytes)?;
             self.best.height_bytes = height_bytes(self.items, &self.best.offsets);
         }
         Ok(())
     }
 
-    /// Whoever finds no room below the best height comes first, again and again.
+    /// Halves the ceilings until the lowest is found below which one of the orders fits.
+    fn lower_the_ceiling(&mut self, orders: &[Vec<u32>]) {
+        let need_bytes = self.best.need_bytes;
+        let work_max = self.placer.work + CEILINGS_WORK_MAX;
+        let mut parts = &CEILINGS[..];
+        while let Some(&middle) = parts.get(parts.len() / 2) {
+            let ceiling_bytes = need_bytes + need_bytes / CEILING_DIVISOR * middle;
+            let fits = orders.iter().any(|order| self.fits(order, ceiling_bytes, work_max));
+            parts = match fits {
+                true => &parts[..parts.len() / 2],
+                false => &parts[parts.len() / 2 + 1..],
+            };
+        }
+    }
+
+    /// Whether all items are brought below the ceiling, starting with this order.
+    fn fits(&mut self, order: &[u32], ceiling_bytes: u64, work_max: u64) -> bool {
+        let mut order = order.to_vec();
+        for _ in 0..ROUNDS {
+            if self.best.height_bytes <= ceiling_bytes || self.placer.work >= work_max {
+                break;
+            }
+            if let Err(stuck) = self.attempt(&order, Fit::Lowest, ceiling_bytes) {
+                order[..=stuck.largest].rotate_right(1);
+            }
+        }
+        self.best.height_bytes <= ceiling_bytes
+    }
+
+    /// Looks for anything better, starting with this order.
     fn improve(&mut self, mut order: Vec<u32>) {
-        let work_max = self.placer.work + WORK_MAX;
+        let work_max = self.placer.work + IMPROVING_WORK_MAX;
         while !self.is_perfect() && self.placer.work < work_max {
-            if let Err(Stuck(position)) = self.attempt(&order, Fit::Lowest) {
-                order[..=position].rotate_right(1);
+            if let Err(stuck) = self.attempt(&order, Fit::Lowest, u64::MAX) {
+                order[..=stuck.first].rotate_right(1);
             }
         }
     }
@@ -105,6 +145,9 @@ fn height_bytes(items: &[Item], offsets: &[u64]) -> u64 {
 }
 
 impl By {
+    const ALL: [By; 4] =
+        [By::ContentionThenSize, By::ContentionThenLifetime, By::Size, By::Area];
+
     fn order(self, traits: &[Traits]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..traits.len() as u32).collect();
         order.sort_by_key(|&item| {

@@ -11,9 +11,12 @@ pub(super) enum Fit {
     Best,
 }
 
-/// The item that found no room below the ceiling, by its position in the order.
+/// Who found no room below the ceiling, by position in the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stuck(pub(super) usize);
+pub(super) struct Stuck {
+    pub(super) first: usize,
+    pub(super) largest: usize,
+}
 
 /// Places items with the times of their stays at hand, and counts what that takes.
 pub(super) struct Placer<'a> {
@@ -70,20 +73,26 @@ impl<'a> Placer<'a> {
         let mut offsets = vec![0; self.items.len()];
         // By offset.
         let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
+        let mut stuck: Option<Stuck> = None;
         for (position, &item) in order.iter().enumerate() {
             let size_bytes = self.items[item as usize].size_bytes;
             self.work += PLACING_WORK;
             let offset_bytes = self.gap(&placed, item as usize, fit);
             let end_bytes = offset_bytes.saturating_add(size_bytes);
             if end_bytes > ceiling_bytes {
-                return Err(Stuck(position));
+                // Placing goes on without it, to see who else finds none.
+                let stuck = stuck.get_or_insert(Stuck { first: position, largest: position });
+                if size_bytes > self.items[order[stuck.largest] as usize].size_bytes {
+                    stuck.largest = position;
+                }
+                continue;
             }
             offsets[item as usize] = offset_bytes;
             let rank = placed.partition_point(|lot| lot.offset_bytes <= offset_bytes);
             let times = self.times[item as usize];
             placed.insert(rank, Placed { offset_bytes, end_bytes, times, item });
         }
-        Ok(offsets)
+        stuck.map_or(Ok(offsets), Err)
     }
 
     fn gap(&mut self, placed: &[Placed], item: usize, fit: Fit) -> u64 {

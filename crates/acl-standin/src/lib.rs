@@ -43,6 +43,11 @@
 //! hardware. Under its name and those of the libraries beside it (`libhccl.so`, `libgraph.so` and
 //! others, all links to this one) the real `torch_npu` loads this library and trains on it.
 //!
+//! # Collectives
+//!
+//! HCCL's functions know groups of one rank, so that `torch.distributed` runs as on hardware: on
+//! streams of its own. [`standin_hold_collectives`] keeps what they are given waiting there.
+//!
 //! # Settings
 //!
 //! Environment variables, read by `aclInit`. A bad value makes it fail with 100000, and
@@ -86,6 +91,7 @@ pub use abi::{
 };
 pub use exports::attribute::*;
 pub use exports::callback::*;
+pub use exports::collective::*;
 pub use exports::copy::*;
 pub use exports::descriptor::*;
 pub use exports::device::*;

@@ -26,6 +26,7 @@
 //! | resetting a device or finalising while something is still held | 107000, 100000 |
 //! | an operator that there is not, or of elements that it has not | 207000 |
 //! | an operator's tensor that is not all on the device, or whose buffer is too small | 107000, 100000 |
+//! | a collective of several ranks; one whose memory is not all on the device | 207000; 100000, 107000 |
 //! | a description, buffer or set of attributes that was destroyed | 100000 |
 //!
 //! Registered and pinned host memory has an address on the device that differs from the host's,

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch_npu  # noqa: F401
 import yaml
-from standin import BATCH, DEVICE, TOKENS, VOCABULARY, Gpt, ledger
+from standin import BATCH, DEVICE, TOKENS, VOCABULARY, Training, ledger
 from torch import Tensor, nn
 
 Batch = tuple[Tensor, Tensor]
@@ -53,7 +53,7 @@ def initialize_megatron() -> None:
 
 def model_provider() -> nn.Module:
     """The model, built on the host as Megatron's `--use-cpu-initialization` does."""
-    return Gpt()
+    return Training("cpu").model
 
 
 def batches(generator: torch.Generator) -> Iterator[Batch]:

@@ -42,12 +42,11 @@ fn collective(from: Opaque, to: Opaque, count: u64, data_type: i32, stream: Opaq
     let body = move |_: &npu_sys::Operands<'_>| {
         drop(LET_GO.wait_while(is_held(), |is_held| *is_held));
         let (from, to) = (pointer(from).cast::<u8>(), pointer(to).cast::<u8>());
-        // SAFETY: the caller keeps both places until the collective is complete; see `exports!`.
-        unsafe {
-            // In place, too, each byte is read and written.
-            let sent = std::slice::from_raw_parts(from, size_bytes as usize).to_vec();
-            to.copy_from_nonoverlapping(sent.as_ptr(), sent.len());
-        }
+        // In place, too, each byte is read and written.
+        // SAFETY: the caller keeps the place until the collective is complete; see `exports!`.
+        let sent = unsafe { std::slice::from_raw_parts(from, size_bytes as usize) }.to_vec();
+        // SAFETY: as above, and the bytes are the library's own copy.
+        unsafe { to.copy_from_nonoverlapping(sent.as_ptr(), sent.len()) };
     };
     let body = Box::new(body);
     let function = HostFunction { name: "collective", accesses: Vec::new(), cost_us: 0.0, body };

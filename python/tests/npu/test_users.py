@@ -172,3 +172,7 @@ def test_where_the_device_is_full_memory_moves_and_no_error_comes(npu, with_engi
         assert ledger()["chunk_bytes_peak"] <= 256 << 20
         """
     npu.run("-c", textwrap.dedent(program))
+
+
+def test_a_pluggable_allocator_of_the_engines_functions_runs_torch_npu(npu):
+    npu.run("script_pluggable.py")

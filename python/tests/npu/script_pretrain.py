@@ -1,7 +1,7 @@
 """Trains the GPT as Megatron-LM's pretrain_gpt.py does, with MindSpeed's flags for memory.
 
-Arguments and a YAML file, providers, micro-batches, gradients reduced over the data-parallel
-ranks. It prints, as JSON, each iteration's loss, the weights, and what SmartSwap did.
+Arguments and a YAML file, providers, micro-batches, gradients that DDP reduces through HCCL over
+the data-parallel ranks. It prints, as JSON, each iteration's loss, the weights, and what SmartSwap did.
 
 usage: script_pretrain.py [--yaml-cfg FILE] [flags]
 """
@@ -9,8 +9,8 @@ usage: script_pretrain.py [--yaml-cfg FILE] [flags]
 import argparse
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import smartswap
@@ -20,6 +20,7 @@ import torch_npu  # noqa: F401
 import yaml
 from standin import BATCH, DEVICE, TOKENS, VOCABULARY, Training, ledger
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 Batch = tuple[Tensor, Tensor]
 
@@ -45,9 +46,7 @@ def parse_args(
 
 def initialize_megatron() -> None:
     """One process group, as each of Megatron's ranks has, though it be the only one."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}
-    store = dist.HashStore()
-    dist.init_process_group("hccl", store=store, rank=0, world_size=1)
+    dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
     torch.manual_seed(0)
 
 
@@ -69,28 +68,22 @@ def forward_step(data_iterator: Iterator[Batch], model: nn.Module) -> Tensor:
     return model(*next(data_iterator))
 
 
-def reduce_gradients(model: nn.Module) -> None:
-    """All gradients summed over the data-parallel ranks, while the host goes on."""
-    works = [dist.all_reduce(weight.grad, async_op=True) for weight in model.parameters()]
-    for work in works:
-        work.wait()
-
-
 def train_step(
     args: SimpleNamespace,
     data_iterator: Iterator[Batch],
-    model: nn.Module,
+    model: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
 ) -> float:
-    """One iteration: micro-batches, reduction, optimizer."""
+    """One iteration: micro-batches, of which the last reduces the gradients, and the optimizer."""
     optimizer.zero_grad()
     n_microbatches = args.global_batch_size // args.micro_batch_size
     total = 0.0
-    for _ in range(n_microbatches):
-        loss = forward_step(data_iterator, model) * (1 / n_microbatches)
-        loss.backward()
+    for index in range(n_microbatches):
+        is_last = index == n_microbatches - 1
+        with nullcontext() if is_last else model.no_sync():
+            loss = forward_step(data_iterator, model) * (1 / n_microbatches)
+            loss.backward()
         total += loss.item()
-    reduce_gradients(model)
     optimizer.step()
     return total
 
@@ -100,7 +93,7 @@ def pretrain() -> dict:
     args = parse_args(extra_args_provider=smartswap.add_arguments)
     is_capped = smartswap.enable_for(args, device=DEVICE)
     initialize_megatron()
-    model = model_provider().to(DEVICE)
+    model = DistributedDataParallel(model_provider().to(DEVICE))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
     if args.virtual_optimizer is not None:
         n_stages = args.pipeline_model_parallel_size
@@ -115,6 +108,8 @@ def pretrain() -> dict:
     digest = hashlib.sha256()
     for weight in model.state_dict().values():
         digest.update(weight.cpu().numpy().tobytes())
+    # What it holds of the process group goes first.
+    del model
     dist.destroy_process_group()
     return told | {"weights": digest.hexdigest(), "ledger": ledger()}
 

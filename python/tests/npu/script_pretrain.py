@@ -1,7 +1,8 @@
 """Trains the GPT as Megatron-LM's pretrain_gpt.py does, with MindSpeed's flags for memory.
 
 Arguments and a YAML file, providers, micro-batches, gradients that DDP reduces through HCCL over
-the data-parallel ranks. It prints, as JSON, each iteration's loss, the weights, and what SmartSwap did.
+the data-parallel ranks. It prints, as JSON, each iteration's loss, the weights, and what SmartSwap
+did.
 
 usage: script_pretrain.py [--yaml-cfg FILE] [flags]
 """

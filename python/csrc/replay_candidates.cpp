@@ -29,6 +29,19 @@ bool is_excluded(const std::string& name) {
   });
 }
 
+// Whether the operator works with other ranks, as those do that are fused with a collective: a text
+// names their group, as PyTorch, HCCL and its users call it. All of them would have to run it again
+// at the same moment.
+bool needs_ranks(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& argument) {
+    const auto& type = argument.type();
+    const bool is_text = type->isSubtypeOf(*c10::OptionalType::create(c10::StringType::get()));
+    return is_text &&
+        (begins_with(argument.name(), "group") || begins_with(argument.name(), "hcom"));
+  });
+}
+
 // Operators whose kernels of accelerators add in any order, unless deterministic ones are asked
 // for: so says the documentation of torch.use_deterministic_algorithms.
 bool adds_in_any_order(const std::string& name) {
@@ -129,7 +142,7 @@ std::optional<Candidate> candidate(
   const bool has_any_shape =
       op.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index";
   const bool is_known = is_functional(op.schema()) && !is_excluded(name) && !has_any_shape &&
-      !op.hasTag(at::Tag::data_dependent_output) &&
+      !needs_ranks(op.schema()) && !op.hasTag(at::Tag::data_dependent_output) &&
       !op.hasTag(at::Tag::nondeterministic_bitwise) &&
       !op.hasTag(at::Tag::maybe_aliasing_or_mutating) && !op.hasTag(at::Tag::inplace_view);
   if (!is_known) {

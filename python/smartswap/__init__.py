@@ -23,7 +23,7 @@ from .engine import (
     swapping,
 )
 from .errors import SmartSwapError
-from .flags import add_arguments, check_arguments
+from .flags import add_arguments, check_arguments, enable_for
 from .paths import include_path, library_path
 from .swapped import empty_with_swapped_memory, is_swap_tensor
 from .virtual import virtual_optimizer
@@ -37,6 +37,7 @@ __all__ = [
     "disable",
     "empty_with_swapped_memory",
     "enable",
+    "enable_for",
     "explain",
     "hugging_face_callback",
     "include_path",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from . import engine
 from .errors import SettingsError
 
-__all__ = ["add_arguments", "check_arguments"]
+__all__ = ["add_arguments", "check_arguments", "enable_for"]
 
 # What each feature cannot run beside: the attribute, when it is set, and its name for people.
 _ADAPTIVE_CONFLICTS = (
@@ -39,7 +40,8 @@ def _budget(text: str) -> str | float:
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds --smart-swap, --virtual-optimizer and --adaptive-memory-optimization to a parser.
 
-    Give the parsed arguments to `check_arguments`. Returns the parser.
+    Give the parsed arguments to `enable_for`. Returns the parser, so that it can be a Megatron
+    script's `extra_args_provider`.
     """
     group = parser.add_argument_group(title="SmartSwap")
     group.add_argument(
@@ -61,7 +63,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         action="store_true",
         help="train under a memory cap: keep, move or recompute, whichever costs least",
     )
+    group.add_argument(
+        "--smart-swap-config",
+        metavar="FILE.toml",
+        help="settings, those of SmartSwap for Ascend in the table [smartswap]: the cap among them",
+    )
     return parser
+
+
+def enable_for(args: Any, **settings: Any) -> bool:
+    """Opens the engine if a flag of `add_arguments` asks for it, and says whether it is open.
+
+    Call it before the first tensor is made on the device. An engine that is open already, since
+    the script was started with `python -m smartswap`, stays as it is.
+
+    args: what the parser or a YAML file gave, by the flags' names.
+    settings: what `enable` takes; it wins over the file that --smart-swap-config names.
+
+    Raises SettingsError where the flags contradict others, and what `enable` raises.
+    """
+    check_arguments(args)
+    flags = ("smart_swap", "adaptive_memory_optimization", "virtual_optimizer")
+    if not engine.is_enabled() and any(getattr(args, flag, None) for flag in flags):
+        engine.enable(**{"config": getattr(args, "smart_swap_config", None)} | settings)
+    return engine.is_enabled()
+
+
+def _budgets(args: Any) -> list[str | float] | None:
+    """What --virtual-optimizer says: a list, but in a YAML file one value may stand alone."""
+    value = getattr(args, "virtual_optimizer", None)
+    return [value] if isinstance(value, (str, int, float)) else value
+
+
+def _is_budget(value: Any) -> bool:
+    return value == "all" or (isinstance(value, (int, float)) and 0 <= value < 1 << 20)
 
 
 def _check_conflicts(args: Any, flag: str, conflicts: Any) -> None:
@@ -76,7 +111,7 @@ def check_arguments(args: Any, n_stages: int | None = None) -> None:
 
     n_stages: the number of pipeline stages, `args.pipeline_model_parallel_size` if left out.
     """
-    budgets = getattr(args, "virtual_optimizer", None)
+    budgets = _budgets(args)
     if getattr(args, "smart_swap", False):
         _check_conflicts(args, "--smart-swap", _SMART_CONFLICTS)
     if getattr(args, "adaptive_memory_optimization", False):
@@ -94,5 +129,5 @@ def check_arguments(args: Any, n_stages: int | None = None) -> None:
             f"--virtual-optimizer has {len(budgets)} values for {stages} pipeline stages; give "
             "one value, or one for each stage"
         )
-    if any(budget != "all" and not 0 <= budget < 1 << 20 for budget in budgets):
+    if not all(_is_budget(budget) for budget in budgets):
         raise SettingsError(f"--virtual-optimizer takes 'all' or GiB from 0 up, not {budgets}")

@@ -3,9 +3,10 @@
 import argparse
 
 import pytest
+import smartswap
 from smartswap._native import check_torch
 from smartswap.errors import IncompatibleTorchError, NotBuiltError, SettingsError
-from smartswap.flags import add_arguments, check_arguments
+from smartswap.flags import add_arguments, check_arguments, enable_for
 
 
 def parse(*words, **others):
@@ -55,6 +56,48 @@ def test_what_goes_together(words, others):
 def test_contradictions_are_told(words, others, says):
     with pytest.raises(SettingsError, match=says):
         check_arguments(parse(*words, **others))
+
+
+@pytest.mark.parametrize("value", ["all", 2.5, 6, [6, 5], ["all", 5]])
+def test_values_of_a_yaml_file_may_stand_alone(value):
+    n_stages = len(value) if isinstance(value, list) else 4
+    check_arguments(argparse.Namespace(virtual_optimizer=value), n_stages)
+    with pytest.raises(SettingsError, match="values for 3 pipeline stages"):
+        check_arguments(argparse.Namespace(virtual_optimizer=["all", value]), 3)
+
+
+def test_a_text_of_a_yaml_file_that_is_no_budget_is_told():
+    with pytest.raises(SettingsError, match="GiB from 0 up"):
+        check_arguments(argparse.Namespace(virtual_optimizer="most"))
+
+
+def test_flags_open_the_engine_and_the_file_sets_it(tmp_path):
+    file = tmp_path / "smart_swap.toml"
+    file.write_text('[smartswap]\ntarget_mode = true\ntarget_memory = "48MiB"\n')
+    assert not enable_for(parse("--smart-swap-config", str(file)))
+    for flag in ("--smart-swap", "--adaptive-memory-optimization", "--virtual-optimizer=all"):
+        args = parse(flag, "--smart-swap-config", str(file))
+        try:
+            assert enable_for(args, device="host")
+            assert smartswap.stats()["limit_bytes"] == 48 << 20
+            # Opened once, whoever asks again.
+            assert enable_for(args, memory="32MiB", device="host")
+            assert smartswap.stats()["limit_bytes"] == 48 << 20
+        finally:
+            smartswap.disable()
+    with smartswap.swapping("32MiB", device="host"):
+        assert enable_for(parse())
+    try:
+        assert enable_for(parse("--smart-swap"), memory="32MiB", device="host")
+        assert smartswap.stats()["limit_bytes"] == 32 << 20
+    finally:
+        smartswap.disable()
+
+
+def test_flags_that_contradict_others_open_nothing():
+    with pytest.raises(SettingsError, match="cannot be used together"):
+        enable_for(parse("--smart-swap", "--adaptive-memory-optimization"), device="host")
+    assert not smartswap.is_enabled()
 
 
 def test_bad_budget_is_told(capsys):

@@ -84,6 +84,36 @@ def test_an_operator_that_breaks_its_word_is_found_out_and_named(tmp_path):
     assert unsure == "planted::changes planted::differs planted::draws"
 
 
+RANKS = """
+from smartswap import _native
+smartswap.enable("64MiB", device="host", min_block="1", manual_steps=True)
+adapter = _native.adapter()
+adapter.set_aside(2)
+calls = {}
+def define(name, argument):
+    def called(x: torch.Tensor, text: str) -> torch.Tensor:
+        calls[name] = calls.get(name, 0) + 1
+        return x * 3
+    schema = f"(Tensor x, str {argument}) -> Tensor"
+    return torch.library.custom_op(f"fused::{name}", called, mutates_args=(), schema=schema)
+texts = ("hcom", "group", "group_ep", "group_name", "reduce_op")
+ops = {text: define(f"with_{text}", text) for text in texts}
+x = torch.ones(64)
+remade = {}
+for turn in range(3):
+    for text, op in ops.items():
+        made = op(x, "0")
+        remade[text] = adapter.discard(made)
+        assert (made == 3).all()
+print([text for text in texts if remade[text]], [calls[f"with_{text}"] for text in texts[:-1]])
+"""
+
+
+def test_an_operator_that_works_with_other_ranks_is_never_run_again(tmp_path):
+    """Those fused with a collective: the others would have to run it at the same moment."""
+    assert run(tmp_path, RANKS) == "['reduce_op'] [3, 3, 3, 3]\n"
+
+
 SMALL = """
 from smartswap import _native
 smartswap.enable("64MiB", device="host", min_block="64KiB", manual_steps=True)

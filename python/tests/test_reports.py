@@ -221,6 +221,9 @@ def test_the_command_that_pages_name_is_there(monkeypatch, capsys):
     done = python("-c", words, "plan", "--help")
     assert done.returncode == 0
     assert "Usage: smartswap plan" in done.stdout
+    report = json.loads(python("-c", words, "doctor", "--device", "host", "--json").stdout)
+    assert report["software"]["packages"] == program.packages()
+    assert program.packages().startswith("torch 2.")
     # It is what pip puts on the path.
     project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert '[project.scripts]\nsmartswap = "smartswap.program:main"\n' in project

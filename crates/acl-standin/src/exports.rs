@@ -2,6 +2,7 @@
 
 pub(crate) mod attribute;
 pub(crate) mod callback;
+pub(crate) mod collective;
 pub(crate) mod copy;
 pub(crate) mod descriptor;
 pub(crate) mod device;

@@ -26,6 +26,7 @@
 //! | resetting a device or finalising while something is still held | 107000, 100000 |
 //! | an operator that there is not, or of elements that it has not | 207000 |
 //! | an operator's tensor that is not all on the device, or whose buffer is too small | 107000, 100000 |
+//! | a collective of several ranks; one whose memory is not all on the device | 207000; 100000, 107000 |
 //! | a description, buffer or set of attributes that was destroyed | 100000 |
 //!
 //! Registered and pinned host memory has an address on the device that differs from the host's,
@@ -42,6 +43,11 @@
 //! is wrong with an operator's shapes is told by the next call that waits for its stream, as on
 //! hardware. Under its name and those of the libraries beside it (`libhccl.so`, `libgraph.so` and
 //! others, all links to this one) the real `torch_npu` loads this library and trains on it.
+//!
+//! # Collectives
+//!
+//! HCCL's functions know groups of one rank, so that `torch.distributed` runs as on hardware: on
+//! streams of its own. [`standin_hold_collectives`] keeps what they are given waiting there.
 //!
 //! # Settings
 //!
@@ -86,6 +92,7 @@ pub use abi::{
 };
 pub use exports::attribute::*;
 pub use exports::callback::*;
+pub use exports::collective::*;
 pub use exports::copy::*;
 pub use exports::descriptor::*;
 pub use exports::device::*;

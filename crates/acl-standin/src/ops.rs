@@ -10,6 +10,7 @@ mod embedding;
 mod loss;
 mod movement;
 mod norm;
+mod padding;
 mod products;
 mod reductions;
 mod shape;
@@ -34,6 +35,7 @@ fn find(name: &str) -> Option<Operator> {
         loss::find,
         movement::find,
         norm::find,
+        padding::find,
         products::find,
         reductions::find,
         softmax::find,

@@ -37,6 +37,10 @@ pub(crate) enum Command {
     #[command(allow_negative_numbers = true, args_override_self = true)]
     MaxModel(MaxModelArgs),
     /// Say what this machine and its devices can do: drivers, memory, link, cost of calls
+    ///
+    /// With --device it also tries what swapping asks of the device. What it prints is meant to be
+    /// pasted into an issue. Exit code 1 says that the device cannot be used, or that a step
+    /// failed.
     Doctor(DoctorArgs),
     /// Move more data than fits through a device, and compare each word that comes back
     ///
@@ -82,6 +86,10 @@ pub(crate) struct MaxModelArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
+    /// Examine this device alone, and try what swapping asks of it, step by step: host, cuda,
+    /// cuda:1, acl or npu:1
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<DeviceName>,
     /// Print one JSON object and nothing else
     #[arg(long)]
     pub(crate) json: bool,

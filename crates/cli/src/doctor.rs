@@ -9,11 +9,15 @@ use adaptive::{
 };
 
 use crate::args::DoctorArgs;
+use crate::open::{Accelerator, DeviceName};
 use crate::train::say;
 
 mod report;
+mod software;
+mod steps;
 
 use report::{Device, DriverReport, Link, Machine, MapCalls, Report};
+use software::Software;
 
 /// Copies are timed in pieces of this size: tensors that move are of its kind.
 const PIECE_BYTES: u64 = 64 << 20;
@@ -24,15 +28,26 @@ const CALLS: u32 = 8;
 /// Device memory that the measurements need, with room for the driver's own.
 const ROOM_BYTES: u64 = 4 * PIECE_BYTES;
 
-/// Runs the command.
+/// Runs the command. Exit code 1 says that the one device that was asked for does not do what it
+/// must.
 ///
 /// # Errors
 /// If the output cannot be written. A device that is missing or broken is a finding, no error.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let report = Report { machine: machine(), drivers: vec![host(), cuda(), acl()] };
+    let drivers = match args.device {
+        Some(name) => vec![one(name)],
+        None => vec![host(), cuda(), acl()],
+    };
+    let report = Report {
+        software: Software::read(),
+        machine: machine(),
+        drivers,
+        is_of_one_device: args.device.is_some(),
+    };
     let text = if args.json { report::json(&report)? + "\n" } else { report::text(&report) };
     say(&text)?;
-    Ok(ExitCode::SUCCESS)
+    let is_ready = args.device.is_none() || report.drivers.iter().all(DriverReport::is_ready);
+    Ok(if is_ready { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn machine() -> Machine {
@@ -47,6 +62,27 @@ fn host() -> DriverReport {
     let opened = HostDriver::new(HostConfig::threads(ROOM_BYTES));
     let device = opened.map(|driver| examine("host".to_owned(), driver));
     DriverReport::new("host", device.map(|device| vec![device]).map_err(OpenError::from))
+}
+
+/// One device, examined and tried.
+fn one(name: DeviceName) -> DriverReport {
+    let device = open(name).map(|(driver, accelerator)| {
+        let mut device = examine(name.to_string(), Arc::clone(&driver));
+        if device.is_ready() {
+            device.note_steps(steps::run(name, &driver, accelerator.as_ref()));
+        }
+        device
+    });
+    DriverReport::new(name.kind(), device.map(|device| vec![device]))
+}
+
+fn open(name: DeviceName) -> Result<(Arc<dyn Driver>, Option<Accelerator>), OpenError> {
+    let accelerator = Accelerator::open(name)?;
+    let driver = match &accelerator {
+        Some(accelerator) => accelerator.driver(),
+        None => HostDriver::new(HostConfig::threads(ROOM_BYTES))?,
+    };
+    Ok((driver, accelerator))
 }
 
 fn cuda() -> DriverReport {

@@ -1,4 +1,4 @@
-//! Devices by name: `host`, `cuda`, `cuda:1`, `acl`, `acl:1`.
+//! Devices by name: `host`, `cuda`, `cuda:1`, `acl`, `acl:1`, `npu`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -57,18 +57,30 @@ impl FromStr for DeviceName {
         match (kind, index) {
             ("host", None | Some(0)) => Ok(DeviceName::Host),
             ("cuda", index) => Ok(DeviceName::Cuda(index.unwrap_or(0))),
-            ("acl", index) => Ok(DeviceName::Acl(index.unwrap_or(0))),
+            // PyTorch's name for it.
+            ("acl" | "npu", index) => Ok(DeviceName::Acl(index.unwrap_or(0))),
             _ => Err(refuse()),
+        }
+    }
+}
+
+impl DeviceName {
+    /// The driver's name.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            DeviceName::Host => "host",
+            DeviceName::Cuda(_) => "cuda",
+            DeviceName::Acl(_) => "acl",
         }
     }
 }
 
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind();
         match self {
-            DeviceName::Host => f.write_str("host"),
-            DeviceName::Cuda(index) => write!(f, "cuda:{index}"),
-            DeviceName::Acl(index) => write!(f, "acl:{index}"),
+            DeviceName::Host => f.write_str(kind),
+            DeviceName::Cuda(index) | DeviceName::Acl(index) => write!(f, "{kind}:{index}"),
         }
     }
 }
@@ -86,6 +98,7 @@ mod tests {
         check("cuda", DeviceName::Cuda(0));
         check("cuda:3", DeviceName::Cuda(3));
         check("acl:1", DeviceName::Acl(1));
+        check("npu:2", DeviceName::Acl(2));
         for text in ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "host:1", "acl:1:2"] {
             let error = text.parse::<DeviceName>().unwrap_err();
             assert!(error.contains("cuda:1"), "{error}");

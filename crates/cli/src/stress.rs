@@ -35,12 +35,7 @@ const AHEAD_MAX: u64 = 16;
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &StressArgs) -> anyhow::Result<ExitCode> {
     let accelerator = Accelerator::open(args.device)?;
-    let driver: Arc<dyn Driver> = match &accelerator {
-        Some(accelerator) => accelerator.driver(),
-        None => HostDriver::new(HostConfig::threads(args.memory))?,
-    };
-    let sizes = Sizes::new(args, &*driver)?;
-    let stress = Rig::open(driver, accelerator.as_ref(), sizes)?.run(args)?;
+    let stress = examine(args, accelerator.as_ref())?;
     let text = if args.json { report::json(&stress)? + "\n" } else { report::table(&stress) };
     say(&text)?;
     if let Some(fault) = stress.fault() {
@@ -48,6 +43,22 @@ pub(crate) fn run(args: &StressArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Moves the data on an open device, or on the software one.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn examine(
+    args: &StressArgs,
+    accelerator: Option<&Accelerator>,
+) -> anyhow::Result<Stress> {
+    let driver: Arc<dyn Driver> = match accelerator {
+        Some(accelerator) => accelerator.driver(),
+        None => HostDriver::new(HostConfig::threads(args.memory))?,
+    };
+    let sizes = Sizes::new(args, &*driver)?;
+    Rig::open(driver, accelerator, sizes)?.run(args)
 }
 
 /// What is moved, in bytes and blocks.

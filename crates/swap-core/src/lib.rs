@@ -125,11 +125,11 @@ pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, Trace
 // What the layers above need of memory and drivers.
 pub use vmem::{
     Access, AccessMode, AclDriver, ArenaConfig, BlockId, Bytes, CallCost, CheckConfig, CheckDriver,
-    ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind,
-    EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory, HostConfig,
-    HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates, Lot, MapCosts,
-    MemoryCalls, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError, Operands,
-    Order, ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room, SaveError, Site,
-    Span, SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, measure_link, measure_map,
-    numa_nodes, pattern_word, save_file,
+    CheckedStep, ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError,
+    ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory,
+    HostConfig, HostDriver, HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, LinkRates,
+    Lot, MapCosts, MemoryCalls, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, OpenError,
+    Operands, Order, ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver, Room,
+    SaveError, Site, Span, SpanKind, StreamHandle, StreamId, SwappedBlock, Violation, check_device,
+    measure_link, measure_map, numa_nodes, pattern_word, save_file,
 };

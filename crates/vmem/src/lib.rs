@@ -92,7 +92,7 @@ pub use lot::Lot;
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
-pub use probe::{LinkRates, MapCosts, measure_link, measure_map};
+pub use probe::{CheckedStep, LinkRates, MapCosts, check_device, measure_link, measure_map};
 pub use saving::{SaveError, save_file};
 pub use stats::{MemoryCalls, MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};

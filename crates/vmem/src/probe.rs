@@ -8,6 +8,10 @@ use npu_sys::{
     StreamHandle, VaRange,
 };
 
+mod checks;
+
+pub use checks::{CheckedStep, check_device};
+
 /// Speeds of the link between device and host.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkRates {

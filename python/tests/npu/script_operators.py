@@ -60,6 +60,7 @@ MOVEMENT: dict[str, Case] = {
     "every second": lambda a, b: a[:, ::2].contiguous(),
     "expand": lambda a, b: a[:1].expand(3, COLUMNS).contiguous(),
     "concatenate": lambda a, b: torch.cat([a, b], dim=1),
+    "pad": lambda a, b: F.pad(a, (1, 2, 0, 3), value=0.5),
     "rows by number": lambda a, b: F.embedding(torch.tensor([3, 0, 3], device=a.device), a),
     "upper triangle": lambda a, b: a.triu(1),
     "lower triangle": lambda a, b: a.tril(),

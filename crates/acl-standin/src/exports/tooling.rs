@@ -116,4 +116,9 @@ exports! {
     fn aclrtSetOpExecuteTimeOut(_seconds: u32) {
         Ok(())
     }
+
+    /// How long a stream may wait for an event: as long as it needs.
+    fn aclrtSetOpWaitTimeout(_seconds: u32) {
+        Ok(())
+    }
 }

@@ -3,6 +3,7 @@
 // A test that meets an error it did not ask for should stop there.
 #![allow(clippy::unwrap_used)]
 
+mod collectives;
 mod copies;
 mod events;
 mod memory;

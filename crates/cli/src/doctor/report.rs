@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use adaptive::{Bytes, DeviceProperties, GroupMemory, HostMemory, LinkRates, MapCosts, OpenError};
 use serde::Serialize;
 
+use super::software::Software;
+use super::steps::Step;
+
 /// A device that pins less than this cannot hold what training moves.
 const LOCK_ENOUGH_BYTES: u64 = 1 << 30;
 
@@ -20,8 +23,10 @@ pub(super) struct Machine {
 /// All findings.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
+    pub(super) software: Software,
     pub(super) machine: Machine,
     pub(super) drivers: Vec<DriverReport>,
+    pub(super) is_of_one_device: bool,
 }
 
 /// One kind of device.
@@ -48,6 +53,9 @@ pub(super) struct Device {
     numa_node: Option<u32>,
     pub(super) link: Option<Link>,
     pub(super) map_calls: Option<MapCalls>,
+    /// What was tried on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<Step>,
     /// Whether training can run on it under a cap.
     ready: bool,
     verdict: String,
@@ -91,6 +99,10 @@ impl MapCalls {
 }
 
 impl DriverReport {
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
     pub(super) fn new(name: &'static str, devices: Result<Vec<Device>, OpenError>) -> DriverReport {
         match devices {
             Ok(devices) => {
@@ -124,6 +136,7 @@ impl Device {
             numa_node: properties.numa_node,
             link: None,
             map_calls: None,
+            steps: Vec::new(),
             ready: false,
             verdict: String::new(),
         }
@@ -143,9 +156,24 @@ impl Device {
             numa_node: None,
             link: None,
             map_calls: None,
+            steps: Vec::new(),
             ready: false,
             verdict,
         }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Adds what was tried. A step that failed makes the device one that cannot be used.
+    pub(super) fn note_steps(&mut self, steps: Vec<Step>) {
+        let failed = steps.iter().filter(|step| !step.passed).count();
+        if failed > 0 {
+            self.ready = false;
+            self.verdict = format!("not ready: {failed} of {} steps failed", steps.len());
+        }
+        self.steps = steps;
     }
 
     /// Says in words what the figures mean. `problem` is what kept the measurement from going on.
@@ -220,6 +248,9 @@ pub(super) fn text(report: &Report) -> String {
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<15} {value}");
     };
+    for (name, value) in report.software.lines() {
+        line(name, &value);
+    }
     let memory = &machine.memory;
     let (total, free) = (known(memory.total_bytes), known(memory.available_bytes));
     line("memory", &format!("{total}, {free} available"));
@@ -241,7 +272,7 @@ pub(super) fn text(report: &Report) -> String {
         }
     }
     let accelerator = report.drivers.iter().any(|driver| driver.name != "host" && driver.ready);
-    if !accelerator {
+    if !accelerator && !report.is_of_one_device {
         line("", "");
         let advice = "none that can swap; everything runs on the embedded software device";
         line("accelerator", advice);
@@ -294,6 +325,11 @@ fn device_lines(device: &Device, line: &mut impl FnMut(&str, &str)) {
             ),
         );
     }
+    for Step { name, passed, detail } in &device.steps {
+        let state = if *passed { "pass" } else { "FAIL" };
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        line(&format!("    {state}"), &format!("{name}{detail}"));
+    }
     let name = if device.model.is_some() { "    verdict".to_owned() } else { device.name.clone() };
     line(&name, &device.verdict);
 }
@@ -319,6 +355,7 @@ struct JsonMachine<'a> {
 
 #[derive(Serialize)]
 struct JsonReport<'a> {
+    software: &'a Software,
     machine: JsonMachine<'a>,
     drivers: &'a [DriverReport],
 }
@@ -339,5 +376,9 @@ pub(super) fn json(report: &Report) -> serde_json::Result<String> {
         numa_nodes: *nodes,
         cores: *cores,
     };
-    serde_json::to_string_pretty(&JsonReport { machine, drivers: &report.drivers })
+    serde_json::to_string_pretty(&JsonReport {
+        software: &report.software,
+        machine,
+        drivers: &report.drivers,
+    })
 }

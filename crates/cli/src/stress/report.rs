@@ -55,7 +55,7 @@ pub(super) struct Phase {
 
 /// A whole run.
 #[derive(Clone, Debug)]
-pub(super) struct Stress {
+pub(crate) struct Stress {
     pub(super) device: String,
     pub(super) driver_version: String,
     pub(super) data_bytes: u64,
@@ -104,8 +104,20 @@ impl Stress {
         compared.map(|phase| phase.op_count).sum::<u64>() * self.block_bytes / 8
     }
 
+    /// What came of it, in one line.
+    pub(crate) fn outcome(&self) -> String {
+        format!(
+            "{} words compared, {} wrong; at most {} held of {}; the host waited {} times",
+            self.compared_words(),
+            self.mismatches(),
+            Bytes(self.held_bytes_peak()),
+            Bytes(self.limit_bytes),
+            self.host_waits()
+        )
+    }
+
     /// What went wrong, if anything did.
-    pub(super) fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         let held_bytes = self.held_bytes_peak();
         if self.mismatches() > 0 {
             let (wrong, all) = (self.mismatches(), self.compared_words());
@@ -167,15 +179,7 @@ pub(super) fn table(stress: &Stress) -> String {
         );
     }
     text.push_str(&calls(stress));
-    let _ = writeln!(
-        text,
-        "\n{} words compared, {} wrong; at most {} held of {}; the host waited {} times",
-        stress.compared_words(),
-        stress.mismatches(),
-        Bytes(stress.held_bytes_peak()),
-        Bytes(stress.limit_bytes),
-        stress.host_waits()
-    );
+    let _ = writeln!(text, "\n{}", stress.outcome());
     text
 }
 

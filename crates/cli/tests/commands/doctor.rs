@@ -56,3 +56,42 @@ fn a_device_without_virtual_memory_is_told_apart() {
     assert_eq!((&device["ready"], &device["has_virtual_memory"]), (&false.into(), &false.into()));
     assert!(device["verdict"].as_str().expect("words").contains("nothing can be swapped"));
 }
+
+#[test]
+fn one_device_is_tried_step_by_step() {
+    // Under a chip's name the host may not address the device's memory, as on hardware.
+    let chip = [
+        ("SMARTSWAP_ACL_LIBRARY", library()),
+        ("ACL_STANDIN_NAME", "Ascend910B4"),
+        ("SMARTSWAP_PACKAGES", "torch 2.11.0, torch_npu 2.11.0"),
+    ];
+    let report = smartswap_in(&chip, &["doctor", "--device", "npu", "--json"]).json();
+    assert_eq!(report["drivers"].as_array().map(Vec::len), Some(1), "{report}");
+    let device = &driver(&report, "acl")["devices"][0];
+    assert_eq!((&device["ready"], &device["model"]), (&true.into(), &"Ascend910B4".into()));
+    let steps = device["steps"].as_array().expect("a list");
+    assert_eq!(steps.len(), 10, "{device}");
+    assert!(steps.iter().all(|step| step["passed"] == true), "{device}");
+    assert_eq!(report["software"]["packages"], "torch 2.11.0, torch_npu 2.11.0");
+    let text = smartswap_in(&chip, &["doctor", "--device", "acl:0"]).stdout;
+    for words in ["torch_npu 2.11.0", "Ascend910B4, driver runtime", "16 copies", "0 wrong"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert_eq!(text.lines().filter(|line| line.starts_with("    pass ")).count(), 10, "{text}");
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_told_with_exit_code_1() {
+    let check = |variables: &[(&str, &str)], device: &str, expect: &str| {
+        let variables = [&[("SMARTSWAP_ACL_LIBRARY", library())], variables].concat();
+        let ran = smartswap_in(&variables, &["doctor", "--device", device]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stdout.contains(expect), "{}", ran.stdout);
+    };
+    check(&[], "npu:3", "there is no device 3");
+    check(&[("ACL_STANDIN_VMM", "off")], "npu", "nothing can be swapped");
+    // On a virtual clock copies take no time, which no device may say.
+    check(&[("ACL_STANDIN_MODE", "by-time")], "npu", "    FAIL        events tell");
+    check(&[("ACL_STANDIN_MODE", "by-time")], "npu", "1 of 10 steps failed");
+    assert!(smartswap(&["doctor", "--device", "gpu"]).refusal().contains("not a device"));
+}

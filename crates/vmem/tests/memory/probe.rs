@@ -1,10 +1,11 @@
 //! Measuring a device: the rates are those of the link, and all that was taken is given back.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use vmem::{
-    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Link, measure_link,
-    measure_map,
+    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Link, check_device,
+    measure_link, measure_map,
 };
 
 const PIECE: u64 = 1 << 20;
@@ -12,7 +13,7 @@ const PIECE: u64 = 1 << 20;
 fn device() -> Arc<HostDriver> {
     let link =
         Link { out_bytes_per_s: 4 << 30, in_bytes_per_s: 2 << 30, both_bytes_per_s: 1 << 30 };
-    let config = HostConfig { link: Some(link), ..HostConfig::by_time(4 * PIECE) };
+    let config = HostConfig { link: Some(link), ..HostConfig::by_time(6 * PIECE) };
     HostDriver::new(config).expect("a device")
 }
 
@@ -75,4 +76,40 @@ fn a_failing_call_leaves_nothing_behind() {
         }
     }
     assert!(failed > 30, "only {failed} calls were failed");
+}
+
+#[test]
+fn a_device_that_does_all_is_told_step_by_step_and_nothing_is_left() {
+    let threads = HostDriver::new(HostConfig::threads(3 * PIECE)).expect("a device");
+    for host in [threads, device()] {
+        let driver: Arc<dyn Driver> = host.clone();
+        for step in check_device(&driver, PIECE) {
+            step.outcome.unwrap_or_else(|text| panic!("{}: {text}", step.name));
+        }
+        assert!(host.ledger().is_empty(), "{:?}", host.ledger());
+    }
+}
+
+#[test]
+fn a_step_that_fails_says_why_and_the_others_go_on() {
+    let mut failed = BTreeSet::new();
+    for call in 1.. {
+        let host = device();
+        let fault = Arc::new(FaultDriver::new(host));
+        fault.arm(FaultPlan::once(call, ErrorKind::Failed));
+        let driver: Arc<dyn Driver> = fault.clone();
+        let steps = check_device(&driver, PIECE);
+        let errors = steps
+            .iter()
+            .filter_map(|step| step.outcome.as_ref().err().map(|text| (step.name, text)));
+        let errors: Vec<_> = errors.collect();
+        if fault.injected() == 0 {
+            assert_eq!(errors, []);
+            break;
+        }
+        let [(name, text)] = errors[..] else { panic!("call {call}: {errors:?}") };
+        assert!(!text.is_empty());
+        failed.insert(name);
+    }
+    assert_eq!(failed.len(), 9, "{failed:?}");
 }

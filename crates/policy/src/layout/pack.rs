@@ -145,8 +145,7 @@ fn height_bytes(items: &[Item], offsets: &[u64]) -> u64 {
 }
 
 impl By {
-    const ALL: [By; 4] =
-        [By::ContentionThenSize, By::ContentionThenLifetime, By::Size, By::Area];
+    const ALL: [By; 4] = [By::ContentionThenSize, By::ContentionThenLifetime, By::Size, By::Area];
 
     fn order(self, traits: &[Traits]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..traits.len() as u32).collect();

@@ -49,6 +49,8 @@ pub(crate) struct Core {
     /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
     /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
+    /// Op boundaries left at which the device is not asked what it is done with.
+    pub(crate) quiet_boundaries: u32,
     /// Blocks that are lent, oldest first. Some may be free by now, or back.
     pub(crate) lent: Vec<BlockId>,
     pub(crate) recorder: Option<Recorder>,
@@ -113,6 +115,7 @@ impl Core {
             step: Step::default(),
             orders: None,
             put_off: VecDeque::new(),
+            quiet_boundaries: 0,
             lent: Vec::new(),
             recorder: config.record.then(Recorder::default),
             record_next: config.record,

@@ -9,6 +9,10 @@ use crate::follow::{OpKey, Rejoined};
 use crate::plan::{Action, ActionKind, Phase};
 use crate::trace::OpIndex;
 
+/// After the device was asked in vain whether it is done with something, so many op boundaries go by
+/// without a question. The host of a step of short ops has no time for two of them an op.
+const QUIET_BOUNDARIES: u32 = 7;
+
 impl Core {
     /// What is due before the next op begins. Stops at a block that must be replayed and returns
     /// it; call again after the replay.
@@ -67,8 +71,16 @@ impl Core {
                 self.put_off.push_back(id);
             }
         }
+        if self.quiet_boundaries > 0 {
+            self.quiet_boundaries -= 1;
+            return Ok(());
+        }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        let before = streams.vain_questions();
         pool.poll(streams)?;
+        if streams.vain_questions() > before {
+            self.quiet_boundaries = QUIET_BOUNDARIES;
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ pub struct Streams {
     spare_events: Vec<EventHandle>,
     spare_timers: Vec<EventHandle>,
     stalls: Vec<Stall>,
+    vain_questions: u64,
     host_waits: u64,
     #[cfg(feature = "planted")]
     planted: Option<Site>,
@@ -68,6 +69,7 @@ impl Streams {
             spare_events: Vec::new(),
             spare_timers: Vec::new(),
             stalls: Vec::new(),
+            vain_questions: 0,
             host_waits: 0,
             #[cfg(feature = "planted")]
             planted: None,
@@ -317,11 +319,18 @@ impl Streams {
                 break;
             }
             if !self.driver.query_event(mark.event)? {
+                self.vain_questions += 1;
                 return Ok(false);
             }
             self.retire(point.stream);
         }
         Ok(true)
+    }
+
+    /// How often the driver was asked for something that was not complete yet. Each question takes
+    /// the host some of its time.
+    pub fn vain_questions(&self) -> u64 {
+        self.vain_questions
     }
 
     /// Blocks the host until `uses` are complete, and counts it if it had to wait.

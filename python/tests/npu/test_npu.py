@@ -5,7 +5,6 @@ import textwrap
 import pytest
 
 STEPS = 24
-SETTINGS = "settled.toml"
 
 
 def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):
@@ -62,21 +61,76 @@ def test_losses_are_those_of_the_cpu(npu, dtype):
     assert len(set(found["npu"])) == 3
 
 
-def test_a_gpt_trains_the_same_under_a_cap(npu):
-    plain = npu.json("script_train.py", STEPS)
-    assert plain["ledger"]["chunk_bytes_peak"] > plain["peak_bytes"] - (2 << 20)
-    for percent in (60, 40):
-        cap_bytes = plain["peak_bytes"] * percent // 100
-        capped = npu.json("script_train.py", STEPS, cap_bytes, SETTINGS)
-        assert capped["ledger"]["chunk_bytes_peak"] <= cap_bytes
-        steps = capped["steps"]
-        same = plain["steps"][: len(steps)]
-        assert [step["loss"] for step in steps] == [step["loss"] for step in same]
-        assert steps[-1]["weights"] == same[-1]["weights"]
-        stable = [step for step in steps if step["stage"] == "Stable"]
-        assert len(stable) >= 3
-        first, last = stable[0], stable[-1]
-        assert (last["misses"], last["rescues"]) == (first["misses"], first["rescues"])
-        # The engine's plan, and the device's own count of the copies.
-        for counter in ("swapped_out_bytes", "copied_out_bytes"):
-            assert last[counter] > first[counter]
+@pytest.fixture(scope="module")
+def plain(npu):
+    """The training with torch_npu's own allocator."""
+    found = npu.json("script_train.py", STEPS)
+    assert found["ledger"]["chunk_bytes_peak"] > found["peak_bytes"] - (2 << 20)
+    return found
+
+
+def train(npu, plain, percent: int, *words, begin: int = 0):
+    """A training under so many percent of the peak, with the same bits as the one without."""
+    cap_bytes = plain["peak_bytes"] * percent // 100
+    capped = npu.json("script_train.py", STEPS - begin, "--cap", cap_bytes, *words)
+    assert capped["ledger"]["chunk_bytes_peak"] <= cap_bytes
+    steps = capped["steps"]
+    same = plain["steps"][begin : begin + len(steps)]
+    assert [step["loss"] for step in steps] == [step["loss"] for step in same]
+    assert steps[-1]["weights"] == same[-1]["weights"]
+    return capped
+
+
+def stable(capped) -> tuple[dict, dict]:
+    """The first and the last Stable step, without a miss or a rescue between."""
+    steps = [step for step in capped["steps"] if step["stage"] == "Stable"]
+    assert len(steps) >= 3
+    first, last = steps[0], steps[-1]
+    assert (last["misses"], last["rescues"]) == (first["misses"], first["rescues"])
+    return first, last
+
+
+@pytest.mark.parametrize("percent", [60, 40])
+def test_a_gpt_trains_the_same_with_swaps(npu, plain, percent):
+    first, last = stable(train(npu, plain, percent))
+    # The engine's plan, and the device's own count of the copies.
+    for counter in ("swapped_out_bytes", "copied_out_bytes"):
+        assert last[counter] > first[counter]
+
+
+def test_a_gpt_trains_the_same_with_recompute(npu, plain):
+    """Dropout too is made again, from the generator's state at its first call."""
+    capped = train(npu, plain, 72, "--settings", "recompute.toml")
+    first, last = stable(capped)
+    assert last["recomputed_ops"] > first["recomputed_ops"]
+    assert {"aten::linear", "aten::native_dropout", "aten::softmax"} <= set(capped["remade"])
+    # By the device's own count next to nothing is copied, so what is away is nowhere.
+    assert last["copied_out_bytes"] - first["copied_out_bytes"] < 4 << 20
+
+
+def test_a_training_is_saved_and_resumed_under_a_cap(npu, plain, tmp_path):
+    file = tmp_path / "checkpoint.pt"
+    saved = train(npu, plain, 60, "--save", file)["steps"]
+    begin = 1 + next(at for at, step in enumerate(saved) if "saved" in step)
+    assert begin < len(saved)
+    resumed = train(npu, plain, 50, "--resume", file, begin=begin)
+    first, last = stable(resumed)
+    assert last["swapped_out_bytes"] > first["swapped_out_bytes"]
+
+
+def test_dropout_draws_what_its_generator_says(npu):
+    program = """
+        import torch, torch_npu
+        from torch.nn.functional import dropout
+        x = torch.ones(300, 300, device="npu").requires_grad_()
+        torch.manual_seed(3)
+        first, second = dropout(x, 0.25), dropout(x, 0.25)
+        torch.manual_seed(3)
+        assert torch.equal(first, dropout(x, 0.25)) and not torch.equal(first, second)
+        kept = first.detach().cpu()
+        assert set(kept.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+        assert abs((kept != 0).float().mean() - 0.75) < 0.01
+        first.sum().backward()
+        assert torch.equal(x.grad.cpu(), kept)
+        """
+    npu.run("-c", textwrap.dedent(program))

@@ -397,6 +397,14 @@ class NpuAllocator final : public npu::Interface {
   OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
 };
 
+// PyTorch's own list of allocators, for storages that no operator makes: what is loaded from files.
+constexpr uint8_t kPriority = 255;
+c10::Allocator* listed_before = nullptr;
+
+void list(c10::Allocator* allocator) {
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, allocator, kPriority);
+}
+
 NpuAllocator& instance() {
   // Never destroyed: tensors are freed until the process ends.
   static NpuAllocator* value = new NpuAllocator();
@@ -408,13 +416,16 @@ NpuAllocator& instance() {
 void install_npu_allocator() {
   if (before == nullptr) {
     before = caching::allocator.load();
+    listed_before = c10::GetAllocator(c10::DeviceType::PrivateUse1);
   }
   caching::allocator.store(&instance());
+  list(&instance());
 }
 
 void remove_npu_allocator() {
   if (before != nullptr) {
     caching::allocator.store(before);
+    list(listed_before);
   }
 }
 

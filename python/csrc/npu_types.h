@@ -1,5 +1,5 @@
-// What PyTorch does not know of torch_npu's tensors and generators. Beside a storage torch_npu keeps
-// how its bytes are laid out, by which it chooses kernels.
+// What PyTorch does not know of the tensors and generators of torch_npu, which keeps beside each
+// storage how its bytes are laid out, and chooses kernels by that.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -9,7 +9,7 @@ import hashlib
 import json
 
 import torch
-import torch_npu  # noqa: F401
+import torch_npu
 from standin import DEVICE, Training, ledger
 
 STABLE_STEPS = 4
@@ -60,6 +60,12 @@ while len(steps) < wishes.steps and n_stable < STABLE_STEPS:
     else:
         step["weights"] = weights_of(training.model)
     steps.append(step)
-found = {"steps": steps, "peak_bytes": torch.npu.max_memory_allocated(), "ledger": ledger()}
+found = {
+    "torch_npu": torch_npu.__version__,
+    "steps": steps,
+    "peak_bytes": torch.npu.max_memory_allocated(),
+    "ledger": ledger(),
+    "remade": remade() if wishes.cap else [],
+}
 steps[-1]["weights"] = weights_of(training.model)
-print(json.dumps(found | ({"remade": remade()} if wishes.cap else {})))
+print(json.dumps(found))

@@ -48,6 +48,7 @@ Float32Backend backend() {
   return attached().type == c10::kCPU ? Float32Backend::MKLDNN : Float32Backend::CUDA;
 }
 
+// Those of torch_npu, such as allow_hf32, only Python can read: a script must leave them.
 int precision(size_t index) {
   return static_cast<int>(at::globalContext().float32Precision(backend(), kPrecisions[index]));
 }

@@ -100,11 +100,10 @@ def test_a_gpt_trains_the_same_with_swaps(npu, plain, percent):
 
 
 def test_a_gpt_trains_the_same_with_recompute(npu, plain):
-    """Dropout too is made again, from the generator's state at its first call."""
     capped = train(npu, plain, 72, "--settings", "recompute.toml")
     first, last = stable(capped)
     assert last["recomputed_ops"] > first["recomputed_ops"]
-    assert {"aten::linear", "aten::native_dropout", "aten::softmax"} <= set(capped["remade"])
+    assert "aten::native_dropout" in capped["remade"]
     # By the device's own count next to nothing is copied, so what is away is nowhere.
     assert last["copied_out_bytes"] - first["copied_out_bytes"] < 4 << 20
 
@@ -123,6 +122,38 @@ def test_a_training_is_saved_and_resumed_under_a_cap(npu, plain, tmp_path):
     resumed = train(npu, plain, 50, "--resume", file, begin=begin)
     first, last = stable(resumed)
     assert last["swapped_out_bytes"] > first["swapped_out_bytes"]
+
+
+def test_what_operators_made_comes_back_to_the_bit(npu):
+    """Each output is dropped and used: views, storages of other shapes and dropout's among them."""
+    program = """
+        import torch, torch_npu, smartswap
+        from smartswap import _native
+        from torch.nn import functional as F
+        smartswap.enable("64MiB", device="npu:0", min_block="1MiB", manual_steps=True)
+        adapter = _native.adapter()
+        adapter.set_aside(2)
+        x = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0)).npu()
+        cases = {
+            "product of a transposed": lambda: x.t() @ x,
+            "every second column": lambda: x[:, ::2] * 2,
+            "transposed": lambda: x.t().contiguous(),
+            "rows joined": lambda: torch.cat([x[5:], x[:9]]),
+            "softmax": lambda: x.view(2, 512, 1024).softmax(-1),
+            "dropout": lambda: F.dropout(x, 0.25),
+        }
+        for name, case in cases.items():
+            # Each kind of call is found to give the same bits first, those inside others too.
+            case(), case()
+            made = case()
+            kept, state = made.clone(), torch.npu.get_rng_state()
+            runs = adapter.recipes()["runs"]
+            assert adapter.discard(made), name
+            assert torch.equal(made, kept), name
+            assert torch.equal(torch.npu.get_rng_state(), state), name
+            assert adapter.recipes()["runs"] == runs + 1, name
+        """
+    npu.run("-c", textwrap.dedent(program))
 
 
 def test_dropout_draws_what_its_generator_says(npu):

@@ -27,6 +27,8 @@ CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
 CUDA_SOURCES = ("cuda_allocator.cpp",)
 # Older ones have another interface for allocators.
 CUDA_TORCH_LEAST = (2, 11)
+# What is compiled for torch_npu stays apart, so that neither build undoes the other.
+NPU_BUILD = HERE / "build" / "npu"
 
 
 def engine_library() -> tuple[Path, Path | None]:
@@ -81,6 +83,18 @@ def npu_folder() -> Path | None:
     return Path(found.origin).parent if found is not None and found.origin else None
 
 
+def linked(npu: Path) -> Path:
+    """A link to torch_npu. Under one name the compiler's calls are alike for each release, so only
+    what includes its headers is compiled again for another one."""
+    link = NPU_BUILD / "torch_npu"
+    if link.resolve() != npu.resolve():
+        for stale in (link, *NPU_BUILD.glob("temp*/csrc/npu_*.o")):
+            stale.unlink(missing_ok=True)
+        NPU_BUILD.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(npu)
+    return link
+
+
 def adapter() -> CppExtension:
     """The extension module that ties the engine to PyTorch."""
     cuda_folders = cuda_include_folders()
@@ -96,6 +110,7 @@ def adapter() -> CppExtension:
     include_folders = [HEADERS, HERE / "csrc", *(cuda_folders or [])]
     library_folders = []
     if npu is not None:
+        npu = linked(npu)
         defines.append(("SMARTSWAP_NPU", None))
         libraries.append("torch_npu")
         library_folders.append(npu / "lib")
@@ -144,7 +159,6 @@ class Build(BuildExtension):
         (package / "_built_for.json").write_text(json.dumps(built_for) + "\n")
 
 
-# What is compiled for torch_npu stays apart, so that neither build undoes the other.
-FOLDERS = {"build": {"build_base": "build/npu"}} if npu_folder() else {}
+FOLDERS = {"build": {"build_base": str(NPU_BUILD)}} if npu_folder() else {}
 
 setup(ext_modules=[adapter()], cmdclass={"build_ext": Build}, options=FOLDERS)

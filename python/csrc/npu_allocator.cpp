@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "npu_release.h"
+#include "replay.h"
 
 // From here on the interface has functions for free memory and refused allocations.
 #define SMARTSWAP_NPU_2_14 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14)
@@ -79,12 +80,16 @@ class NpuAllocator final : public npu::Interface {
     if (!is_ours(device)) {
       return before->allocate(size_bytes);
     }
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const auto place = c10::Device(c10::DeviceType::PrivateUse1, index);
+    if (void* target = replay::take_target(size_bytes)) {
+      return {target, target, &replay::keep, place};
+    }
     void* memory = nullptr;
     if (size_bytes > 0) {
       memory = take(size_bytes, c10_npu::getCurrentNPUStream(device).stream());
     }
-    const auto index = static_cast<c10::DeviceIndex>(device);
-    return {memory, memory, &delete_memory, c10::Device(c10::DeviceType::PrivateUse1, index)};
+    return {memory, memory, &delete_memory, place};
   }
 
   c10::DataPtr allocate_with_aligned(size_t size_bytes, size_t base_aligned_kb) const override {
@@ -369,14 +374,13 @@ class NpuAllocator final : public npu::Interface {
     refuse(kGraphs);
   }
 
-  // What it allocates is not noted for replays: tensors of torch_npu cannot be made around memory
-  // that is there already without functions that its library keeps to itself.
   void* take(size_t size_bytes, aclrtStream stream) {
     observer::before_allocation(size_bytes);
     void* memory = smartswap_allocate(size_bytes, handle_of(stream));
     if (memory == nullptr) {
       out_of_memory_.fail(size_bytes, &memory_info);
     }
+    replay::note_allocation(memory, size_bytes);
     return memory;
   }
 
@@ -393,6 +397,14 @@ class NpuAllocator final : public npu::Interface {
   OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
 };
 
+// PyTorch's own list of allocators, for storages that no operator makes: what is loaded from files.
+constexpr uint8_t kPriority = 255;
+c10::Allocator* listed_before = nullptr;
+
+void list(c10::Allocator* allocator) {
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, allocator, kPriority);
+}
+
 NpuAllocator& instance() {
   // Never destroyed: tensors are freed until the process ends.
   static NpuAllocator* value = new NpuAllocator();
@@ -404,13 +416,16 @@ NpuAllocator& instance() {
 void install_npu_allocator() {
   if (before == nullptr) {
     before = caching::allocator.load();
+    listed_before = c10::GetAllocator(c10::DeviceType::PrivateUse1);
   }
   caching::allocator.store(&instance());
+  list(&instance());
 }
 
 void remove_npu_allocator() {
   if (before != nullptr) {
     caching::allocator.store(before);
+    list(listed_before);
   }
 }
 

@@ -177,6 +177,11 @@ class Keeper {
     mark('o', view.size_bytes);
     mark(view.sizes);
     mark(view.strides);
+#ifdef SMARTSWAP_NPU
+    if (view.npu_layout != nullptr) {
+      add_npu_layout(*view.npu_layout, kept_.kind);
+    }
+#endif
   }
 
   void find_memory(const at::Tensor& tensor, View& view) {
@@ -248,11 +253,20 @@ View view_of(const at::Tensor& tensor) {
   view.strides = tensor.strides();
   view.type = tensor.scalar_type();
   view.device = tensor.device();
+#ifdef SMARTSWAP_NPU
+  view.npu_layout = npu_layout_of(tensor);
+#endif
   return view;
 }
 
-at::Tensor View::at(char* memory) const {
+at::Tensor View::around(char* memory) const {
   const auto options = at::TensorOptions().dtype(type).device(device);
+#ifdef SMARTSWAP_NPU
+  if (device.is_privateuseone()) {
+    return npu_tensor_at(
+        memory, size_bytes, sizes, strides, offset, options, npu_layout.get());
+  }
+#endif
   at::Tensor tensor = at::for_blob(memory, sizes)
                           .strides(strides)
                           .storage_offset(offset)
@@ -261,6 +275,11 @@ at::Tensor View::at(char* memory) const {
                           .make_tensor();
   // Some operators make what they return as large as the storage that they are given.
   tensor.storage().unsafeGetStorageImpl()->set_nbytes(size_bytes);
+  return tensor;
+}
+
+at::Tensor View::at(char* memory) const {
+  at::Tensor tensor = around(memory);
   if (is_number) {
     tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   }

@@ -7,6 +7,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "npu_types.h"
 #include "replay.h"
 
 namespace smartswap::replay {
@@ -52,9 +54,14 @@ struct View {
   Use use = Use::read;
   // The bytes themselves, of a small tensor of the host.
   std::shared_ptr<std::vector<char>> bytes;
+  // Of a storage of torch_npu.
+  std::shared_ptr<const NpuLayout> npu_layout;
 
   // A tensor of this shape in a storage at `memory`.
   at::Tensor at(char* memory) const;
+
+ private:
+  at::Tensor around(char* memory) const;
 };
 
 struct Argument;
@@ -109,7 +116,7 @@ struct State {
   std::shared_ptr<at::mt19937_data_pod> engine;
   std::optional<float> next_float;
   std::optional<double> next_double;
-  // Of CUDA's.
+  // Of those of CUDA and NPUs.
   uint64_t seed = 0;
   uint64_t offset = 0;
   // Of others.
@@ -169,7 +176,7 @@ struct Call {
   std::vector<Output> outputs;
   std::optional<State> state;
   Settings settings;
-  uint64_t stream = 0;
+  std::optional<c10::Stream> stream;
 
   // What it holds of the host's memory, about.
   uint64_t held_bytes() const;

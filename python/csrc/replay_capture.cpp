@@ -1,6 +1,7 @@
 // Keeps calls of operators while they run, and tells the engine which it can make again.
 #include <ATen/Context.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -189,6 +190,11 @@ void refuse(const char* why) {
   ++counts().refused[why];
 }
 
+c10::Stream stream_now() {
+  const auto& owner = attached();
+  return c10::impl::VirtualGuardImpl(owner.type).getStream({owner.type, owner.index});
+}
+
 void add_settings(const Settings& settings, std::string& kind) {
   kind.push_back(static_cast<char>(
       settings.gradients | settings.deterministic << 1 | settings.deterministic_warns << 2 |
@@ -271,7 +277,7 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
     return refuse(why);
   }
   call.settings = settings;
-  call.stream = current_stream();
+  call.stream = stream_now();
   add_settings(settings, captured.kind);
   captured.is_recorded = use == SMARTSWAP_RECORDED;
   if (op.draws) {

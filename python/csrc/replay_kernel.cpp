@@ -278,7 +278,7 @@ void KernelOp::keep(
     return refuse(why);
   }
   call.settings = Settings::now();
-  call.stream = current_stream();
+  call.stream = stream_now();
   captured.is_recorded = wanted == SMARTSWAP_RECORDED;
 }
 

@@ -29,6 +29,15 @@ c10::Device attached_device() {
   return owner.type == c10::kCPU ? c10::Device(c10::kCPU) : c10::Device(owner.type, owner.index);
 }
 
+at::Generator default_generator(const c10::Device& device) {
+#ifdef SMARTSWAP_NPU
+  if (device.is_privateuseone()) {
+    return default_npu_generator(device.index());
+  }
+#endif
+  return at::globalContext().defaultGenerator(device);
+}
+
 // Earlier versions of PyTorch have names for these that they would check against each other.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
 using at::Float32Backend;
@@ -39,6 +48,7 @@ Float32Backend backend() {
   return attached().type == c10::kCPU ? Float32Backend::MKLDNN : Float32Backend::CUDA;
 }
 
+// Those of torch_npu, such as allow_hf32, only Python can read: a script must leave them.
 int precision(size_t index) {
   return static_cast<int>(at::globalContext().float32Precision(backend(), kPrecisions[index]));
 }
@@ -72,13 +82,13 @@ at::Generator generator_of(c10::ArrayRef<const c10::IValue> inputs) {
       return input.toGenerator();
     }
   }
-  return at::globalContext().defaultGenerator(attached_device());
+  return default_generator(attached_device());
 }
 
 std::vector<at::Generator> default_generators() {
-  std::vector<at::Generator> all{at::globalContext().defaultGenerator(c10::Device(c10::kCPU))};
+  std::vector<at::Generator> all{default_generator(c10::kCPU)};
   if (attached().type != c10::kCPU) {
-    all.push_back(at::globalContext().defaultGenerator(attached_device()));
+    all.push_back(default_generator(attached_device()));
   }
   return all;
 }
@@ -97,6 +107,7 @@ State State::of(const at::Generator& generator) {
       break;
     }
     case c10::kCUDA:
+    case c10::kPrivateUse1:
       state.seed = impl->current_seed();
       state.offset = impl->get_offset();
       break;
@@ -120,6 +131,7 @@ void State::restore() const {
       break;
     }
     case c10::kCUDA:
+    case c10::kPrivateUse1:
       impl->set_current_seed(seed);
       impl->set_offset(offset);
       break;

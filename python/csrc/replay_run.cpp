@@ -4,8 +4,8 @@
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -14,11 +14,6 @@
 #include "replay_call.h"
 #include "replay_state.h"
 #include "replay_thread.h"
-
-#ifdef SMARTSWAP_CUDA
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
-#endif
 
 namespace smartswap::replay {
 
@@ -93,33 +88,14 @@ class FromState {
   std::optional<State> before_;
 };
 
-#ifdef SMARTSWAP_CUDA
-class OnStream {
- public:
-  explicit OnStream(uint64_t stream) {
-    if (attached().type != c10::DeviceType::CUDA) {
-      return;
-    }
-    const auto raw = reinterpret_cast<cudaStream_t>(stream);
-    const auto index = attached().index;
-    guard_.emplace(
-        raw == nullptr ? c10::cuda::getDefaultCUDAStream(index)
-                       : c10::cuda::getStreamFromExternal(raw, index));
-  }
-
- private:
-  std::optional<c10::cuda::CUDAStreamGuard> guard_;
-};
-#else
-struct OnStream {
-  explicit OnStream(uint64_t) {}
-};
-#endif
-
 at::Tensor bytes_at(char* memory, size_t size_bytes, c10::Device device) {
-  const auto options = at::TensorOptions().dtype(at::kByte).device(device);
-  return at::from_blob(
-      memory, {static_cast<int64_t>(size_bytes)}, [](void*) {}, options, device);
+  View bytes;
+  bytes.size_bytes = size_bytes;
+  bytes.sizes = {static_cast<int64_t>(size_bytes)};
+  bytes.strides = {1};
+  bytes.type = at::kByte;
+  bytes.device = device;
+  return bytes.at(memory);
 }
 
 // The arguments as they were, on a stack.
@@ -205,7 +181,7 @@ std::vector<at::Tensor> call_again(
     const Call& call, const Copies& copies, const Output* output = nullptr) {
   const Alone alone(call.settings.autocast);
   const UnderSettings settings(call.settings);
-  const OnStream stream(call.stream);
+  const c10::StreamGuard stream(*call.stream);
   Stack arguments(call, copies, output);
   auto stack = arguments.take();
   if (const auto* launch = std::get_if<Launch>(&call.work)) {
@@ -264,7 +240,7 @@ void bring_back(const Call& call, const Output& output) {
     return;
   }
   const Alone alone;
-  const OnStream stream(call.stream);
+  const c10::StreamGuard stream(*call.stream);
   const auto device = results[*output.place].device();
   bytes_at(output.memory, output.size_bytes, device)
       .copy_(bytes_at(made, output.size_bytes, device));
@@ -289,6 +265,7 @@ bool same_bytes(const View& view, char* one, char* other) {
       break;
     default:
       bits.type = at::kLong;
+      bits.npu_layout.reset();
       bits.offset *= 2;
       for (auto& stride : bits.strides) {
         stride *= 2;

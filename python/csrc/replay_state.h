@@ -20,6 +20,8 @@ void offer_captured();
 void refuse(const char* why);
 // What keeps any call from being kept now, or null.
 const char* hindrance();
+// The stream on which operators of the calling thread run now.
+c10::Stream stream_now();
 // Adds settings to what tells kinds apart.
 void add_settings(const Settings& settings, std::string& kind);
 // Adds what is known of kinds.

@@ -235,7 +235,7 @@ void prove(const std::string& name, const std::vector<View>& first) {
   if (!can_learn() || is_too_large(captured.kind) || !fits_twice(call)) {
     return;
   }
-  if (smartswap_begin("smartswap::run_again", call.stream, SMARTSWAP_ASIDE) != SMARTSWAP_OK) {
+  if (smartswap_begin("smartswap::run_again", current_stream(), SMARTSWAP_ASIDE) != SMARTSWAP_OK) {
     return;
   }
   Trust trust = Trust::unknown;

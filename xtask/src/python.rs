@@ -14,9 +14,9 @@ const WISH: &str = "SMARTSWAP_PYTHON";
 /// The Python of the environment that `.ci/run` makes.
 const OWN: &str = ".venv/bin/python";
 const HOW: &str = "python3 -m venv .venv && .venv/bin/pip install -r python/requirements-test.txt";
-/// Where `.ci/run` puts torch_npu, and how tests are told of it and of the stand-in.
-const NPU_PACKAGES: &str = ".venv/npu";
-const NPU_FOLDER: &str = "SMARTSWAP_NPU_PACKAGES";
+/// Where `.ci/run` puts releases of torch_npu, and how tests are told of them and of the stand-in.
+const NPU_PACKAGES: [&str; 2] = [".venv/npu", ".venv/npu-post"];
+const NPU_FOLDERS: &str = "SMARTSWAP_NPU_PACKAGES";
 const NPU_STANDIN: &str = "SMARTSWAP_NPU_STANDIN";
 const NPU_HOW: &str = ".venv/bin/pip install --no-deps --target .venv/npu \
                        -r python/requirements-npu.txt";
@@ -50,27 +50,29 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         .context("the Python package does not build")?;
     let mut tests =
         cmd!(shell, "{python} -m pytest --quiet --numprocesses 2 python/tests python/examples");
-    let packages = root.join(NPU_PACKAGES);
-    if packages.join("torch_npu").is_dir() {
-        install_for_npu(shell, &python, &packages, &library)?;
-        let standin = built.join("libascendcl.so");
-        tests = tests.env(NPU_FOLDER, &packages).env(NPU_STANDIN, standin);
-    } else {
+    let mut releases: Vec<PathBuf> = NPU_PACKAGES.iter().map(|folder| root.join(folder)).collect();
+    releases.retain(|packages| packages.join("torch_npu").is_dir());
+    if releases.is_empty() {
         println!("python: skips torch_npu over the stand-in; to run it: {NPU_HOW}");
+    } else {
+        cmd!(shell, "cargo build --profile test --package acl-standin --locked").run()?;
+        for packages in &releases {
+            install_for_npu(shell, &python, packages, &library)?;
+        }
+        let standin = built.join("libascendcl.so");
+        tests = tests.env(NPU_FOLDERS, env::join_paths(&releases)?).env(NPU_STANDIN, standin);
     }
     tests.run()?;
     Ok(())
 }
 
-/// Builds the package once more beside a torch_npu, where no other test sees either, and the
-/// stand-in of Ascend's library.
+/// Builds the package once more beside a torch_npu, where no other test sees either.
 fn install_for_npu(
     shell: &Shell,
     python: &Path,
     packages: &Path,
     library: &Path,
 ) -> anyhow::Result<()> {
-    cmd!(shell, "cargo build --profile test --package acl-standin --locked").run()?;
     let install = "install --quiet --no-build-isolation --no-deps --upgrade --target";
     let install = install.split(' ');
     cmd!(shell, "{python} -m pip {install...} {packages} ./python")

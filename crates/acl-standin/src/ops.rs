@@ -6,6 +6,7 @@
 
 mod arithmetic;
 mod call;
+mod dropout;
 mod embedding;
 mod loss;
 mod movement;
@@ -31,6 +32,7 @@ type Operator = fn(&Call) -> Outcome<Vec<Output>>;
 fn find(name: &str) -> Option<Operator> {
     [
         arithmetic::find,
+        dropout::find,
         embedding::find,
         loss::find,
         movement::find,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# Where torch_npu and the package that was built for it are, and the stand-in.
-PACKAGES = os.environ.get("SMARTSWAP_NPU_PACKAGES")
+# Where torch_npu and the package that was built for it are, for each release, and the stand-in.
+PACKAGES = [each for each in os.environ.get("SMARTSWAP_NPU_PACKAGES", "").split(":") if each]
 STANDIN = os.environ.get("SMARTSWAP_NPU_STANDIN")
 # What torch_npu links with or opens. One library is all of them: none but the first has a
 # function that it needs.
@@ -25,13 +25,13 @@ TIMEOUT_S = 300
 class Npu:
     """Runs scripts as a user with an Ascend machine would."""
 
-    def __init__(self, libraries: Path) -> None:
+    def __init__(self, libraries: Path, packages: str) -> None:
         self._environment = os.environ | {
             "ACL_STANDIN_NAME": "Ascend910B4",
             "ACL_STANDIN_RESET": "frees",
             "LD_LIBRARY_PATH": str(libraries),
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{PACKAGES}:{HERE}",
+            "PYTHONPATH": f"{packages}:{HERE}",
             "TASK_QUEUE_ENABLE": "0",
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         }
@@ -53,11 +53,25 @@ class Npu:
 
 
 @pytest.fixture(scope="session")
-def npu(tmp_path_factory) -> Npu:
-    """The device, if torch_npu is there."""
+def libraries(tmp_path_factory) -> Path:
+    """The folder of the libraries that torch_npu wants, if it is there."""
     if not PACKAGES or not STANDIN:
         pytest.skip("needs torch_npu and the stand-in: cargo xtask test")
-    libraries = tmp_path_factory.mktemp("libraries")
+    folder = tmp_path_factory.mktemp("libraries")
     for name in LIBRARIES:
-        (libraries / f"lib{name}.so").symlink_to(STANDIN)
-    return Npu(libraries)
+        (folder / f"lib{name}.so").symlink_to(STANDIN)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def npu(libraries) -> Npu:
+    """The device."""
+    return Npu(libraries, PACKAGES[0])
+
+
+@pytest.fixture(scope="session")
+def other_npu(libraries) -> Npu:
+    """The device under another release of torch_npu."""
+    if len(PACKAGES) < 2:
+        pytest.skip("needs another torch_npu: python/requirements-npu-post.txt")
+    return Npu(libraries, PACKAGES[1])

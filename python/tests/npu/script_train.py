@@ -1,49 +1,71 @@
 """Trains the GPT on the stand-in and prints, as JSON, what the steps did.
 
-Under a cap it ends after a few Stable steps, at the latest after STEPS.
-
-usage: script_train.py STEPS [CAP_BYTES SETTINGS]
+Under a cap it ends after a few Stable steps, at the latest after STEPS. It can save a checkpoint
+at the first of them, and go on from one.
 """
 
+import argparse
 import hashlib
 import json
-import sys
 
 import torch
-import torch_npu  # noqa: F401
+import torch_npu
 from standin import DEVICE, Training, ledger
 
 STABLE_STEPS = 4
-COUNTERS = ("stage", "misses", "rescues", "swapped_out_bytes")
+COUNTERS = ("stage", "misses", "rescues", "swapped_out_bytes", "recomputed_ops")
 
-n_steps = int(sys.argv[1])
-is_capped = len(sys.argv) > 2
-if is_capped:
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("steps", type=int)
+parser.add_argument("--cap", type=int, help="in bytes")
+parser.add_argument("--settings", default="settled.toml")
+parser.add_argument("--save")
+parser.add_argument("--resume")
+wishes = parser.parse_args()
+if wishes.cap:
     import smartswap
 
-    smartswap.enable(int(sys.argv[2]), device=DEVICE, min_block="1MiB", config=sys.argv[3])
+    smartswap.enable(wishes.cap, device=DEVICE, min_block="1MiB", config=wishes.settings)
 
 
 def weights_of(model: torch.nn.Module) -> str:
-    """A number for all bits of a model's weights."""
+    """A number for all bits of a model's weights, and the state of the generator beside it."""
     digest = hashlib.sha256()
     for weight in model.state_dict().values():
         digest.update(weight.cpu().numpy().tobytes())
-    return digest.hexdigest()
+    return f"{digest.hexdigest()} {torch.npu.get_rng_state(DEVICE).tolist()}"
 
 
-training = Training(DEVICE)
+def remade() -> list[str]:
+    """The operators whose outputs the plan drops, to make them again."""
+    decisions = smartswap.explain()["decisions"]
+    return sorted({each["made_by"] for each in decisions if each["treatment"] == "recompute"})
+
+
+training = Training(DEVICE, dropout=0.1)
+if wishes.resume:
+    training.resume(torch.load(wishes.resume))
 steps = []
 n_stable = 0
-while len(steps) < n_steps and n_stable < STABLE_STEPS:
+while len(steps) < wishes.steps and n_stable < STABLE_STEPS:
     step = {"loss": training.step().hex(), "copied_out_bytes": ledger()["copied_out_bytes"]}
-    if is_capped:
+    if wishes.cap:
         now = smartswap.stats()
         step |= {name: now[name] for name in COUNTERS}
         n_stable += now["stage"] == "Stable"
+        if wishes.save and n_stable == 1:
+            torch.save(training.state(), wishes.save)
+            step["saved"] = True
+            wishes.save = None
     else:
         step["weights"] = weights_of(training.model)
     steps.append(step)
-peak_bytes = torch.npu.max_memory_allocated()
+found = {
+    "torch_npu": torch_npu.__version__,
+    "steps": steps,
+    "peak_bytes": torch.npu.max_memory_allocated(),
+    "ledger": ledger(),
+    "remade": remade() if wishes.cap else [],
+}
 steps[-1]["weights"] = weights_of(training.model)
-print(json.dumps({"steps": steps, "peak_bytes": peak_bytes, "ledger": ledger()}))
+print(json.dumps(found))

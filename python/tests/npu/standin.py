@@ -35,8 +35,9 @@ def ledger() -> dict[str, int]:
 class Block(nn.Module):
     """Attention and two linear layers, each behind a norm."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.into, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
@@ -59,18 +60,19 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One layer."""
-        x = x + self.attend(self.first(x))
+        x = x + self.dropout(self.attend(self.first(x)))
         # Ascend's own GELU is the form with tanh.
-        return x + self.down(F.gelu(self.up(self.second(x)), approximate="tanh"))
+        inner = F.gelu(self.up(self.second(x)), approximate="tanh")
+        return x + self.dropout(self.down(inner))
 
 
 class Gpt(nn.Module):
     """A small GPT whose step is made of operators that Ascend has kernels for."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS, WIDTH)
-        self.layers = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.layers = nn.Sequential(*(Block(dropout) for _ in range(LAYERS)))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
         self.register_buffer("order", torch.arange(TOKENS))
 
@@ -84,13 +86,31 @@ class Gpt(nn.Module):
 class Training:
     """A model with its optimizer, made alike in every process."""
 
-    def __init__(self, device: str, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, device: str, dtype: torch.dtype = torch.float32, dropout: float = 0.0
+    ) -> None:
         torch.manual_seed(0)
         self.device = device
-        self.model = Gpt().to(dtype).to(device)
+        self.model = Gpt(dropout).to(dtype).to(device)
         # `foreach` takes operators that torch_npu has in another library.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=False)
         self.generator = torch.Generator().manual_seed(1)
+
+    def state(self) -> dict[str, object]:
+        """All that a checkpoint needs."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "data": self.generator.get_state(),
+            "dropout": torch.npu.get_rng_state(self.device),
+        }
+
+    def resume(self, state: dict[str, object]) -> None:
+        """Goes on from a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["data"])
+        torch.npu.set_rng_state(state["dropout"], self.device)
 
     def step(self) -> float:
         """One step, and its loss."""

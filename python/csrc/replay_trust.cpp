@@ -42,16 +42,23 @@ void note_too_large(const std::string& kind) {
   all.too_large.insert(kind);
 }
 
-// Copies of the small inputs, which an operator that breaks its word changes instead of them.
-class SmallInputs {
+// Memory for the arguments of the second run: copies of the small inputs, which an operator that
+// breaks its word changes instead of them, and for what it writes the bytes of the first run, each
+// bit turned around, so that none of them is right unless it is written again.
+class SecondArguments {
  public:
-  explicit SmallInputs(Call& call) {
+  explicit SecondArguments(Call& call) {
     visit_views(call.arguments, [this](const View& view) {
-      const bool is_small = view.size_bytes <= kSmallBytesMax;
-      if (view.memory != nullptr && view.use == Use::read && is_small) {
-        owners_.emplace_back();
-        views_.push_back(view);
-        copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
+      const bool is_small = view.use == Use::read && view.size_bytes <= kSmallBytesMax;
+      const bool is_written = view.use == Use::written;
+      if (view.memory == nullptr || !(is_small || is_written)) {
+        return;
+      }
+      owners_.emplace_back();
+      views_.push_back(view);
+      copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
+      if (is_written) {
+        invert(view, copies_.back().second);
       }
     });
   }
@@ -60,7 +67,8 @@ class SmallInputs {
     return copies_;
   }
 
-  bool are_unchanged() const {
+  // Whether inputs are as they were, and what was written is what the first run wrote.
+  bool are_as_the_first() const {
     for (size_t index = 0; index < views_.size(); ++index) {
       if (!same_bytes(views_[index], views_[index].memory, copies_[index].second)) {
         return false;
@@ -72,40 +80,6 @@ class SmallInputs {
  private:
   static constexpr size_t kSmallBytesMax = 1 << 20;
 
-  std::vector<at::Tensor> owners_;
-  std::vector<View> views_;
-  Copies copies_;
-};
-
-// Other memory for the arguments that a call writes: the bytes of the first time, each bit turned
-// around, so that none of them is right unless it is written again.
-class WrittenAgain {
- public:
-  explicit WrittenAgain(Call& call) {
-    visit_views(call.arguments, [this](const View& view) {
-      if (view.memory != nullptr && view.use == Use::written) {
-        owners_.emplace_back();
-        views_.push_back(view);
-        copies_.emplace_back(view.memory, copy_of(view, owners_.back()));
-        invert(view, copies_.back().second);
-      }
-    });
-  }
-
-  const Copies& copies() const {
-    return copies_;
-  }
-
-  bool are_the_same() const {
-    for (size_t index = 0; index < views_.size(); ++index) {
-      if (!same_bytes(views_[index], views_[index].memory, copies_[index].second)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
   std::vector<at::Tensor> owners_;
   std::vector<View> views_;
   Copies copies_;
@@ -129,12 +103,9 @@ bool gives_the_same_bits(Captured& captured, const std::vector<View>& first) {
   for (const auto& generator : default_generators()) {
     before.push_back(State::of(generator));
   }
-  const SmallInputs inputs(call);
-  const WrittenAgain arguments(call);
-  Copies copies = inputs.copies();
-  copies.insert(copies.end(), arguments.copies().begin(), arguments.copies().end());
-  const auto second = run(call, copies);
-  bool same = arguments.are_the_same();
+  const SecondArguments arguments(call);
+  const auto second = run(call, arguments.copies());
+  bool same = arguments.are_as_the_first();
   for (const auto& output : call.outputs) {
     same = same && (!output.place || is_same(output, first[*output.place], second));
   }
@@ -145,7 +116,7 @@ bool gives_the_same_bits(Captured& captured, const std::vector<View>& first) {
       same = false;
     }
   }
-  return same && inputs.are_unchanged();
+  return same;
 }
 
 // Whether there is room for all of it twice.

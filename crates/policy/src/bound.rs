@@ -55,7 +55,7 @@ pub(crate) fn bound_us(
         let dropped = replays.cheaper_than(share, machine);
         let Found { lacking, laden } = windows.all(&dropped);
         let chosen = pack(lacking, usage.slot_count());
-        let chosen = with_company(chosen, &laden, machine, usage.slot_count());
+        let chosen = with_company(chosen, &laden, &windows, machine);
         let us = replays.least_us(&windows, &chosen);
         bound_us = bound_us.max(us);
     }

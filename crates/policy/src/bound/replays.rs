@@ -112,8 +112,10 @@ impl Replays {
             let own_us = saved_us(&task.window);
             let us = own_us + task.beside.iter().map(saved_us).sum::<f64>();
             // A replay comes after the peak that it serves.
-            let lost_us = if task.window.direction == Direction::Out { own_us } else { 0.0 };
-            let counts = us > 0.0 || self.meets(part, &task.window);
+            let is_before = task.window.direction == Direction::Out && !task.is_wider();
+            let lost_us = if is_before { own_us } else { 0.0 };
+            let mut both = task.beside.iter().chain([&task.window]);
+            let counts = us > 0.0 || both.any(|window| self.meets(part, window));
             counts.then_some(Saving { window: number, us, lost_us })
         };
         (0..).zip(chosen).filter_map(saving).collect()

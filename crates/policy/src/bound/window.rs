@@ -66,7 +66,7 @@ struct Peak {
 pub(super) struct Windows<'a> {
     trace: &'a Trace,
     machine: &'a Machine,
-    slot_count: usize,
+    pub(super) slot_count: usize,
     pub(super) gaps: Vec<Gap>,
     /// By gap: the slot after which its bytes can leave first, going round; [`NONE`] if they need
     /// not be copied.
@@ -134,6 +134,11 @@ impl<'a> Windows<'a> {
             self.ways_out(peak, dropped, &mut found);
         }
         found
+    }
+
+    /// What some slots from one on take with nothing added, at most a step.
+    pub(super) fn time_us(&self, start: usize, slots: usize) -> f64 {
+        self.times_us[start + slots] - self.times_us[start]
     }
 
     /// Whether a block can be away over a gap while a slot's op runs.

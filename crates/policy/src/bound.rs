@@ -4,19 +4,22 @@
 //! back after it, and those that change must have left before it; the link has a rate. So between
 //! such an op and some later or earlier slot there is a *window* in which so many bytes must be
 //! carried, however long the step takes without a plan. What one window lacks adds up with what
-//! others lack, as long as they do not overlap. Dropping blocks saves link time for replay time.
+//! others lack, as long as they do not overlap. Copies the other way slow those of a window, and
+//! dropping blocks saves link time for replay time.
 
 use swap_core::Trace;
 
+mod duplex;
 mod forced;
 mod pack;
 mod replays;
 mod window;
 
+use duplex::with_company;
 use forced::forced_bytes;
 use pack::pack;
 use replays::Replays;
-use window::Windows;
+use window::{Found, Windows};
 
 use crate::generate::RecomputeOption;
 use crate::machine::Machine;
@@ -50,7 +53,9 @@ pub(crate) fn bound_us(
     let mut bound_us: f64 = 0.0;
     for &share in shares.iter().step_by(apart) {
         let dropped = replays.cheaper_than(share, machine);
-        let chosen = pack(windows.all(&dropped), usage.slot_count());
+        let Found { lacking, laden } = windows.all(&dropped);
+        let chosen = pack(lacking, usage.slot_count());
+        let chosen = with_company(chosen, &laden, &windows, machine);
         let us = replays.least_us(&windows, &chosen);
         bound_us = bound_us.max(us);
     }

@@ -243,10 +243,11 @@ fn planned_bytes(trace: &Trace, made: &Generated) -> u64 {
 
 /// A plan for little memory works with more, too. It is not always as fast: a copy that had to be
 /// put off may then start before a more urgent one. So more memory can cost time, of the same plan
-/// and of a new one. That is counted, and held to be rare; the lower bound never rises.
+/// and of a new one. So can the lower bound rise a little, as it is the best of those looked at:
+/// each holds for less memory, too. All that is counted, and held to be rare.
 #[test]
 fn more_memory_takes_no_plan_away() {
-    let [pairs, faster, slower, same_slower, more] = [(); 5].map(|()| Cell::new(0));
+    let [pairs, faster, slower, same_slower, more, risen] = [(); 6].map(|()| Cell::new(0));
     check(|seed, trace, machine| {
         let roomier = machine.with_limit(machine.limit_bytes * (101 + seed % 20) / 100);
         let made = plan(&trace, &machine);
@@ -259,7 +260,9 @@ fn more_memory_takes_no_plan_away() {
         same_slower.set(same_slower.get() + u32::from(same.step_us > least_us));
         let other = plan(&trace, &roomier);
         prop_assert!(other.infeasible.is_none());
-        prop_assert!(other.bound_us <= made.bound_us + 1e-6, "{} {other:?}", made.bound_us);
+        let rise_us = other.bound_us - made.bound_us;
+        prop_assert!(rise_us <= 0.02 * made.simulation.step_us, "{} {other:?}", made.bound_us);
+        risen.set(risen.get() + u32::from(rise_us > 1e-6));
         pairs.set(pairs.get() + 1);
         faster.set(faster.get() + u32::from(other.simulation.step_us < made.simulation.step_us));
         slower.set(slower.get() + u32::from(other.simulation.step_us > least_us));
@@ -267,9 +270,10 @@ fn more_memory_takes_no_plan_away() {
         more.set(more.get() + u32::from(many > few));
         Ok(())
     });
-    let seen = [pairs, faster, slower, same_slower, more].map(|count| count.get());
-    let [pairs, faster, slower, same_slower, more] = seen;
-    println!("pairs, faster, slower, slower with the same plan, moving more: {seen:?}");
+    let seen = [pairs, faster, slower, same_slower, more, risen].map(|count| count.get());
+    let [pairs, faster, slower, same_slower, more, risen] = seen;
+    println!("pairs, faster, slower, slower with the same plan, moving more, risen: {seen:?}");
     assert!(pairs > CASES / 2 && faster > pairs / 8, "{seen:?}");
     assert!(slower.max(same_slower) <= pairs / 20 && more <= pairs / 500, "{seen:?}");
+    assert!(risen <= pairs / 1000, "{seen:?}");
 }

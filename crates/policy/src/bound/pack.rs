@@ -2,19 +2,19 @@
 
 use super::window::Window;
 
-/// Windows looked at, at most: those that lack the most.
+/// Windows looked at, at most: those that are worth the most.
 const WINDOWS_MAX: usize = 3000;
 /// Windows chosen, at most.
 const CHOSEN_MAX: usize = 64;
 /// Places at which the round of the step is cut open.
 const CUTS: usize = 16;
 
-/// Windows, apart from each other, that together lack about as much as any can.
+/// Windows, apart from each other, that together are worth about as much as any can be.
 ///
 /// Some window of the best choice has nothing that runs over its start. So the round of the step
 /// is cut open there, and what is left is a line.
 pub(super) fn pack(mut windows: Vec<Window>, slot_count: usize) -> Vec<Window> {
-    windows.sort_by(|one, other| other.lacks_us.total_cmp(&one.lacks_us));
+    windows.sort_by(|one, other| other.worth_us.total_cmp(&one.worth_us));
     windows.truncate(WINDOWS_MAX);
     let mut cuts: Vec<usize> = Vec::new();
     for window in &windows {
@@ -28,13 +28,13 @@ pub(super) fn pack(mut windows: Vec<Window>, slot_count: usize) -> Vec<Window> {
     let packed = cuts.into_iter().map(|cut| pack_line(&windows, cut, slot_count));
     let best = packed.max_by(|one, other| one.0.total_cmp(&other.0));
     let mut chosen = best.map_or(Vec::new(), |(_, chosen)| chosen);
-    chosen.sort_by(|one, other| other.lacks_us.total_cmp(&one.lacks_us));
+    chosen.sort_by(|one, other| other.worth_us.total_cmp(&one.worth_us));
     chosen.truncate(CHOSEN_MAX);
     chosen
 }
 
-/// The best choice of those that do not run over a cut, and what they lack.
-fn pack_line(windows: &[Window], cut: usize, slot_count: usize) -> (f64, Vec<Window>) {
+/// The best choice of those that do not run over a cut, and what they are worth.
+pub(super) fn pack_line(windows: &[Window], cut: usize, slot_count: usize) -> (f64, Vec<Window>) {
     let span = |window: &Window| {
         let start = (window.start + slot_count - cut) % slot_count;
         // The waiting before its last slot's op is part of the window, too.
@@ -47,12 +47,12 @@ fn pack_line(windows: &[Window], cut: usize, slot_count: usize) -> (f64, Vec<Win
         .map(|((start, end), window)| (end, start, window))
         .collect();
     line.sort_by_key(|&(end, start, _)| (end, start));
-    // By number of windows: the most that so many of the first ones lack.
+    // By number of windows: the most that so many of the first ones are worth.
     let mut most_us = vec![0.0];
     let mut taken: Vec<Option<usize>> = vec![None];
     for (index, &(_, start, window)) in line.iter().enumerate() {
         let before = line.partition_point(|&(end, ..)| end <= start).min(index);
-        let with_us = most_us[before] + window.lacks_us;
+        let with_us = most_us[before] + window.worth_us;
         let without_us = most_us[index];
         most_us.push(with_us.max(without_us));
         taken.push((with_us > without_us).then_some(before));

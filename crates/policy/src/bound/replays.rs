@@ -7,6 +7,7 @@
 
 use swap_core::{Direction, Trace};
 
+use super::duplex::Task;
 use super::window::{Window, Windows};
 use crate::candidate::Gap;
 use crate::generate::RecomputeOption;
@@ -42,8 +43,8 @@ struct Saving {
     window: u32,
     /// Link time saved.
     us: f64,
-    /// Whether the replay itself may run in the window without losing that.
-    beside: bool,
+    /// What of it is lost if the replay itself runs in the window.
+    lost_us: f64,
 }
 
 impl Replays {
@@ -88,14 +89,11 @@ impl Replays {
     }
 
     /// The least that must be added so that all windows can do their work, in microseconds.
-    pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Window]) -> f64 {
+    pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Task]) -> f64 {
         if chosen.is_empty() {
             return 0.0;
         }
-        let lacks_us: Vec<f64> = chosen
-            .iter()
-            .map(|window| window.bytes as f64 * window.us_per_byte - window.free_us)
-            .collect();
+        let lacks_us: Vec<f64> = chosen.iter().map(Task::lacks_us).collect();
         let parts: Vec<(f64, Vec<Saving>)> = self
             .parts
             .iter()
@@ -105,13 +103,20 @@ impl Replays {
         Dual { lacks_us, parts }.most_us()
     }
 
-    fn savings(&self, part: &Part, windows: &Windows<'_>, chosen: &[Window]) -> Vec<Saving> {
-        let saving = |(number, window): (u32, &Window)| {
-            let carried = windows.carries(window, part.gap as usize);
-            let us = if carried { part.bytes * window.us_per_byte } else { 0.0 };
+    fn savings(&self, part: &Part, windows: &Windows<'_>, chosen: &[Task]) -> Vec<Saving> {
+        let saving = |(number, task): (u32, &Task)| {
+            let saved_us = |window: &Window| {
+                let carried = windows.carries(window, part.gap as usize);
+                if carried { part.bytes * window.us_per_byte() } else { 0.0 }
+            };
+            let own_us = saved_us(&task.window);
+            let us = own_us + task.beside.iter().map(saved_us).sum::<f64>();
             // A replay comes after the peak that it serves.
-            let beside = !(carried && window.direction == Direction::Out);
-            (carried || self.meets(part, window)).then_some(Saving { window: number, us, beside })
+            let is_before = task.window.direction == Direction::Out && !task.is_wider();
+            let lost_us = if is_before { own_us } else { 0.0 };
+            let mut both = task.beside.iter().chain([&task.window]);
+            let counts = us > 0.0 || both.any(|window| self.meets(part, window));
+            counts.then_some(Saving { window: number, us, lost_us })
         };
         (0..).zip(chosen).filter_map(saving).collect()
     }
@@ -178,8 +183,7 @@ impl Dual {
             let mut own: Option<(f64, Saving)> = None;
             for &saving in savings {
                 let weight = weights[saving.window as usize];
-                let lost_us = if saving.beside { 0.0 } else { weight * saving.us };
-                let gain_us = weight * us - lost_us;
+                let gain_us = weight * (us - saving.lost_us);
                 if gain_us > own.map_or(0.0, |(most_us, _)| most_us) {
                     own = Some((gain_us, saving));
                 }
@@ -193,8 +197,7 @@ impl Dual {
                 slope[saving.window as usize] -= saving.us;
             }
             if let Some((_, saving)) = own {
-                let lost_us = if saving.beside { 0.0 } else { saving.us };
-                slope[saving.window as usize] -= us - lost_us;
+                slope[saving.window as usize] -= us - saving.lost_us;
             }
         }
         value

@@ -12,6 +12,8 @@ const LOOKS_MAX: usize = 2_000_000;
 const PEAKS_MIN: usize = 8;
 /// A longer window of the same peak must lack more than a shorter one by this factor.
 const MORE: f64 = 1.05;
+/// Or carry more by this one.
+const MORE_LADEN: f64 = 1.2;
 
 /// The stretch between an op that needs memory and a slot that it must be carried by or from.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +27,30 @@ pub(super) struct Window {
     pub(super) slots: usize,
     /// Bytes to carry if nothing is made again.
     pub(super) bytes: u64,
-    /// What a byte takes at least.
-    pub(super) us_per_byte: f64,
+    /// What moving a byte takes at least.
+    pub(super) move_us: f64,
+    /// What submitting its copies takes at least, by the byte.
+    pub(super) submit_us: f64,
     /// Its time with nothing added.
     pub(super) free_us: f64,
-    /// What it was taken to lack when it was chosen.
-    pub(super) lacks_us: f64,
+    /// What it is chosen by: the time that it was taken to lack, or that its bytes take to move.
+    pub(super) worth_us: f64,
+}
+
+impl Window {
+    /// What a byte takes at least.
+    pub(super) fn us_per_byte(&self) -> f64 {
+        self.move_us + self.submit_us
+    }
+}
+
+/// Windows that say something, by what they are good for.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Those that lack time.
+    pub(super) lacking: Vec<Window>,
+    /// Those that keep one direction busy, and so slow the other.
+    pub(super) laden: Vec<Window>,
 }
 
 /// A slot to look at.
@@ -46,7 +66,7 @@ struct Peak {
 pub(super) struct Windows<'a> {
     trace: &'a Trace,
     machine: &'a Machine,
-    slot_count: usize,
+    pub(super) slot_count: usize,
     pub(super) gaps: Vec<Gap>,
     /// By gap: the slot after which its bytes can leave first, going round; [`NONE`] if they need
     /// not be copied.
@@ -106,14 +126,19 @@ impl<'a> Windows<'a> {
         windows
     }
 
-    /// The windows that lack time if the dropped gaps need no link.
-    pub(super) fn all(&self, dropped: &[bool]) -> Vec<Window> {
-        let mut windows = Vec::new();
+    /// The windows that say something if the dropped gaps need no link.
+    pub(super) fn all(&self, dropped: &[bool]) -> Found {
+        let mut found = Found::default();
         for peak in &self.peaks {
-            self.ways_back(peak, dropped, &mut windows);
-            self.ways_out(peak, dropped, &mut windows);
+            self.ways_back(peak, dropped, &mut found);
+            self.ways_out(peak, dropped, &mut found);
         }
-        windows
+        found
+    }
+
+    /// What some slots from one on take with nothing added, at most a step.
+    pub(super) fn time_us(&self, start: usize, slots: usize) -> f64 {
+        self.times_us[start + slots] - self.times_us[start]
     }
 
     /// Whether a block can be away over a gap while a slot's op runs.
@@ -164,13 +189,12 @@ impl<'a> Windows<'a> {
 
     /// The way back: of what is away while the peak's op runs, all but what is needed later than
     /// some slot must be back by then.
-    fn ways_back(&self, at: &Peak, dropped: &[bool], windows: &mut Vec<Window>) {
+    fn ways_back(&self, at: &Peak, dropped: &[bool], found: &mut Found) {
         let peak = at.slot;
         let slot = |gap: u32| self.gaps[gap as usize].to as usize % self.slot_count;
         let start = self.by_return.partition_point(|&gap| slot(gap) <= peak);
         let order = self.by_return[start..].iter().chain(&self.by_return[..start]);
-        let mut carry = Carry::new(at.total_bytes, at.excess_bytes);
-        let rate = self.machine.link.in_bytes_per_us;
+        let mut carry = Carry::new(at, Direction::In, self.machine);
         let mut parts = order.copied().filter(|&gap| self.is_over(gap as usize, peak)).peekable();
         while let Some(gap) = parts.next() {
             let gap = gap as usize;
@@ -180,25 +204,21 @@ impl<'a> Windows<'a> {
                 continue;
             }
             let free_us = self.times_us[peak + ahead] - self.times_us[peak + 1];
-            if let Some(found) = carry.window(rate, self.machine.copy_submit_us, free_us) {
-                let start = (peak + 1) % self.slot_count;
-                let direction = Direction::In;
-                windows.push(Window { direction, peak, start, slots: ahead - 1, ..found });
-            }
+            let start = (peak + 1) % self.slot_count;
+            carry.keep(start, ahead - 1, free_us, found);
         }
     }
 
     /// The way out: of what is away while the peak's op runs, all but what was free to leave
     /// before some slot must leave between that slot and the peak.
-    fn ways_out(&self, at: &Peak, dropped: &[bool], windows: &mut Vec<Window>) {
+    fn ways_out(&self, at: &Peak, dropped: &[bool], found: &mut Found) {
         let peak = at.slot;
         let count = self.slot_count;
         let start =
             self.by_release.partition_point(|&gap| (self.release[gap as usize] as usize) < peak);
         let order = self.by_release[..start].iter().rev();
         let order = order.chain(self.by_release[start..].iter().rev()).copied();
-        let mut carry = Carry::new(at.total_bytes, at.excess_bytes);
-        let rate = self.machine.link.out_bytes_per_us;
+        let mut carry = Carry::new(at, Direction::Out, self.machine);
         let near = |gap: &u32| {
             self.is_over(*gap as usize, peak) && self.behind(*gap as usize, peak) <= count
         };
@@ -212,10 +232,7 @@ impl<'a> Windows<'a> {
             }
             let slots = behind - 1;
             let free_us = self.times_us[peak + count] - self.times_us[peak + count - slots];
-            if let Some(found) = carry.window(rate, self.machine.copy_submit_us, free_us) {
-                let start = (peak + count - slots) % count;
-                windows.push(Window { direction: Direction::Out, peak, start, slots, ..found });
-            }
+            carry.keep((peak + count - slots) % count, slots, free_us, found);
         }
     }
 
@@ -230,18 +247,34 @@ impl<'a> Windows<'a> {
 
 /// What a window that gets longer and longer must carry.
 struct Carry {
+    direction: Direction,
+    peak: usize,
+    bytes_per_us: f64,
+    copy_submit_us: f64,
     /// Bytes that need not be carried in it.
     other_bytes: u64,
     excess_bytes: u64,
     dropped_bytes: u64,
     largest_bytes: u64,
-    most_us: f64,
+    most_lacked_us: f64,
+    most_laden_us: f64,
 }
 
 impl Carry {
-    fn new(total_bytes: u64, excess_bytes: u64) -> Carry {
-        let (dropped_bytes, largest_bytes, most_us) = (0, 0, 0.0);
-        Carry { other_bytes: total_bytes, excess_bytes, dropped_bytes, largest_bytes, most_us }
+    fn new(at: &Peak, direction: Direction, machine: &Machine) -> Carry {
+        let link = &machine.link;
+        Carry {
+            direction,
+            peak: at.slot,
+            bytes_per_us: link.rate(direction == Direction::Out, false),
+            copy_submit_us: machine.copy_submit_us,
+            other_bytes: at.total_bytes,
+            excess_bytes: at.excess_bytes,
+            dropped_bytes: 0,
+            largest_bytes: 0,
+            most_lacked_us: 0.0,
+            most_laden_us: 0.0,
+        }
     }
 
     fn add(&mut self, size_bytes: u64, dropped: bool) {
@@ -250,19 +283,32 @@ impl Carry {
         self.largest_bytes = self.largest_bytes.max(size_bytes);
     }
 
-    /// The window as it is now, if it lacks more than any shorter one.
-    fn window(&mut self, bytes_per_us: f64, submit_us: f64, free_us: f64) -> Option<Window> {
+    /// Keeps the window as it is now, if it says more than any shorter one.
+    fn keep(&mut self, start: usize, slots: usize, free_us: f64, found: &mut Found) {
         let bytes = self.excess_bytes.saturating_sub(self.other_bytes);
-        // The larger the blocks, the fewer copies.
-        let us_per_byte = 1.0 / bytes_per_us + submit_us / self.largest_bytes.max(1) as f64;
-        let left_bytes = bytes.saturating_sub(self.dropped_bytes);
-        let lacks_us = left_bytes as f64 * us_per_byte - free_us;
-        if lacks_us <= MORE * self.most_us {
-            return None;
+        let window = Window {
+            direction: self.direction,
+            peak: self.peak,
+            start,
+            slots,
+            bytes,
+            move_us: 1.0 / self.bytes_per_us,
+            // The larger the blocks, the fewer copies.
+            submit_us: self.copy_submit_us / self.largest_bytes.max(1) as f64,
+            free_us,
+            worth_us: 0.0,
+        };
+        let left_bytes = bytes.saturating_sub(self.dropped_bytes) as f64;
+        let lacks_us = left_bytes * window.us_per_byte() - free_us;
+        if lacks_us > MORE * self.most_lacked_us {
+            self.most_lacked_us = lacks_us;
+            found.lacking.push(Window { worth_us: lacks_us, ..window });
         }
-        self.most_us = lacks_us;
-        let (direction, peak, start, slots) = (Direction::In, 0, 0, 0);
-        Some(Window { direction, peak, start, slots, bytes, us_per_byte, free_us, lacks_us })
+        let laden_us = left_bytes * window.move_us;
+        if laden_us > MORE_LADEN * self.most_laden_us {
+            self.most_laden_us = laden_us;
+            found.laden.push(Window { worth_us: laden_us, ..window });
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod front_end;
 mod functions;
 mod layers;
 mod links;
+mod promises;
 mod rules;
 mod source;
 mod unsafe_code;
@@ -61,6 +62,9 @@ pub(crate) fn run(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         violations.extend(rules::check_text(file));
         if file.path.ends_with(".md") {
             violations.extend(links::check(file, |target| root.join(target).exists()));
+        }
+        if file.path == promises::PAGE {
+            violations.extend(promises::check(file, |target| root.join(target).exists()));
         }
         if front_end::is_source(&file.path) {
             violations.extend(front_end::check(file));

@@ -7,13 +7,7 @@ use std::sync::Arc;
 
 use crate::gpt::random::Random;
 
-/// The repository's own documents: what a run without a text file trains on.
-const DOCUMENTS: [&str; 4] = [
-    include_str!("../../../README.md"),
-    include_str!("../../../ARCHITECTURE.md"),
-    include_str!("../../../docs/promises.md"),
-    include_str!("../../../docs/plan-format.md"),
-];
+mod sentences;
 
 /// A text that cannot be used, and how to mend it.
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +52,12 @@ pub(crate) struct Batch {
 }
 
 impl Text {
-    /// Reads a file, or takes the built-in documents.
+    /// Reads a file, or makes a text of small sentences.
     pub(crate) fn open(path: Option<&Path>) -> Result<Text, TextError> {
         let bytes = match path {
             Some(path) => fs::read(path)
                 .map_err(|source| TextError::Unreadable { path: path.to_owned(), source })?,
-            None => DOCUMENTS.concat().into_bytes(),
+            None => sentences::sentences().into_bytes(),
         };
         Ok(Text { bytes: bytes.into() })
     }
@@ -138,7 +132,7 @@ mod tests {
 
     #[test]
     fn seeds_and_steps_give_different_batches() {
-        let text = Text::open(None).expect("the documents are built in");
+        let text = Text::open(None).expect("it needs no file");
         let batch = text.batch(4, 32, 1, 0);
         assert_ne!(batch, text.batch(4, 32, 2, 0));
         assert_ne!(batch, text.batch(4, 32, 1, 1));

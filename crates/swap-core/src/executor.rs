@@ -9,8 +9,8 @@ use crate::follow::{OpKey, Rejoined};
 use crate::plan::{Action, ActionKind, Phase};
 use crate::trace::OpIndex;
 
-/// After the device was asked in vain whether it is done with something, so many op boundaries go by
-/// without a question. The host of a step of short ops has no time for two of them an op.
+/// After the device was asked in vain whether it is done with something, so many op boundaries go
+/// by without a question. The host of a step of short ops has no time for two of them an op.
 const QUIET_BOUNDARIES: u32 = 7;
 
 impl Core {

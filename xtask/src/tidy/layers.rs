@@ -67,7 +67,7 @@ const RULES: [Rule; 11] = [
         name: "adaptive",
         inner: &["policy"],
         inner_tests: &[],
-        outer: &["thiserror", "toml"],
+        outer: &["strsim", "thiserror", "toml"],
         outer_tests: &["proptest"],
     },
     Rule {

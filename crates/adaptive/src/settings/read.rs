@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use strsim::levenshtein;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -132,45 +133,17 @@ fn nearest(table: &str, name: &str) -> String {
         other => format!("{other}.{}", key.name),
     };
     let keys = Settings::keys();
-    let known = keys.iter().map(|key| (edits(name, key.name), key.table != table, shown(key)));
+    let known =
+        keys.iter().map(|key| (levenshtein(name, key.name), key.table != table, shown(key)));
     let tables = keys::TABLE_NAMES.iter().filter(|_| table.is_empty());
-    let tables = tables.map(|table| (edits(name, table), true, format!("[{table}]")));
+    let tables = tables.map(|table| (levenshtein(name, table), true, format!("[{table}]")));
     let nearest = known.chain(tables).min_by_key(|&(edits, elsewhere, _)| (edits, elsewhere));
     nearest.map(|(_, _, shown)| shown).unwrap_or_default()
-}
-
-/// How many letters have to be put in, taken out or changed to make one word the other.
-fn edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (index, letter) in one.chars().enumerate() {
-        let mut diagonal = index;
-        row[0] = index + 1;
-        for (column, &wanted) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != wanted);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn edits_are_counted() {
-        for (one, other, expect) in [
-            ("", "", 0),
-            ("abc", "abc", 0),
-            ("abc", "", 3),
-            ("stpe", "step", 2),
-            ("kitten", "sitting", 3),
-        ] {
-            assert_eq!((edits(one, other), edits(other, one)), (expect, expect), "{one} {other}");
-        }
-    }
 
     #[test]
     fn the_nearest_key_is_named_with_its_table_if_that_is_another() {

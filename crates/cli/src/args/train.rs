@@ -29,7 +29,7 @@ pub(crate) struct TrainArgs {
     /// Seed of weights and batches [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Text to train on, taken byte by byte [default: this project's own documents]
+    /// Text to train on, taken byte by byte [default: sentences of a small grammar]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// How blocks may leave the device [default: joint]

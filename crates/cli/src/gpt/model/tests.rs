@@ -42,7 +42,7 @@ fn engine(limit_bytes: u64) -> (Arc<HostDriver>, Engine) {
 }
 
 fn batch(shape: &Shape, step: u64) -> Batch {
-    let text = Text::open(None).expect("the documents are built in");
+    let text = Text::open(None).expect("it needs no file");
     text.batch(shape.batch, shape.seq, 3, step)
 }
 

@@ -21,6 +21,7 @@ mod engine {
     mod plans;
     #[cfg(feature = "planted")]
     mod planted;
+    mod questions;
     mod random_plans;
     mod recording;
     mod replays;

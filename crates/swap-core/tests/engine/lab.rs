@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use swap_core::{
     Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver,
-    Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, OpIndex, OpName, OpStack,
-    Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
+    Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, MeterDriver, OpIndex,
+    OpName, OpStack, Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
 };
 
 use super::world::{config, host, physical, word};
@@ -19,6 +19,7 @@ pub(crate) type Errors = Arc<Mutex<Vec<String>>>;
 
 pub(crate) struct Lab {
     pub(crate) host: Arc<HostDriver>,
+    pub(crate) meter: Arc<MeterDriver>,
     pub(crate) check: Arc<CheckDriver>,
     pub(crate) engine: Engine,
     pub(crate) ops: OpStack,
@@ -100,13 +101,15 @@ impl Lab {
     pub(crate) fn with(limit_bytes: u64, arena_bytes: u64, mut device: HostConfig) -> Lab {
         device.link = Some(Link::duplex(1 << 30));
         let host = host(device);
-        let check = Arc::new(CheckDriver::new(host.clone(), CheckConfig::ORDER));
+        let meter = Arc::new(MeterDriver::new(host.clone()));
+        let check = Arc::new(CheckDriver::new(meter.clone(), CheckConfig::ORDER));
         let mut settings = config(limit_bytes, arena_bytes);
         settings.record = false;
         let engine = Engine::new(check.clone(), settings).expect("an engine opens");
         let ops = engine.op_stack();
         Lab {
             host,
+            meter,
             check,
             engine,
             ops,

@@ -187,7 +187,7 @@ table! {
         /// Seed of weights and batches.
         seed: Whole<0, COUNT_MAX> => u64 = "1";
         /// Text to train on.
-        text: PathText => PathBuf = "this project's own documents";
+        text: PathText => PathBuf = "sentences of a small grammar";
         /// Whether the plan may move the optimizer's moments.
         optimizer_state: OptimizerState => OptimizerState = "swap";
         /// Plan to start with.

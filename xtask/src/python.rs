@@ -2,7 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
@@ -20,6 +22,8 @@ const NPU_FOLDERS: &str = "SMARTSWAP_NPU_PACKAGES";
 const NPU_STANDIN: &str = "SMARTSWAP_NPU_STANDIN";
 const NPU_HOW: &str = ".venv/bin/pip install --no-deps --target .venv/npu \
                        -r python/requirements-npu.txt";
+/// Each test runs processes of its own, which take a gigabyte or two together.
+const AT_ONCE_MAX: usize = 4;
 /// What the package is built and tested with.
 const MODULES: [&str; 7] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel", "xdist"];
 
@@ -48,8 +52,13 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         .env("SMARTSWAP_ENGINE_LIBRARY", &library)
         .run()
         .context("the Python package does not build")?;
-    let mut tests =
-        cmd!(shell, "{python} -m pytest --quiet --numprocesses 2 python/tests python/examples");
+    let cores = thread::available_parallelism().map_or(2, NonZero::get);
+    let at_once = cores.clamp(2, AT_ONCE_MAX).to_string();
+    let mut tests = cmd!(
+        shell,
+        "{python} -m pytest --quiet --durations 20 --numprocesses {at_once}
+         python/tests python/examples"
+    );
     let mut releases: Vec<PathBuf> = NPU_PACKAGES.iter().map(|folder| root.join(folder)).collect();
     releases.retain(|packages| packages.join("torch_npu").is_dir());
     if releases.is_empty() {

@@ -181,7 +181,8 @@ fn a_saved_plan_saves_the_search() {
     train(&["--steps", "10", "--out", path, "--json"]).json();
     let plan = folder.path().join("plan.json");
     let plan = plan.to_str().unwrap();
-    let again = train(&["--steps", "10", "--plan", plan, "--verify", "--json"]).json();
+    // A busy machine may take many steps to see that no other plan is better.
+    let again = train(&["--steps", "40", "--plan", plan, "--verify", "--json"]).json();
     let modes = again["mode_by_step"].as_array().unwrap();
     assert!(!modes.contains(&Value::from("WarmUp")), "{modes:?}");
     assert!(modes.contains(&Value::from("Stable")), "{modes:?}");

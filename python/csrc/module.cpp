@@ -15,6 +15,7 @@
 #include "engine.h"
 #include "faults.h"
 #include "npu_allocator.h"
+#include "npu_types.h"
 #include "observer.h"
 #include "refusal.h"
 #include "replay.h"
@@ -259,6 +260,11 @@ at::Tensor empty_swapped(
       smartswap_free_swapped(address, current_stream());
     }
   };
+#ifdef SMARTSWAP_NPU
+  if (device.is_privateuseone()) {
+    return npu_tensor_owning(memory, release, sizes, options);
+  }
+#endif
   return at::from_blob(memory, sizes, release, options, device);
 }
 
@@ -342,6 +348,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   module.def("recipes", &recipes);
   module.def("drop_at_once", &replay::drop_at_once);
+  module.def("has_swapped", [] { return smartswap_has_swapped() != 0; });
   module.def("empty_swapped", &empty_swapped);
   module.def("is_swapped", [](uint64_t address) {
     return smartswap_is_swapped(reinterpret_cast<void*>(address)) != 0;

@@ -15,6 +15,14 @@ torch_npu::NPUStorageImpl& storage_of(const at::Tensor& tensor) {
   return *static_cast<torch_npu::NPUStorageImpl*>(tensor.storage().unsafeGetStorageImpl());
 }
 
+void lay_out_in_a_row(torch_npu::NPUStorageImpl& storage, caffe2::TypeMeta type) {
+  auto& own = storage.npu_desc_;
+  own.base_sizes_ = {static_cast<int64_t>(storage.nbytes() / type.itemsize())};
+  own.base_strides_ = {1};
+  own.storage_sizes_ = own.base_sizes_;
+  own.data_type_ = type;
+}
+
 template <class Number>
 void add(Number number, std::string& kind) {
   kind.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -45,16 +53,22 @@ at::Tensor npu_tensor_at(
       at_npu::native::from_blob(memory, sizes, strides, offset, options, options.device());
   auto& storage = storage_of(tensor);
   storage.set_nbytes(size_bytes);
-  auto& own = storage.npu_desc_;
-  const auto type = options.dtype();
   if (layout != nullptr) {
-    own = *layout;
+    storage.npu_desc_ = *layout;
+    storage.npu_desc_.data_type_ = options.dtype();
   } else {
-    own.base_sizes_ = {static_cast<int64_t>(size_bytes / type.itemsize())};
-    own.base_strides_ = {1};
-    own.storage_sizes_ = own.base_sizes_;
+    lay_out_in_a_row(storage, options.dtype());
   }
-  own.data_type_ = type;
+  return tensor;
+}
+
+at::Tensor npu_tensor_owning(
+    void* memory, std::function<void(void*)> release, at::IntArrayRef sizes,
+    const at::TensorOptions& options) {
+  auto tensor =
+      at_npu::native::from_blob(memory, sizes, std::move(release), options, options.device());
+  // What it has by itself fits no tensor of several dimensions.
+  lay_out_in_a_row(storage_of(tensor), options.dtype());
   return tensor;
 }
 

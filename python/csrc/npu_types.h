@@ -5,6 +5,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,10 @@ void add_npu_layout(const NpuLayout& layout, std::string& kind);
 at::Tensor npu_tensor_at(
     void* memory, size_t size_bytes, at::IntArrayRef sizes, at::IntArrayRef strides,
     int64_t offset, const at::TensorOptions& options, const NpuLayout* layout);
+// A contiguous tensor in memory that `release` gives back.
+at::Tensor npu_tensor_owning(
+    void* memory, std::function<void(void*)> release, at::IntArrayRef sizes,
+    const at::TensorOptions& options);
 // The generator that operators of a device use unless they are told another one.
 at::Generator default_npu_generator(c10::DeviceIndex device);
 #endif

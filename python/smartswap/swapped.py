@@ -18,13 +18,17 @@ Allocate = Callable[[list[int], torch.dtype, torch.device], torch.Tensor]
 
 
 def allocator() -> Allocate:
-    """What makes tensors in such memory. Raises NotEnabledError, and SettingsError on an NPU."""
+    """What makes tensors in such memory.
+
+    Raises NotEnabledError, and SettingsError where copies cannot use it, as with old drivers of
+    NPUs.
+    """
     adapter = _engine()
-    if engine_device().type == "npu":
+    if not adapter.has_swapped():
         raise SettingsError(
-            "tensors of torch_npu cannot lie in host memory yet, so on an NPU there is neither a "
-            "virtual optimizer nor empty_with_swapped_memory: prefer='memory' swaps optimizer "
-            "state instead"
+            f"{engine_device()} has no host memory that copies can use as kernels do, so there is "
+            "neither a virtual optimizer nor empty_with_swapped_memory: prefer='memory' swaps "
+            "optimizer state instead"
         )
     return adapter.empty_swapped
 
@@ -37,8 +41,8 @@ def empty_with_swapped_memory(
     """A contiguous tensor in host memory that kernels of the device read and write in place.
 
     Its values are not set. It never moves, and takes nothing of the cap. `device` is the device of
-    the engine if left out. Raises NotEnabledError, SettingsError on an NPU, and
-    torch.OutOfMemoryError if the budget of host memory is spent.
+    the engine if left out. Raises NotEnabledError, SettingsError where copies cannot use such
+    memory, and torch.OutOfMemoryError if the budget of host memory is spent.
     """
     allocate = allocator()
     sizes = [size] if isinstance(size, int) else [int(length) for length in size]

@@ -158,6 +158,9 @@ typedef void (*smartswap_visitor)(void *argument, void *start, uint64_t size_byt
  * device this is how to copy everything before a fork, which gives the child none of it. */
 int smartswap_visit(smartswap_visitor visitor, void *argument);
 
+/* 1 if the device has host memory that kernels and copies of it address directly, else 0. */
+int smartswap_has_swapped(void);
+
 /* Host memory that the device addresses directly; it does not count towards the cap, and does
  * not move. NULL on failure. */
 void *smartswap_allocate_swapped(uint64_t size_bytes, uint64_t stream);

@@ -204,6 +204,9 @@ impl Context {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<u64, Failure> {
+        if !self.settings.device.has_swapped_memory() {
+            return Err(Failure::usage("the device has no host memory that copies can use"));
+        }
         let block = self.engine.allocate_swapped(size_bytes, stream)?;
         let start = block.address().0;
         self.blocks.insert_swapped(block);

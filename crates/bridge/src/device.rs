@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use adaptive::{
-    AclDriver, Compute, CudaDriver, Driver, DriverError, HostConfig, HostDriver, StreamHandle,
+    AclDriver, Compute, CudaDriver, Driver, DriverError, HostConfig, HostDriver, HostMapping,
+    StreamHandle,
 };
 
 use crate::failure::Failure;
@@ -71,6 +72,15 @@ impl Device {
             Device::Host(driver) => driver.clone(),
             Device::Cuda(driver) => driver.clone(),
             Device::Acl(driver) => driver.clone(),
+        }
+    }
+
+    /// Whether it has host memory in which tensors work as in any other: a framework's copies use
+    /// the device's addresses as kernels do.
+    pub(crate) fn has_swapped_memory(&self) -> bool {
+        match self.driver().properties().host_mapping {
+            HostMapping::Nothing | HostMapping::Kernels => false,
+            HostMapping::AllocatedForAll | HostMapping::AllForAll => true,
         }
     }
 

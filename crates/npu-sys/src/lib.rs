@@ -115,7 +115,7 @@ pub use pattern::pattern_word;
 pub use system::{GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,
-    EventKind, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,
+    EventKind, HostMapping, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,
 };
 pub use wrap::{
     AccessSite, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan,

@@ -183,8 +183,8 @@ pub struct DeviceProperties {
     pub total_bytes: u64,
     /// Sizes of ranges and chunks are multiples of this.
     pub granularity_bytes: u64,
-    /// Whether kernels may address pinned host memory.
-    pub can_map_host: bool,
+    /// Which host memory the device addresses.
+    pub host_mapping: HostMapping,
     /// Whether addresses and memory are two things. Without it `reserve`, `create_chunk` and
     /// `map` are [`Unsupported`](crate::ErrorKind::Unsupported), and only
     /// [`allocate_device`](crate::Driver::allocate_device) gives memory.
@@ -199,6 +199,21 @@ pub struct DeviceProperties {
     pub driver_version: String,
     /// The NUMA node of the host memory that is nearest to the device, where the system says.
     pub numa_node: Option<u32>,
+}
+
+/// Which host memory a device addresses, and what may use the addresses that
+/// [`device_pointer`](crate::Driver::device_pointer) gives. Copies and fills of a driver always
+/// may; those of others, such as a framework's, go to the vendor's library as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostMapping {
+    /// None.
+    Nothing,
+    /// Pinned and registered memory, for kernels alone.
+    Kernels,
+    /// The same; at what `allocate_pinned` gave for copies and fills of others too.
+    AllocatedForAll,
+    /// Pinned and registered memory, for copies and fills of others too.
+    AllForAll,
 }
 
 /// A number of bytes as people write it: parsed from `24GiB`, `512MiB`, `1.5GB` or plain bytes,

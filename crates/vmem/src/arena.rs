@@ -2,7 +2,8 @@
 //!
 //! Pinning is slow, so memory is pinned in large regions and slots are carved from them. A region
 //! is huge pages of ours, touched by several threads and then registered with the driver in one
-//! call; where a driver cannot register, it allocates the region. The cap is on pinned bytes.
+//! call. The driver allocates it where it cannot register, or where copies of others may use the
+//! device's address only of what it allocated. The cap is on pinned bytes.
 //!
 //! A region is a multiple of the slot that it is made for, so slots of one size leave no rest.
 
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use npu_sys::{
-    DevicePtr, Driver, DriverError, ErrorKind, HostMemory, HostPtr, Touching, page_bytes,
+    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, HostMapping, HostMemory, HostPtr,
+    Touching, page_bytes,
 };
 
 use crate::carver::PieceId;
@@ -104,12 +106,14 @@ pub struct Arena {
 impl Arena {
     /// An empty arena; memory is pinned when it is needed.
     pub fn new(driver: Arc<dyn Driver>, config: ArenaConfig) -> Arena {
-        let numa_node = driver.properties().numa_node;
+        let DeviceProperties { numa_node, host_mapping, .. } = driver.properties();
         let touching = Touching { numa_node, threads: config.touch_threads };
+        // Swapped memory is for all that frameworks do with it, where any can be.
+        let registers = host_mapping != HostMapping::AllocatedForAll;
         Arena {
             driver,
             config,
-            pinning: Pinning { touching, registers: true },
+            pinning: Pinning { touching, registers },
             slots: Slots::default(),
             regions: BTreeMap::new(),
             growth: None,

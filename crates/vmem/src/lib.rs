@@ -78,9 +78,9 @@ pub use npu_sys::{
     Access, AccessMode, AclDriver, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
     CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
     EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig, HostDriver,
-    HostFunction, HostMemory, HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver, Mode,
-    OpenError, Operands, Order, ParseBytesError, PatternKernels, RecordDriver, Span, SpanKind,
-    StreamHandle, VaRange, Violation, numa_nodes, pattern_word,
+    HostFunction, HostMapping, HostMemory, HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver,
+    Mode, OpenError, Operands, Order, ParseBytesError, PatternKernels, RecordDriver, Span,
+    SpanKind, StreamHandle, VaRange, Violation, numa_nodes, pattern_word,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use npu_sys::{DevicePtr, Driver, HostPtr};
+use npu_sys::{DevicePtr, Driver, HostMapping, HostPtr};
 
 use crate::arena::{Arena, Slot, slot_bytes};
 use crate::error::MemoryError;
@@ -50,7 +50,7 @@ impl SwappedBlock {
 #[derive(Debug)]
 pub struct SwappedMemory {
     driver: Arc<dyn Driver>,
-    can_map_host: bool,
+    host_mapping: HostMapping,
     limit_bytes: u64,
     /// Live blocks by device address.
     live: BTreeMap<u64, Live>,
@@ -67,7 +67,7 @@ impl SwappedMemory {
     /// None yet; at most `limit_bytes` will be taken of an arena.
     pub fn new(driver: Arc<dyn Driver>, limit_bytes: u64) -> SwappedMemory {
         SwappedMemory {
-            can_map_host: driver.properties().can_map_host,
+            host_mapping: driver.properties().host_mapping,
             driver,
             limit_bytes,
             live: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl SwappedMemory {
         arena: &mut Arena,
         size_bytes: u64,
     ) -> Result<(SwappedBlock, Uses), MemoryError> {
-        if !self.can_map_host {
+        if self.host_mapping == HostMapping::Nothing {
             let device = self.driver.properties().name;
             return Err(MemoryError::HostNotMappable { device });
         }

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 import torch_npu  # noqa: F401
 import yaml
-from standin import BATCH, DEVICE, TOKENS, VOCABULARY, Training, ledger
+from standin import BATCH, DEVICE, TOKENS, VOCABULARY, Training, ledger, moments_on_host
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -106,6 +106,7 @@ def pretrain() -> dict:
         stages.append(smartswap.stats()["stage"] if is_capped else None)
     told = {"losses": losses, "stages": stages, "peak_bytes": torch.npu.max_memory_allocated()}
     told["smartswap"] = smartswap.stats() if is_capped else None
+    told["moments_on_host"] = moments_on_host(optimizer)
     digest = hashlib.sha256()
     for weight in model.state_dict().values():
         digest.update(weight.cpu().numpy().tobytes())

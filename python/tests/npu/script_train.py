@@ -10,7 +10,7 @@ import json
 
 import torch
 import torch_npu
-from standin import DEVICE, Training, ledger
+from standin import DEVICE, Training, ledger, moments_on_host
 
 STABLE_STEPS = 4
 COUNTERS = ("stage", "misses", "rescues", "swapped_out_bytes", "recomputed_ops")
@@ -19,6 +19,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("steps", type=int)
 parser.add_argument("--cap", type=int, help="in bytes")
 parser.add_argument("--settings", default="settled.toml")
+parser.add_argument("--virtual-optimizer")
 parser.add_argument("--save")
 parser.add_argument("--resume")
 wishes = parser.parse_args()
@@ -43,6 +44,8 @@ def remade() -> list[str]:
 
 
 training = Training(DEVICE, dropout=0.1)
+if wishes.virtual_optimizer:
+    smartswap.virtual_optimizer(training.optimizer, wishes.virtual_optimizer)
 if wishes.resume:
     training.resume(torch.load(wishes.resume))
 steps = []
@@ -65,6 +68,7 @@ found = {
     "steps": steps,
     "peak_bytes": torch.npu.max_memory_allocated(),
     "ledger": ledger(),
+    "moments_on_host": moments_on_host(training.optimizer),
     "remade": remade() if wishes.cap else [],
 }
 steps[-1]["weights"] = weights_of(training.model)

@@ -32,6 +32,27 @@ def ledger() -> dict[str, int]:
     return {name: getattr(found, name) for name, _ in Ledger._fields_}
 
 
+class Attributes(ctypes.Structure):
+    """`aclrtPtrAttributes`."""
+
+    _fields_ = [("device", ctypes.c_uint32), ("kind", ctypes.c_int), ("rest", ctypes.c_uint32 * 5)]
+
+
+def lies_on_host(tensor: torch.Tensor) -> bool:
+    """Whether the device says that a tensor's memory is the host's."""
+    found = Attributes()
+    ask = ctypes.CDLL("libascendcl.so").aclrtPointerGetAttributes
+    code = ask(ctypes.c_void_p(tensor.data_ptr()), ctypes.byref(found))
+    assert code == 0 and found.kind in (0, 1), (code, found.kind)
+    return found.kind == 0
+
+
+def moments_on_host(optimizer: torch.optim.Optimizer) -> list[bool]:
+    """Of each moment of AdamW, whether it lies on the host."""
+    states = optimizer.state.values()
+    return [lies_on_host(state[name]) for state in states for name in ("exp_avg", "exp_avg_sq")]
+
+
 class Block(nn.Module):
     """Attention and two linear layers, each behind a norm."""
 

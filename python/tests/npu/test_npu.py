@@ -25,10 +25,12 @@ def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):
     npu.run("-c", textwrap.dedent(program))
 
 
-def test_swapped_memory_is_refused_with_what_to_do_instead(npu):
-    """torch_npu copies with the library's own copies, which may not use the device's address of
-    registered host memory: only kernels may."""
+def test_without_one_address_for_both_swapped_memory_is_refused_with_what_to_do_instead(npu):
+    """torch_npu copies with the library's own copies, which may not use an address that only the
+    device has for host memory: only kernels may."""
     program = """
+        import os
+        os.environ["ACL_STANDIN_VA_FLAG"] = "off"
         import torch, torch_npu, smartswap
         smartswap.enable("64MiB", device="npu:0")
         optimizer = torch.optim.AdamW([torch.ones(8, device="npu").requires_grad_()])
@@ -43,6 +45,48 @@ def test_swapped_memory_is_refused_with_what_to_do_instead(npu):
                 assert "prefer='memory'" in str(error)
             else:
                 raise AssertionError("not refused")
+        """
+    npu.run("-c", textwrap.dedent(program))
+
+
+def test_tensors_in_swapped_memory_are_like_any_other(npu):
+    """Made, filled, copied each way, viewed, computed with, saved and freed; four times the cap
+    lies on the host."""
+    program = """
+        import io
+        import torch, torch_npu, smartswap
+        from standin import ledger
+        smartswap.enable("128MiB", host_memory="768MiB", device="npu:0")
+        tensors = [smartswap.empty_with_swapped_memory((1 << 20, 16)) for _ in range(8)]
+        held = ledger()
+        assert held["chunk_bytes"] == 0, held
+        assert held["pinned_bytes"] >= 512 << 20, held
+        # All of it is what the device and its copies reach: nothing of ours is registered.
+        assert held["registered_bytes"] == 0, held
+        first, second = tensors[:2]
+        assert str(first.device) == "npu:0" and smartswap.is_swap_tensor(first[5:, 3])
+        assert torch.equal(first.zero_()[-3:].cpu(), torch.zeros(3, 16))
+        values = torch.randn(1 << 20, 16, generator=torch.Generator().manual_seed(0))
+        second.copy_(values)
+        assert torch.equal(second.cpu(), values)
+        first.copy_(second)
+        assert torch.equal(first.cpu(), values)
+        on_device = second[:1000].clone()
+        assert not smartswap.is_swap_tensor(on_device)
+        first[1000:2000].copy_(on_device)
+        assert torch.equal(first[1000:2000].cpu(), values[:1000])
+        part = first[:4096].add_(second[:4096], alpha=2).mul_(0.5)
+        assert torch.allclose(part.cpu()[:1000], values[:1000] * 1.5)
+        assert torch.equal(second[:, 3][:7].cpu(), values[:7, 3])
+        file = io.BytesIO()
+        small = smartswap.empty_with_swapped_memory((2, 3), dtype=torch.int32).fill_(7)
+        torch.save(small, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file).cpu(), torch.full((2, 3), 7, dtype=torch.int32))
+        # What is freed is used again: there is no room for more.
+        del first, second, part, tensors
+        again = [smartswap.empty_with_swapped_memory((1 << 20, 16)) for _ in range(8)]
+        assert torch.equal(again[7].zero_()[-3:].cpu(), torch.zeros(3, 16))
         """
     npu.run("-c", textwrap.dedent(program))
 
@@ -108,10 +152,33 @@ def test_a_gpt_trains_the_same_with_recompute(npu, plain):
     assert last["copied_out_bytes"] - first["copied_out_bytes"] < 4 << 20
 
 
+def assert_virtual(plain, capped):
+    """All moments lie on the host and none did before."""
+    assert not any(plain["moments_on_host"])
+    assert len(capped["moments_on_host"]) == len(plain["moments_on_host"]) > 50
+    assert all(capped["moments_on_host"])
+
+
+def test_a_gpt_trains_the_same_with_the_virtual_optimizer(npu, plain):
+    capped = train(npu, plain, 50, "--virtual-optimizer", "all")
+    first, last = stable(capped)
+    assert last["swapped_out_bytes"] > first["swapped_out_bytes"]
+    assert_virtual(plain, capped)
+
+
+def test_a_virtual_optimizer_is_saved_and_resumed(npu, plain, tmp_path):
+    file = tmp_path / "checkpoint.pt"
+    words = ("--virtual-optimizer", "all")
+    saved = train(npu, plain, 50, *words, "--save", file)["steps"]
+    begin = 1 + next(at for at, step in enumerate(saved) if "saved" in step)
+    assert_virtual(plain, train(npu, plain, 50, *words, "--resume", file, begin=begin))
+
+
 def test_another_release_of_torch_npu_trains_the_same(other_npu, plain):
-    capped = train(other_npu, plain, 50)
+    capped = train(other_npu, plain, 50, "--virtual-optimizer", "all")
     assert capped["torch_npu"] != plain["torch_npu"]
     stable(capped)
+    assert_virtual(plain, capped)
 
 
 def test_a_training_is_saved_and_resumed_under_a_cap(npu, plain, tmp_path):

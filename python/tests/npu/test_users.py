@@ -68,18 +68,14 @@ def test_a_megatron_script_trains_the_same_by_its_flags(npu, plain, settings):
     assert_same(plain, npu.json("script_pretrain.py", *flags, "--train-iters", 2))
 
 
-def test_the_virtual_optimizer_is_refused_with_what_to_do_instead(npu):
-    program = """
-        import runpy, smartswap, sys
-        sys.argv = ["script_pretrain.py", "--virtual-optimizer", "all"]
-        try:
-            runpy.run_path("script_pretrain.py", run_name="__main__")
-        except smartswap.errors.SettingsError as error:
-            assert "prefer='memory'" in str(error)
-        else:
-            raise AssertionError("not refused")
-        """
-    npu.run("-c", textwrap.dedent(program))
+def test_a_megatron_script_trains_the_same_with_the_virtual_optimizer(npu, plain, settings):
+    flags = ["--virtual-optimizer", "all", "--smart-swap", "--smart-swap-config", settings]
+    capped = npu.json("script_pretrain.py", *flags)
+    assert_same(plain, capped)
+    assert capped["weights"] == plain["weights"]
+    assert not any(plain["moments_on_host"])
+    assert len(capped["moments_on_host"]) == len(plain["moments_on_host"]) > 50
+    assert all(capped["moments_on_host"])
 
 
 @pytest.fixture(scope="module")

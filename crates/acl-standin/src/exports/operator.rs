@@ -11,7 +11,6 @@ use crate::abi::{In, Opaque, address, pointer};
 use crate::entry::{self, exports};
 use crate::failure::{INTERNAL_ERROR, INVALID_PARAM, Outcome, refuse};
 use crate::ops::{self, Call, DataType, Operand, Place};
-use crate::places;
 use crate::runtime::{self, Runtime, Scope};
 use crate::tables::{Tables, Token};
 
@@ -64,7 +63,7 @@ fn check_places(tables: &Tables, scope: &Scope, call: &Call) -> Outcome {
             true => operand.data_type.size_bytes(),
             false => operand.size_bytes(),
         };
-        if tables.place(scope, start, size_bytes as u64)? != places::Place::Device {
+        if !tables.place(scope, start, size_bytes as u64)?.is_device() {
             let text = format!("operator {}: {start:#x} is not on the device", call.name);
             return refuse(INVALID_PARAM, text);
         }

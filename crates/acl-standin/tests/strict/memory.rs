@@ -1,7 +1,6 @@
 //! Device memory, host memory, addresses: the happy path and each refusal.
 
-use ascendcl::{AclrtMallocAttribute, AclrtMallocConfig, AclrtMemAccessDesc};
-use ascendcl::{AclrtPhysicalMemProp, AclrtPtrAttributes, In, Opaque, Out};
+use ascendcl::{AclrtMemAccessDesc, AclrtPhysicalMemProp, AclrtPtrAttributes, In, Opaque, Out};
 
 use crate::rig::*;
 
@@ -342,7 +341,7 @@ fn pinned_memory_is_the_devices_only_when_registered_or_shared() {
         refused!(PARAM, "not what aclrtMallocHost", aclrtFreeHost(host));
         refused!(100_000, "0 bytes", aclrtMallocHost(Out::to(&mut device), 0));
 
-        let shared = shared(4096);
+        let shared = shared();
         let buffer = Buffer::new(UNIT);
         ok!(aclrtMemset(buffer.start, UNIT, 4, UNIT));
         ok!(aclrtMemcpyAsync(shared, 4096, buffer.start, 4096, D2D, null()));
@@ -353,21 +352,6 @@ fn pinned_memory_is_the_devices_only_when_registered_or_shared() {
         ok!(aclrtFreeHost(shared));
         buffer.free();
     });
-}
-
-fn configured(attr: i32, value: u32) -> (i32, Opaque) {
-    let attribute = AclrtMallocAttribute { attr, value: [value, 0] };
-    let config = AclrtMallocConfig { attrs: &attribute, num_attrs: 1 };
-    let mut start = null();
-    let code = acl!(aclrtMallocHostWithCfg(Out::to(&mut start), 4096, In::from(&config)));
-    (code, start)
-}
-
-fn shared(size: u64) -> Opaque {
-    assert_eq!(size, 4096);
-    let (code, start) = configured(3, 1);
-    assert_eq!(code, 0, "{}", message());
-    start
 }
 
 #[test]

@@ -84,6 +84,24 @@ fn operators_run_in_stream_order_and_in_place() {
 }
 
 #[test]
+fn operators_use_host_memory_that_has_one_address_for_both() {
+    in_all_modes(|| {
+        let (stream, memory, host) = (stream(), filled(&[0.0; 2]), shared());
+        write(host, &floats(&[1.0, -2.0]));
+        let (away, here) = (Tensor::new(host, 2), Tensor::new(memory.start, 2));
+        assert_eq!(run(c"Neg", &away, &away, stream), 0, "{}", message());
+        assert_eq!(run(c"Relu", &away, &here, stream), 0, "{}", message());
+        finish(stream);
+        assert_eq!(bytes(host, 8), floats(&[-1.0, 2.0]));
+        assert_eq!(read(&memory, 2), floats(&[0.0, 2.0]));
+        away.free();
+        here.free();
+        memory.free();
+        ok!(aclrtFreeHost(host));
+    });
+}
+
+#[test]
 fn a_call_that_cannot_work_is_refused_at_once() {
     with(&[], || {
         let (stream, memory) = (stream(), filled(&[1.0; 4]));
@@ -102,6 +120,11 @@ fn a_call_that_cannot_work_is_refused_at_once() {
         let on_host = Tensor::new(word.as_mut_ptr().cast(), 4);
         refused_with("not on the device", run(c"Neg", &on_host, &tensor, stream), INVALID);
         on_host.free();
+        let apart = pinned(16);
+        let pinned = Tensor::new(apart, 4);
+        refused_with("not on the device", run(c"Neg", &pinned, &tensor, stream), INVALID);
+        pinned.free();
+        ok!(aclrtFreeHost(apart));
         let odd = acl!(aclCreateTensorDesc(77, 1, In::from(&4), ND));
         let strange = Tensor { desc: odd, ..Tensor::new(memory.start, 4) };
         refused_with("type 77", run(c"Neg", &strange, &tensor, stream), UNSUPPORTED);

@@ -3,7 +3,10 @@
 use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ascendcl::{AclrtMemLocation, AclrtPhysicalMemProp, In, Opaque, Out, StandinLedger};
+use ascendcl::{
+    AclrtMallocAttribute, AclrtMallocConfig, AclrtMemLocation, AclrtPhysicalMemProp, In, Opaque,
+    Out, StandinLedger,
+};
 
 /// The size of physical memory, in the default settings.
 pub(crate) const UNIT: usize = 2 << 20;
@@ -179,6 +182,22 @@ impl Buffer {
 pub(crate) fn pinned(size: usize) -> Opaque {
     let mut start = null();
     ok!(aclrtMallocHost(Out::to(&mut start), size));
+    start
+}
+
+/// 4 KiB of host memory with an attribute, and what the call returned.
+pub(crate) fn configured(attr: i32, value: u32) -> (i32, Opaque) {
+    let attribute = AclrtMallocAttribute { attr, value: [value, 0] };
+    let config = AclrtMallocConfig { attrs: &attribute, num_attrs: 1 };
+    let mut start = null();
+    let code = acl!(aclrtMallocHostWithCfg(Out::to(&mut start), 4096, In::from(&config)));
+    (code, start)
+}
+
+/// 4 KiB of host memory with one address for both.
+pub(crate) fn shared() -> Opaque {
+    let (code, start) = configured(3, 1);
+    assert_eq!(code, 0, "{}", message());
     start
 }
 

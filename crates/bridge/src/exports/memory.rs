@@ -113,6 +113,13 @@ pub extern "C" fn smartswap_trim() -> c_int {
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
+pub extern "C" fn smartswap_has_swapped() -> c_int {
+    let has_swapped = guard(|| Ok(context::current()?.settings.device.has_swapped_memory()));
+    c_int::from(has_swapped.unwrap_or(false))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
 pub extern "C" fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void {
     let start = guard(|| {
         let context = context::current()?;

@@ -7,8 +7,8 @@ use super::rig::{
     assert_fails, assert_holds, begin, begin_named, check, device_bytes, explain, fill, free, held,
     hold, keep_for_nobody, lend, make, save_report, save_trace, smartswap_allocate,
     smartswap_allocate_swapped, smartswap_bring_home, smartswap_compute_stream, smartswap_end,
-    smartswap_free_swapped, smartswap_is_swapped, smartswap_reset_peaks, smartswap_step_begun,
-    smartswap_touch, smartswap_trim, smartswap_use_on, stats, step,
+    smartswap_free_swapped, smartswap_has_swapped, smartswap_is_swapped, smartswap_reset_peaks,
+    smartswap_step_begun, smartswap_touch, smartswap_trim, smartswap_use_on, stats, step,
 };
 
 /// Uses each block in turn.
@@ -195,6 +195,7 @@ fn other_streams_can_be_named_for_live_memory_alone() {
 #[test]
 fn swapped_memory_is_beyond_the_cap_and_stays_where_it_is() {
     let rig = Rig::open(4 * MIB);
+    assert_eq!(smartswap_has_swapped(), 1);
     let swapped: Vec<_> = (0..16).map(|_| smartswap_allocate_swapped(BLOCK, 0)).collect();
     for (tag, &memory) in swapped.iter().enumerate() {
         assert!(!memory.is_null());

@@ -141,6 +141,7 @@ unsafe extern "C" {
         text: *mut c_char,
         size_bytes: u64,
     ) -> c_int;
+    pub(crate) safe fn smartswap_has_swapped() -> c_int;
     pub(crate) safe fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *mut c_void;
     pub(crate) safe fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int;
     pub(crate) safe fn smartswap_is_swapped(address: *const c_void) -> c_int;

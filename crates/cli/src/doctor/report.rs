@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use adaptive::{Bytes, DeviceProperties, GroupMemory, HostMemory, LinkRates, MapCosts, OpenError};
+use adaptive::{
+    Bytes, DeviceProperties, GroupMemory, HostMapping, HostMemory, LinkRates, MapCosts, OpenError,
+};
 use serde::Serialize;
 
 use super::software::Software;
@@ -132,7 +134,7 @@ impl Device {
             free_bytes: None,
             granularity_bytes: Some(properties.granularity_bytes),
             has_virtual_memory: Some(properties.has_virtual_memory),
-            can_map_host: Some(properties.can_map_host),
+            can_map_host: Some(properties.host_mapping != HostMapping::Nothing),
             numa_node: properties.numa_node,
             link: None,
             map_calls: None,

@@ -3,19 +3,18 @@
 //! Kernels may use such an address. The library's copies and fills may not, unless the memory
 //! has one address on both sides. So copies and fills ask here what is behind an address.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::sys::{self, aclrtMallocAttrValue, aclrtMallocAttribute, aclrtMallocConfig};
 use crate::acl::{pointer, size};
 use crate::drop_failures;
-use crate::error::{DriverError, ErrorKind};
+use crate::error::DriverError;
 use crate::extents::{Extent, Extents};
 use crate::pages::{self, fork};
 use crate::sync::lock;
-use crate::types::{DevicePtr, HostPtr};
+use crate::types::{DevicePtr, HostMapping, HostPtr};
 
 /// Pages of which the library wants whole ones.
 const PAGE_BYTES: u64 = 4096;
@@ -23,8 +22,8 @@ const PAGE_BYTES: u64 = 4096;
 /// The host memory that one driver knows.
 #[derive(Debug, Default)]
 pub(super) struct HostMemory {
-    /// Set when the library said that it cannot give memory with one address on both sides.
-    no_common_address: AtomicBool,
+    /// Whether the library gives memory with one address on both sides, once it was asked.
+    gives_common_address: OnceLock<bool>,
     tables: Mutex<Tables>,
 }
 
@@ -57,12 +56,19 @@ pub(super) enum Place {
 }
 
 impl HostMemory {
-    /// Whether the device can be made to see host memory. Only trying tells.
-    pub(super) fn can_map(&self, now: &Current<'_>) -> bool {
-        let Ok(page) = self.allocate(now, PAGE_BYTES) else { return false };
-        let can_map = self.device_pointer(now, page).is_ok();
+    /// Whether the device can be made to see host memory, and for what. Only trying tells.
+    pub(super) fn mapping(&self, now: &Current<'_>) -> HostMapping {
+        let Ok(page) = self.allocate(now, PAGE_BYTES) else { return HostMapping::Nothing };
+        let is_seen = self.device_pointer(now, page).is_ok();
+        let has_common_address =
+            lock(&self.tables).pieces.get(page.0).is_some_and(|it| it.held.has_common_address);
         // SAFETY: nobody else knows the memory.
-        can_map && unsafe { self.free(now, page) }.is_ok()
+        let is_freed = unsafe { self.free(now, page) }.is_ok();
+        match (is_seen && is_freed, has_common_address) {
+            (false, _) => HostMapping::Nothing,
+            (true, false) => HostMapping::Kernels,
+            (true, true) => HostMapping::AllocatedForAll,
+        }
     }
 
     pub(super) fn allocate(
@@ -74,19 +80,15 @@ impl HostMemory {
         let page_bytes = pages::page_bytes().max(PAGE_BYTES);
         let size_bytes =
             pages::rounded_up(size_bytes, page_bytes).map_err(|text| invalid(now.call, text))?;
-        let (mut allocation, mut has_common_address) = match self.allocate_common(now, size_bytes) {
-            Some(start) => (start, true),
-            None => (allocate_plain(now, size_bytes)?, false),
-        };
-        let mut start = allocation.next_multiple_of(page_bytes);
-        if start != allocation {
+        let (mut allocation, mut has_common_address) = self.allocate_either(now, size_bytes)?;
+        if !allocation.is_multiple_of(page_bytes) {
             // The library promises no more than 64 bytes of alignment.
             // SAFETY: from just above; nobody knows it.
             unsafe { free_host(now, allocation) }?;
-            has_common_address = false;
-            allocation = allocate_plain(now, size_bytes + page_bytes)?;
-            start = allocation.next_multiple_of(page_bytes);
+            (allocation, has_common_address) =
+                self.allocate_either(now, size_bytes + page_bytes)?;
         }
+        let start = allocation.next_multiple_of(page_bytes);
         let piece = Piece {
             allocation: Some(allocation),
             has_common_address,
@@ -99,12 +101,16 @@ impl HostMemory {
         Ok(HostPtr(start))
     }
 
-    /// Memory with one address on host and device, where the library has it to give.
-    fn allocate_common(&self, now: &Current<'_>, size_bytes: u64) -> Option<u64> {
-        let allocate = now.api.aclrtMallocHostWithCfg?;
-        if self.no_common_address.load(Ordering::Relaxed) {
-            return None;
-        }
+    /// Memory with one address on host and device, where the library gives such; whether it is.
+    fn allocate_either(
+        &self,
+        now: &Current<'_>,
+        size_bytes: u64,
+    ) -> Result<(u64, bool), DriverError> {
+        let allocate = match (self.gives_common_address.get(), now.api.aclrtMallocHostWithCfg) {
+            (Some(true) | None, Some(allocate)) => allocate,
+            (Some(false), _) | (_, None) => return Ok((allocate_plain(now, size_bytes)?, false)),
+        };
         let mut attribute = aclrtMallocAttribute {
             attr: sys::ACL_RT_MEM_ATTR_VA_FLAG,
             value: aclrtMallocAttrValue { vaFlag: 1 },
@@ -114,13 +120,13 @@ impl HostMemory {
         // SAFETY: the library writes one pointer and reads the wishes during the call.
         let code = unsafe { allocate(&mut start, size_bytes, &mut wishes) };
         match now.check("aclrtMallocHostWithCfg", code) {
-            Ok(()) => Some(start.expose_provenance() as u64),
-            Err(error) => {
-                if error.kind == ErrorKind::Unsupported {
-                    self.no_common_address.store(true, Ordering::Relaxed);
-                }
-                None
+            Ok(()) => {
+                self.gives_common_address.get_or_init(|| true);
+                Ok((start.expose_provenance() as u64, true))
             }
+            // What it gave once it has to give again: callers were told.
+            Err(error) if *self.gives_common_address.get_or_init(|| false) => Err(error),
+            Err(_) => Ok((allocate_plain(now, size_bytes)?, false)),
         }
     }
 

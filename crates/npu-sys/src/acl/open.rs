@@ -121,7 +121,7 @@ pub(super) fn open(api: Api, index: u32) -> Result<State, OpenError> {
     let properties = DeviceProperties {
         total_bytes: memory_info(&now)?.total_bytes,
         granularity_bytes: memory.granularity_bytes(),
-        can_map_host: host.can_map(&now),
+        host_mapping: host.mapping(&now),
         has_virtual_memory: no_virtual_memory.is_none(),
         map_waits_for_copies: false,
         is_host_addressable: name == STAND_IN,

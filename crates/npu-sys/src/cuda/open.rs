@@ -19,7 +19,7 @@ use crate::error::{DriverError, ErrorKind, OpenError};
 use crate::load::Library;
 use crate::system::pci_numa_node;
 use crate::table::Rules;
-use crate::types::DeviceProperties;
+use crate::types::{DeviceProperties, HostMapping};
 
 /// Names another file to be opened in place of the system's.
 const LIBRARY_VARIABLE: &str = "SMARTSWAP_CUDA_LIBRARY";
@@ -232,7 +232,11 @@ pub(super) fn properties(
         name,
         total_bytes: total as u64,
         granularity_bytes: granularity_bytes(api, device, has_virtual_memory)?,
-        can_map_host: attribute(api, device, can_map)? != 0,
+        // With unified addressing, which all devices have that PyTorch still serves.
+        host_mapping: match attribute(api, device, can_map)? {
+            0 => HostMapping::Nothing,
+            _ => HostMapping::AllForAll,
+        },
         has_virtual_memory,
         // Seen on an H200: 1.0 ms while a copy to the host runs, 43 us otherwise.
         map_waits_for_copies: true,

@@ -2,6 +2,7 @@
 
 use crate::error::DriverError;
 use crate::host::failure;
+use crate::types::HostMapping;
 
 /// Settings of a [`HostDriver`](crate::HostDriver).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,8 +26,9 @@ pub struct HostConfig {
     /// Whether the device says of itself that mapping waits for copies. It does not, but callers
     /// then map as they do on devices where it does.
     pub map_waits_for_copies: bool,
-    /// Whether kernels may address pinned host memory. Without, `device_pointer` gives none.
-    pub can_map_host: bool,
+    /// Which pinned host memory the device says that it addresses. Where it addresses some, all
+    /// may use it, at the host's own address.
+    pub host_mapping: HostMapping,
     /// How streams run.
     pub mode: Mode,
 }
@@ -87,7 +89,7 @@ impl HostConfig {
             poison: None,
             has_virtual_memory: true,
             map_waits_for_copies: false,
-            can_map_host: true,
+            host_mapping: HostMapping::AllForAll,
             mode: Mode::Threads,
         }
     }

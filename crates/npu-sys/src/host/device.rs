@@ -14,8 +14,8 @@ use crate::host::{Event, HostDriver};
 use crate::host_function;
 use crate::sync::lock;
 use crate::types::{
-    ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
-    StreamHandle, VaRange,
+    ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle, EventKind, HostMapping, HostPtr,
+    MemoryInfo, StreamHandle, VaRange,
 };
 
 /// Host functions run while their stream, in lockstep even the whole device, stands still. One
@@ -86,7 +86,7 @@ impl Driver for HostDriver {
             name: "host".to_owned(),
             total_bytes: self.config.capacity_bytes,
             granularity_bytes: self.config.granularity_bytes,
-            can_map_host: self.config.can_map_host,
+            host_mapping: self.config.host_mapping,
             has_virtual_memory: self.config.has_virtual_memory,
             map_waits_for_copies: self.config.map_waits_for_copies,
             is_host_addressable: true,
@@ -156,7 +156,7 @@ impl Driver for HostDriver {
 
     fn device_pointer(&self, start: HostPtr) -> Result<DevicePtr, DriverError> {
         let call = "device_pointer";
-        if !self.config.can_map_host {
+        if self.config.host_mapping == HostMapping::Nothing {
             return Err(unsupported(call, "this device was set up without mapped host memory"));
         }
         self.memory().check_host(call, start, 1)?;

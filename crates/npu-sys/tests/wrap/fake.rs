@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use npu_sys::{
     Access, ChunkHandle, Copy, DeviceProperties, DevicePtr, Driver, DriverError, EventHandle,
-    EventKind, HostFunction, HostPtr, MemoryInfo, StreamHandle, VaRange,
+    EventKind, HostFunction, HostMapping, HostPtr, MemoryInfo, StreamHandle, VaRange,
 };
 
 /// Sizes of the fake's ranges and chunks are multiples of this, in bytes.
@@ -97,7 +97,7 @@ impl Driver for FakeDriver {
             name: "fake".to_owned(),
             total_bytes: 1 << 30,
             granularity_bytes: GRANULARITY_BYTES,
-            can_map_host: true,
+            host_mapping: HostMapping::AllForAll,
             has_virtual_memory: true,
             map_waits_for_copies: false,
             is_host_addressable: false,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use npu_sys::{
-    ChunkHandle, Copy, Driver, DriverError, HostFunction, HostPtr, MeterDriver, StreamHandle,
-    VaRange, pattern_word,
+    ChunkHandle, Copy, Driver, DriverError, HostFunction, HostMapping, HostPtr, MeterDriver,
+    StreamHandle, VaRange, pattern_word,
 };
 
 use super::{Bench, Lane, Taken, mean_us};
@@ -107,28 +107,33 @@ impl Ends {
         seed: u64,
         stream: StreamHandle,
     ) -> Result<(), Fault> {
-        self.receive(bench, source, stream)?;
-        let received = words(self.received, self.size_bytes);
-        let wrong = (0..).zip(received).filter(|(at, word)| **word != pattern_word(seed, *at));
-        match wrong.count() {
-            0 => Ok(()),
-            wrong => Err(format_args!("{wrong} of {} words differ", self.size_bytes / 8).into()),
-        }
+        self.compare(bench, source, stream, |at| pattern_word(seed, at))
     }
 
-    /// Copies what is behind a range to the host, and waits for it.
-    fn receive(
+    /// Checks that each byte behind a range is `FILLED_BYTE`, once the stream is done.
+    fn expect_filled(&self, bench: &Bench, source: VaRange) -> Result<(), Fault> {
+        self.compare(bench, source, self.stream, |_| u64::from_ne_bytes([FILLED_BYTE; 8]))
+    }
+
+    /// Copies what is behind a range to the host, waits for it, and compares it.
+    fn compare(
         &self,
         bench: &Bench,
         source: VaRange,
         stream: StreamHandle,
-    ) -> Result<(), DriverError> {
+        due: impl Fn(u64) -> u64,
+    ) -> Result<(), Fault> {
         words(self.received, self.size_bytes).fill(0);
         let (target, size_bytes) = (self.received, self.size_bytes);
         let copy = Copy::DeviceToHost { source: source.start, target, size_bytes };
         // SAFETY: as in `send`.
         unsafe { bench.driver.copy(copy, stream) }?;
-        bench.driver.synchronize_stream(stream)
+        bench.driver.synchronize_stream(stream)?;
+        let received = words(self.received, self.size_bytes);
+        match (0..).zip(received).filter(|(at, word)| **word != due(*at)).count() {
+            0 => Ok(()),
+            wrong => Err(format_args!("{wrong} of {} words differ", self.size_bytes / 8).into()),
+        }
     }
 }
 
@@ -234,12 +239,8 @@ fn fills(bench: &mut Bench, size_bytes: u64) -> Result<String, Fault> {
     let ends = Ends::new(bench, size_bytes)?;
     // SAFETY: as in `Ends::send`.
     unsafe { bench.driver.fill(range.start, size_bytes, FILLED_BYTE, ends.stream) }?;
-    ends.receive(bench, range, ends.stream)?;
-    let due = u64::from_ne_bytes([FILLED_BYTE; 8]);
-    match words(ends.received, size_bytes).iter().filter(|word| **word != due).count() {
-        0 => Ok(String::new()),
-        wrong => Err(format_args!("{wrong} of {} words differ", size_bytes / 8).into()),
-    }
+    ends.expect_filled(bench, range)?;
+    Ok(String::new())
 }
 
 fn host_functions(bench: &mut Bench, size_bytes: u64) -> Result<String, Fault> {
@@ -268,15 +269,27 @@ fn host_functions(bench: &mut Bench, size_bytes: u64) -> Result<String, Fault> {
 }
 
 fn host_memory(bench: &mut Bench, size_bytes: u64) -> Result<String, Fault> {
-    if !bench.driver.properties().can_map_host {
-        return Ok("not here, so there is no swapped memory".to_owned());
-    }
-    let start = bench.pinned(size_bytes)?;
-    let pointer = bench.driver.device_pointer(start)?;
-    Ok(match pointer.0 == start.0 {
-        true => "at the host's own address".to_owned(),
-        false => "at another address than the host".to_owned(),
-    })
+    let for_whom = match bench.driver.properties().host_mapping {
+        HostMapping::Nothing => return Ok("not here, so there is no swapped memory".to_owned()),
+        HostMapping::Kernels => "for kernels alone, so PyTorch has no swapped memory",
+        HostMapping::AllocatedForAll | HostMapping::AllForAll => "for kernels and copies",
+    };
+    let (start, range) = (bench.pinned(size_bytes)?, bench.memory(size_bytes)?);
+    let ends = Ends::new(bench, size_bytes)?;
+    let target = bench.driver.device_pointer(start)?;
+    let mapped = VaRange { start: target, size_bytes };
+    ends.send(bench, mapped, 7, ends.stream)?;
+    ends.expect(bench, mapped, 7, ends.stream)?;
+    ends.send(bench, range, 8, ends.stream)?;
+    let copy = Copy::DeviceToDevice { source: range.start, target, size_bytes };
+    // SAFETY: as in `Ends::send`.
+    unsafe { bench.driver.copy(copy, ends.stream) }?;
+    ends.expect(bench, mapped, 8, ends.stream)?;
+    // SAFETY: as in `Ends::send`.
+    unsafe { bench.driver.fill(target, size_bytes, FILLED_BYTE, ends.stream) }?;
+    ends.expect_filled(bench, mapped)?;
+    let whose = if target.0 == start.0 { "the host's own" } else { "another" };
+    Ok(format!("at {whose} address, {for_whom}"))
 }
 
 fn mapping_beside_copies(bench: &mut Bench, size_bytes: u64) -> Result<String, Fault> {

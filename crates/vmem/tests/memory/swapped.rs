@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use vmem::{
     Access, AccessMode, ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, DevicePtr, Driver,
-    ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, MemoryError, Point, PoolConfig,
-    Site, StreamId, SwappedBlock, Uses,
+    ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, HostMapping, MemoryError, Point,
+    PoolConfig, Site, StreamId, SwappedBlock, Uses,
 };
 
 const PAGE: u64 = 4096;
@@ -317,10 +317,35 @@ fn a_block_is_reused_at_once_but_after_its_last_use() {
     assert_eq!(error.kind, ErrorKind::Race);
 }
 
+fn device_with(host_mapping: HostMapping) -> Arc<HostDriver> {
+    let config = HostConfig { host_mapping, ..HostConfig::lockstep(1 << 20, 1) };
+    HostDriver::new(config).expect("opens")
+}
+
+#[test]
+fn where_only_allocated_memory_serves_copies_of_others_the_arena_is_that() {
+    for (mapping, allocated_bytes) in [
+        (HostMapping::Kernels, 0),
+        (HostMapping::AllocatedForAll, REGION),
+        (HostMapping::AllForAll, 0),
+    ] {
+        let host = device_with(mapping);
+        let mut memory = open(host.clone());
+        let stream = memory.streams.create().expect("a stream");
+        let block = memory.allocate_swapped(PAGE, stream).expect("there is room");
+        let held = host.ledger();
+        assert_eq!(held.pinned_bytes, allocated_bytes, "{mapping:?}");
+        assert_eq!(held.pinned_bytes + held.registered_bytes, REGION, "{mapping:?}");
+        memory.free_swapped(block, Uses::default());
+        memory.arena.trim(&mut memory.streams).expect("nothing is in use");
+        let held = host.ledger();
+        assert_eq!((held.pinned_bytes, held.registered_bytes), (0, 0), "{mapping:?}");
+    }
+}
+
 #[test]
 fn a_device_that_cannot_address_host_memory_says_so() {
-    let config = HostConfig { can_map_host: false, ..HostConfig::lockstep(1 << 20, 1) };
-    let host = HostDriver::new(config).expect("opens");
+    let host = device_with(HostMapping::Nothing);
     let mut memory = open(host.clone());
     let stream = memory.streams.create().expect("a stream");
     let error = memory.allocate_swapped(PAGE, stream).expect_err("it cannot");

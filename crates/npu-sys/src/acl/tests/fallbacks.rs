@@ -9,7 +9,7 @@ use super::standin::{Copied, with_settings};
 use crate::acl::sys::Api;
 use crate::driver::Driver;
 use crate::error::ErrorKind;
-use crate::types::{Access, AccessMode, EventKind, HostPtr};
+use crate::types::{Access, AccessMode, EventKind, HostMapping, HostPtr};
 
 /// The functions without which a device has no virtual memory.
 const VIRTUAL_MEMORY: [&str; 6] = [
@@ -115,7 +115,7 @@ fn each_optional_function_may_be_missing() {
     let rig = Rig::open(&copied.path);
     use_all(&rig, &optional);
     assert_eq!(rig.driver.properties().driver_version, "unknown");
-    assert!(!rig.driver.properties().can_map_host);
+    assert_eq!(rig.driver.properties().host_mapping, HostMapping::Nothing);
     let pinned = rig.pinned(&[1; 4096]);
     let text = refused(rig.driver.device_pointer(pinned), ErrorKind::Unsupported);
     assert!(text.contains("aclrtHostRegister"), "{text}");
@@ -128,7 +128,7 @@ fn each_optional_function_may_be_missing() {
 fn without_registration_one_address_for_both_still_serves() {
     let copied = Copied::without(&["aclrtHostRegister"]);
     let rig = Rig::open(&copied.path);
-    assert!(rig.driver.properties().can_map_host);
+    assert_eq!(rig.driver.properties().host_mapping, HostMapping::AllocatedForAll);
     let pinned = rig.pinned(&[1; 4096]);
     let address = rig.driver.device_pointer(pinned.offset(64)).unwrap();
     assert_eq!(address.0, pinned.0 + 64);
@@ -210,7 +210,9 @@ fn a_device_without_virtual_memory_says_so() {
     with_settings(test, &[("ACL_STANDIN_VMM", "off"), ("ACL_STANDIN_VA_FLAG", "off")], || {
         let copied = Copied::without(&[]);
         let rig = Rig::open(&copied.path);
-        assert!(!rig.driver.properties().has_virtual_memory);
+        let properties = rig.driver.properties();
+        assert!(!properties.has_virtual_memory);
+        assert_eq!(properties.host_mapping, HostMapping::Kernels);
         let text = refused(rig.driver.reserve(rig.unit), ErrorKind::Unsupported);
         assert!(text.contains("ACL_ERROR_RT_FEATURE_NOT_SUPPORT"), "{text}");
         let buffer = rig.buffer(2 * rig.unit);

@@ -9,6 +9,7 @@ use crate::acl::AclDriver;
 use crate::acl::sys::Api;
 use crate::driver::Driver;
 use crate::error::{ErrorKind, OpenError};
+use crate::types::HostMapping;
 
 /// Opens a device of the stand-in, of a part of it, or of another library that lacks its functions.
 fn open(library: &Path, index: u32) -> Result<Arc<AclDriver>, OpenError> {
@@ -135,7 +136,8 @@ fn properties_are_the_librarys() {
     assert_eq!(properties.name, "SmartSwap stand-in");
     assert_eq!(properties.total_bytes, copied.ledger().capacity_bytes);
     assert_eq!(properties.granularity_bytes, 2 << 20);
-    assert!(properties.is_host_addressable && properties.can_map_host);
+    assert!(properties.is_host_addressable);
+    assert_eq!(properties.host_mapping, HostMapping::AllocatedForAll);
     assert!(properties.driver_version.contains("runtime "), "{}", properties.driver_version);
     assert!(format!("{driver:?}").contains("SmartSwap stand-in"));
 }

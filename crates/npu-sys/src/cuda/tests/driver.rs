@@ -11,7 +11,7 @@ use crate::types::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
-use crate::{PatternKernels, drop_failures, pattern_word};
+use crate::{HostMapping, PatternKernels, drop_failures, pattern_word};
 
 const UNIT: u64 = 2 << 20;
 
@@ -94,7 +94,8 @@ fn properties_are_what_the_library_says() {
     assert_eq!(properties.name, "Fake");
     assert_eq!(properties.total_bytes, 64 * UNIT);
     assert_eq!(properties.granularity_bytes, UNIT);
-    assert!(properties.can_map_host && properties.has_virtual_memory);
+    assert_eq!(properties.host_mapping, HostMapping::AllForAll);
+    assert!(properties.has_virtual_memory);
     assert!(!properties.is_host_addressable);
     assert!(properties.driver_version.starts_with("12.8"), "{}", properties.driver_version);
     assert_eq!(properties.numa_node, None);

@@ -1,6 +1,6 @@
 //! Addresses, chunks, pinned memory: what they hold.
 
-use npu_sys::{Copy, DevicePtr, ErrorKind, HostPtr, VaRange};
+use npu_sys::{Copy, DevicePtr, ErrorKind, HostMapping, HostPtr, VaRange};
 
 use crate::drivers::{on_all_drivers, with_virtual_memory};
 use crate::rig::{Rig, refused};
@@ -206,7 +206,7 @@ fn pinned_memory_is_page_aligned_and_the_device_reaches_it() {
         let first = rig.pinned(&[5; 10_000]);
         let second = rig.pinned(&[6; 1]);
         assert!(first.0.is_multiple_of(4096) && second.0.is_multiple_of(4096));
-        if rig.properties.can_map_host {
+        if rig.properties.host_mapping != HostMapping::Nothing {
             let stream = rig.stream();
             let buffer = rig.buffer(rig.unit);
             let mapped = rig.driver.device_pointer(first).unwrap();

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use npu_sys::{
-    AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, StreamHandle,
-    VaRange,
+    AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostMapping, HostPtr,
+    StreamHandle, VaRange,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -62,7 +62,8 @@ impl Step {
 
     /// What the step is on a driver: what it lacks for it is left out.
     fn on(self, rig: &Rig<'_>) -> Step {
-        let reaches = |buffer: usize| buffer < 2 || rig.properties.can_map_host;
+        let reaches =
+            |buffer: usize| buffer < 2 || rig.properties.host_mapping != HostMapping::Nothing;
         match self {
             Step::Copy { source, target } | Step::Mix { source, target }
                 if source >= 2 && !reaches(target) =>

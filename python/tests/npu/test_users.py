@@ -81,7 +81,7 @@ def test_a_megatron_script_trains_the_same_with_the_virtual_optimizer(npu, plain
 @pytest.fixture(scope="module")
 def operator(npu, tmp_path_factory) -> Path:
     """gated_op.cpp, compiled with the headers and libraries that a user has."""
-    packages = Path(os.environ["SMARTSWAP_NPU_PACKAGES"])
+    packages = Path(os.environ["SMARTSWAP_NPU_PACKAGES"].split(":")[0])
     standin = Path(os.environ["SMARTSWAP_NPU_STANDIN"])
     headers = packages / "torch_npu" / "include"
     include = [headers, headers / "third_party" / "acl" / "inc", packages / "smartswap" / "include"]

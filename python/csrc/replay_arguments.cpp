@@ -1,5 +1,6 @@
 // The arguments of a call, kept without its tensors.
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/alloc_cpu.h>
 
 #include <cstring>
 
@@ -213,8 +214,10 @@ class Keeper {
     if (!may_be_kept || view.use == Use::written) {
       return refuse("memory that is not the engine's");
     }
-    view.bytes = std::make_shared<std::vector<char>>(memory, memory + view.size_bytes);
-    view.memory = view.bytes->data();
+    // Aligned as PyTorch's own, so that all calls with such a value are of one kind.
+    view.bytes.reset(static_cast<char*>(c10::alloc_cpu(view.size_bytes)), &c10::free_cpu);
+    std::memcpy(view.bytes.get(), memory, view.size_bytes);
+    view.memory = view.bytes.get();
   }
 
   const Reading reading_;

@@ -53,7 +53,7 @@ struct View {
   bool is_number = false;
   Use use = Use::read;
   // The bytes themselves, of a small tensor of the host.
-  std::shared_ptr<std::vector<char>> bytes;
+  std::shared_ptr<char> bytes;
   // Of a storage of torch_npu.
   std::shared_ptr<const NpuLayout> npu_layout;
 

@@ -219,7 +219,7 @@ uint64_t Call::held_bytes() const {
   uint64_t bytes = sizeof(Call) + arguments.size() * sizeof(Argument);
   for (const auto& argument : arguments) {
     if (const auto* view = std::get_if<View>(&argument.value)) {
-      bytes += view->bytes ? view->bytes->size() : 0;
+      bytes += view->bytes ? view->size_bytes : 0;
     } else if (const auto* list = std::get_if<List>(&argument.value)) {
       bytes += list->elements.size() * sizeof(Argument);
     }

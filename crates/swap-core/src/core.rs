@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) kept_bytes: u64,
     /// Every op that runs is told of. If not, nothing may leave.
     pub(crate) watched: bool,
+    /// Of each open op, on any thread, the stream that it runs on.
+    pub(crate) streams_of_ops: Vec<StreamId>,
     /// Reports name the copies of their step.
     pub(crate) logs_moves: bool,
     /// Why nothing can be swapped on this device; `None` where it can.
@@ -125,6 +127,7 @@ impl Core {
             notes_accesses,
             kept_bytes: 0,
             watched: true,
+            streams_of_ops: Vec::new(),
             logs_moves: false,
             unswappable,
             is_closed: false,
@@ -224,7 +227,9 @@ impl Core {
         }
         self.drop_recipe(id)?;
         let entry = self.entry(id)?;
-        if entry.pins > 0 || entry.hold != Hold::No || !self.watched {
+        if entry.hold != Hold::No || !self.watched {
+            self.note_all_uses(id);
+        } else if entry.pins > 0 {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
@@ -241,50 +246,6 @@ impl Core {
         }
         self.memory.pool.free(id);
         Ok(())
-    }
-
-    /// Open ops note their uses when they end, and those of this block will not find it; what
-    /// nobody tells of notes none. So all that the streams were given until now counts as a use.
-    pub(crate) fn note_open_uses(&mut self, id: BlockId) {
-        for stream in self.compute_streams() {
-            let end = self.memory.streams.advance(stream);
-            self.memory.pool.note_use(id, end);
-        }
-    }
-
-    /// From here ops may run that nobody tells of; or they have run, and used and written any
-    /// block that was there, as all were.
-    pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
-        self.watched = watched;
-        if !watched {
-            return Ok(());
-        }
-        let is_there = |entry: &&Entry| entry.state == State::Resident;
-        let there = self.entries.iter().flatten().filter(is_there).map(|entry| entry.id);
-        for id in there.collect::<Vec<BlockId>>() {
-            self.note_open_uses(id);
-            self.drop_host_copy(id)?;
-            let entry = self.entry_mut(id)?;
-            entry.change();
-            self.drop_recipe(id)?;
-        }
-        Ok(())
-    }
-
-    /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.
-    pub(crate) fn note_foreign_uses(&mut self, id: BlockId) -> Result<(), Error> {
-        for index in 0..self.entry(id)?.streams.len() {
-            let stream = self.entry(id)?.streams[index];
-            let end = self.memory.streams.advance(stream);
-            self.memory.pool.note_use(id, end);
-        }
-        Ok(())
-    }
-
-    /// All streams but those that copy.
-    pub(crate) fn compute_streams(&self) -> impl Iterator<Item = StreamId> + use<> {
-        let copies = [self.copy_out, self.copy_in];
-        self.memory.streams.ids().filter(move |stream| !copies.contains(stream))
     }
 
     /// Makes `stream` wait for `point`; the wait counts as a stall if a copy is behind it.

@@ -143,7 +143,7 @@ impl Core {
         if !self.entry(id).is_ok_and(|entry| entry.hold == Hold::Lent) {
             return Ok(());
         }
-        self.note_open_uses(id);
+        self.note_all_uses(id);
         self.drop_host_copy(id)?;
         let entry = self.entry_mut(id)?;
         entry.hold = Hold::No;

@@ -110,6 +110,7 @@ mod report;
 mod residency;
 mod step;
 mod trace;
+mod uses;
 
 pub use engine::{Compute, Config, Engine, HostStats};
 pub use entry::Residency;

@@ -141,6 +141,7 @@ impl OpStack {
             core.event(TraceEvent::Begin(op));
             core.step.op_opened(op, self.number);
         }
+        core.streams_of_ops.push(stream);
         Ok(Frame {
             name,
             op,

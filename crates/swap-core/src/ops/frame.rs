@@ -181,6 +181,7 @@ pub(super) fn abandon_frame(core: &mut Core, frame: &Frame) {
             core.memory.pool.note_use(block, point);
         }
     }
+    core.op_ended_on(frame.stream);
     if let Some(timer) = frame.timer {
         core.memory.streams.recycle_timer(timer);
     }

@@ -45,6 +45,46 @@ fn a_freed_chunk_is_reused_at_once_but_ordered() {
 }
 
 #[test]
+fn what_an_op_frees_waits_for_no_stream_but_those_of_open_ops() {
+    for seed in 0..40 {
+        let mut lab = Lab::with(ENOUGH, ENOUGH, HostConfig::lockstep(2 * ENOUGH, seed));
+        let side = lab.check_stream();
+        // The side stream is busy with a block of its own.
+        let block = lab.make(1);
+        lab.order(side.0);
+        lab.ops.begin_on(OP, side.1).expect("begins");
+        work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("works");
+        lab.ops.end().expect("ends");
+
+        let waits = lab.check.waits_seen();
+        lab.ops.begin(OP).expect("begins");
+        let workspace = lab.ops.allocate(BLOCK, "workspace").expect("room");
+        work(&mut lab.ops, &[write(workspace, 2)], &lab.errors).expect("works");
+        let address = lab.engine.address(workspace).expect("lives");
+        lab.ops.free(workspace).expect("lives");
+        lab.ops.end().expect("ends");
+        let next = lab.make(3);
+        assert_eq!(lab.engine.address(next), Ok(address));
+        assert_eq!(lab.check.waits_seen(), waits, "nothing else used the workspace");
+
+        // An op on the side stream is open, and has used what another op frees.
+        lab.order(side.0);
+        lab.ops.begin_on(OP, side.1).expect("begins");
+        work(&mut lab.ops, &[read(next, 3)], &lab.errors).expect("works");
+        lab.ops.begin(OP).expect("begins");
+        lab.ops.free(next).expect("lives");
+        lab.ops.end().expect("ends");
+        lab.ops.end().expect("ends");
+        let waits = lab.check.waits_seen();
+        let last = lab.make(4);
+        assert_eq!(lab.engine.address(last), Ok(address));
+        assert_eq!(lab.check.waits_seen(), waits + 1);
+        lab.errors();
+        lab.close_with(side.0);
+    }
+}
+
+#[test]
 fn a_chunk_that_is_leaving_serves_others_at_once() {
     for seed in 0..40 {
         let mut lab = Lab::with(BLOCK, ENOUGH, HostConfig::lockstep(2 * BLOCK, seed));

@@ -1,0 +1,70 @@
+//! What counts as a use of a block, beside what ops note at their end.
+
+use vmem::{BlockId, StreamId};
+
+use crate::core::Core;
+use crate::entry::{Entry, State};
+use crate::error::Error;
+
+impl Core {
+    /// An op that was open on this stream no longer is.
+    pub(crate) fn op_ended_on(&mut self, stream: StreamId) {
+        let open = self.streams_of_ops.iter().rposition(|&other| other == stream);
+        self.streams_of_ops.swap_remove(open.expect("an op ends once"));
+    }
+
+    /// Open ops note their uses when they end, and those of a block that is freed before will not
+    /// find it. So what their streams were given until now counts as a use, and no other stream's
+    /// work: who gets the memory next would wait for it.
+    pub(crate) fn note_open_uses(&mut self, id: BlockId) {
+        for stream in self.streams_of_ops.clone() {
+            self.note_use_until_now(id, stream);
+        }
+    }
+
+    /// What nobody tells of notes no uses. So all that any stream was given until now counts as
+    /// one.
+    pub(crate) fn note_all_uses(&mut self, id: BlockId) {
+        for stream in self.compute_streams() {
+            self.note_use_until_now(id, stream);
+        }
+    }
+
+    /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.
+    pub(crate) fn note_foreign_uses(&mut self, id: BlockId) -> Result<(), Error> {
+        for stream in self.entry(id)?.streams.clone() {
+            self.note_use_until_now(id, stream);
+        }
+        Ok(())
+    }
+
+    fn note_use_until_now(&mut self, id: BlockId, stream: StreamId) {
+        let now = self.memory.streams.advance(stream);
+        self.memory.pool.note_use(id, now);
+    }
+
+    /// From here ops may run that nobody tells of; or they have run, and used and written any
+    /// block that was there, as all were.
+    pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
+        self.watched = watched;
+        if !watched {
+            return Ok(());
+        }
+        let is_there = |entry: &&Entry| entry.state == State::Resident;
+        let there = self.entries.iter().flatten().filter(is_there).map(|entry| entry.id);
+        for id in there.collect::<Vec<BlockId>>() {
+            self.note_all_uses(id);
+            self.drop_host_copy(id)?;
+            let entry = self.entry_mut(id)?;
+            entry.change();
+            self.drop_recipe(id)?;
+        }
+        Ok(())
+    }
+
+    /// All streams but those that copy.
+    pub(crate) fn compute_streams(&self) -> impl Iterator<Item = StreamId> + use<> {
+        let copies = [self.copy_out, self.copy_in];
+        self.memory.streams.ids().filter(move |stream| !copies.contains(stream))
+    }
+}

@@ -227,9 +227,16 @@ impl Core {
         }
         self.drop_recipe(id)?;
         let entry = self.entry(id)?;
-        if entry.hold != Hold::No || !self.watched {
+        let is_pinned = entry.pins > 0;
+        let is_told_of = match entry.hold {
+            Hold::No => true,
+            // A workspace of the op that allocated it, while that is open.
+            Hold::UntilTouched => is_pinned,
+            Hold::Lent | Hold::Always => false,
+        };
+        if !is_told_of || !self.watched {
             self.note_all_uses(id);
-        } else if entry.pins > 0 {
+        } else if is_pinned {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;

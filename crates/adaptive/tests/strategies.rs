@@ -3,6 +3,7 @@
 //! what its name says.
 
 use std::cell::Cell;
+use std::path::Path;
 
 use adaptive::{
     Baseline, JointConfig, JointPlanner, Link, Machine, Prefer, RecomputeConfig, Strategy,
@@ -12,8 +13,8 @@ use policy::synthetic::{
     RandomShape, TraceBuilder, TransformerShape, random_trace, transformer_trace,
 };
 use policy::{
-    ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Proposal, Trace, Treatment,
-    simulate,
+    ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Proposal, RecordedConfig,
+    Trace, Treatment, load_trace, simulate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -301,5 +302,30 @@ fn settings_hold_for_the_plans_of_others_too() {
         assert!(block.size_bytes >= 32 << 20, "{}", block.name);
         assert_ne!(block.origin, policy::Origin::Persistent, "{}", block.name);
         assert!(matches!(action.kind, ActionKind::SwapOut | ActionKind::SwapIn));
+    }
+}
+
+/// A step of a public script, recorded on an H200: the memory that one op takes by itself leaves
+/// hardly any room for replays. Where they get into each other's way, others are swapped instead.
+#[test]
+fn just_above_the_least_memory_a_little_more_is_no_cliff() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/tests/data/nanogpt.json.gz");
+    let trace = load_trace(&trace, &RecordedConfig::default()).expect("it loads");
+    let generate = GenerateConfig { effort: 2, ..GenerateConfig::default() };
+    let config = JointConfig { generate, ..JointConfig::default() };
+    let link = Link { both_bytes_per_us: 48_800.0, ..machine(55_000.0).link };
+    let made = [5_500, 5_600, 5_700, 5_900, 6_100].map(|limit_mib: u64| {
+        let machine = Machine { link, ..machine(55_000.0) }.with_limit(limit_mib << 20);
+        plan(&trace, &machine, &config)
+    });
+    let times_us = made.each_ref().map(|made| made.simulation.step_us);
+    println!("{times_us:.0?} us, with all of the memory {:.0}", made[0].unlimited_us);
+    for made in &made {
+        assert!(made.infeasible.is_none() && made.simulation.went_to_plan());
+        assert!(made.simulation.step_us < 1.8 * made.unlimited_us);
+        assert!(kinds(made, ActionKind::Discard) > 100);
+    }
+    for (less, more) in times_us.iter().zip(&times_us[1..]) {
+        assert!(*more < 1.05 * less, "{times_us:?}");
     }
 }

@@ -102,8 +102,8 @@ pub struct Generated {
     pub decisions: Vec<Decision>,
     /// No plan for this limit can add less than this to the step, in microseconds.
     pub bound_us: f64,
-    /// Set if the plan does not fit: by how much what it moves is not enough, or else the simulated
-    /// step runs short, and where.
+    /// Set if the plan does not fit: by how much what it moves is not enough, unless the simulated
+    /// step goes to plan nevertheless, or else by how much that runs short, and where.
     pub infeasible: Option<Shortfall>,
 }
 
@@ -242,9 +242,10 @@ impl<'a> Generator<'a> {
         }
         let limits_us = [unlimited_us, unlimited_us + bound_us];
         let made = Search::new(lineages, has_front, limits_us).run(effort);
+        let excess = made.excess();
         let Made { chooser, selection, placement: Placement { plan, simulation, .. }, .. } = made;
         let least_bytes = chooser.least_bytes(&selection);
-        let short = selection.excess.and_then(|(row, _)| {
+        let short = excess.and_then(|(row, _)| {
             let last = OpIndex(trace.ops.len() as u32);
             let missing_bytes = least_bytes.saturating_sub(machine.limit_bytes);
             (missing_bytes > 0).then_some(Shortfall {

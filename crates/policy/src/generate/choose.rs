@@ -6,7 +6,7 @@ use swap_core::Trace;
 
 use super::place::{Placement, Placer};
 use super::select::{HIDDEN_SHARES, Selection, select};
-use super::taste::Taste;
+use super::taste::{Taste, Wish};
 use super::{GenerateConfig, RecomputeOption};
 use crate::cost::Cost;
 use crate::machine::Machine;
@@ -41,14 +41,31 @@ pub(super) struct Made<'a> {
 }
 
 impl<'a> Chooser<'a> {
-    /// The first choice, with no wishes.
+    /// The first choice: with no wishes, or as few as it takes to fit. Where too much stays on the
+    /// device, blocks are not made again whose replays would bring others back for which there is
+    /// no room.
     pub(super) fn first(self, hidden_share: f64) -> Made<'a> {
-        let taste = Taste::neutral(self.trace.blocks.len());
-        self.make(hidden_share, taste, 0)
+        let mut taste = Taste::neutral(self.trace.blocks.len());
+        let mut selection = self.select(hidden_share, &taste);
+        for _ in 0..REPAIRS_MAX {
+            if selection.blamed.is_empty() {
+                break;
+            }
+            for &block in &selection.blamed {
+                taste.set(block, Wish::NotRecompute);
+            }
+            selection = self.select(hidden_share, &taste);
+        }
+        self.make(hidden_share, taste, selection, 0)
     }
 
-    fn make(self, hidden_share: f64, taste: Taste, attempt: usize) -> Made<'a> {
-        let selection = self.select(hidden_share, &taste);
+    fn make(
+        self,
+        hidden_share: f64,
+        taste: Taste,
+        selection: Selection,
+        attempt: usize,
+    ) -> Made<'a> {
         let placement = self.placer(&selection).place(None, attempt);
         let (placements, changes, is_stuck) = (0, 0, false);
         Made {
@@ -63,14 +80,14 @@ impl<'a> Chooser<'a> {
         }
     }
 
-    /// The same with more memory left unused, and in the end with nothing made again.
+    /// The same with more memory left unused.
     pub(super) fn tighter(self) -> impl Iterator<Item = Chooser<'a>> {
         let limit_bytes = self.target.limit_bytes;
         let tighter = MARGIN_DIVISORS.map(|divisor| Chooser {
             target: self.target.with_limit(limit_bytes - limit_bytes / divisor),
             ..self
         });
-        tighter.into_iter().chain([Chooser { options: &[], ..self }])
+        tighter.into_iter()
     }
 
     /// What hidden link time may count for.
@@ -98,6 +115,8 @@ impl<'a> Chooser<'a> {
     }
 }
 
+/// A choice that leaves too much on the device is repaired so often.
+const REPAIRS_MAX: usize = 6;
 /// Parts of the limit that are left free in turn where replays found less room than was reckoned.
 const MARGIN_DIVISORS: [u64; 3] = [64, 16, 8];
 
@@ -124,7 +143,8 @@ impl Rank {
 impl<'a> Made<'a> {
     /// The choice with other wishes, placed like this one.
     pub(super) fn with(&self, hidden_share: f64, taste: Taste) -> Made<'a> {
-        let made = self.chooser.make(hidden_share, taste, self.placement.attempt);
+        let selection = self.chooser.select(hidden_share, &taste);
+        let made = self.chooser.make(hidden_share, taste, selection, self.placement.attempt);
         Made { changes: self.changes, ..made }
     }
 
@@ -148,12 +168,24 @@ impl<'a> Made<'a> {
     /// Its place among all: what fits comes first, then what leaves nothing to demand.
     pub(super) fn rank(&self) -> Rank {
         let simulation = &self.placement.simulation;
-        let missing_bytes = self.selection.excess.map_or(0, |(_, bytes)| bytes);
+        let missing_bytes = self.excess().map_or(0, |(_, bytes)| bytes);
         Rank {
             falls_short: missing_bytes > 0 || simulation.shortfall.is_some(),
             is_unsure: !simulation.went_to_plan(),
             cost: Cost::new(missing_bytes, simulation),
         }
+    }
+
+    /// The row in which it leaves too much on the device, and by how much. The memory within an op
+    /// is not reckoned to the byte, so a step that goes to plan below the limit shows that there
+    /// is none.
+    pub(super) fn excess(&self) -> Option<(usize, u64)> {
+        let simulation = &self.placement.simulation;
+        let is_within = simulation.held_bytes_peak <= self.chooser.machine.limit_bytes;
+        // Without ops nobody asks for what does not fit.
+        let is_judge = !self.chooser.trace.ops.is_empty();
+        let fits = is_judge && is_within && simulation.went_to_plan();
+        self.selection.excess.filter(|_| !fits)
     }
 
     /// Time of the step if it fits and all is planned; endless otherwise.

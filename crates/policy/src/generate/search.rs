@@ -101,14 +101,20 @@ impl<'a> Lineage<'a> {
     /// How much memory replays need at once depends on what others left where, so a choice may
     /// have reckoned with too much. Then more is left free, and in the end nothing is made again.
     fn without_demand(&mut self) {
-        let Some(best) = &self.best else { return };
-        if !self.chooser.options.is_empty() && best.rank().is_only_unsure() {
-            let share = best.hidden_share;
-            let mut others = self.chooser.tighter().map(|chooser| chooser.first(share));
-            if let Some(made) = others.find(|made| made.sure_us().is_finite()) {
-                self.keep(made);
-            }
+        if self.chooser.options.is_empty() || !self.is_only_unsure() {
+            return;
         }
+        let share = self.best.as_ref().map_or(1.0, |best| best.hidden_share);
+        for chooser in self.chooser.tighter() {
+            self.keep(chooser.first(share));
+        }
+        if self.is_only_unsure() {
+            self.keep(Chooser { options: &[], ..self.chooser }.first(share));
+        }
+    }
+
+    fn is_only_unsure(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.rank().is_only_unsure())
     }
 
     fn keep(&mut self, made: Made<'a>) {

@@ -18,6 +18,7 @@
 //! freed by then is made again too ([`chain`](super::chain)).
 
 mod drops;
+mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -67,6 +68,8 @@ pub(crate) struct Selection {
     pub(crate) curve: Vec<i64>,
     /// Bytes that remain above the limit, and the row.
     pub(crate) excess: Option<(usize, u64)>,
+    /// Blocks whose replays bring others back to that row.
+    pub(crate) blamed: Vec<u32>,
     /// Freed blocks that others are made from, each with the slot behind which it is dropped: the
     /// first slot for which one of the others must be back, or is freed.
     pub(crate) links: BTreeMap<(i64, u32), i64>,
@@ -184,7 +187,8 @@ pub(crate) fn select(
     }
     let excess = selector.shave();
     let links = selector.links();
-    Selection { choices: selector.choices, curve: selector.curve.values(), excess, links }
+    let blamed = excess.map_or_else(Vec::new, |(row, _)| selector.blamed_for(row));
+    Selection { choices: selector.choices, curve: selector.curve.values(), excess, blamed, links }
 }
 
 /// When each slot starts, of how long each takes.
@@ -221,6 +225,9 @@ impl Selector<'_> {
             };
             let best = preferred.or_else(|| self.best_for(row, &[Mode::Swap, Mode::Recompute]));
             let Some((position, added_us)) = best else {
+                if self.undo_at(row) {
+                    continue;
+                }
                 return Some((row, excess_bytes as u64));
             };
             self.choose(position, self.usage.row_slot[row] as usize, added_us);
@@ -277,15 +284,7 @@ impl Selector<'_> {
 
     /// Offers the ways to use a gap, at the least that they can cost for each unit of value.
     fn offer(&mut self, gap: Gap) {
-        let size_bytes = self.size_bytes(gap.block);
-        let back_us = if gap.returns { self.machine.in_us(size_bytes) } else { 0.0 };
-        let place = self.gaps.len() as u32;
-        self.gaps.push(gap);
-        self.spent.push(false);
-        self.gaps_of[gap.block as usize].push(place);
-        if gap.to - gap.from >= 2 {
-            self.add_item(place, Mode::Swap, false, self.hidden_share * back_us);
-        }
+        let place = self.offer_swap(gap);
         let last = self.usage.slots.len() as i64 - 1;
         let crosses = gap.to > last && last - gap.from >= 2;
         for cut in [false, true].into_iter().filter(|&cut| !cut || crosses) {
@@ -297,6 +296,20 @@ impl Selector<'_> {
                 }
             }
         }
+    }
+
+    /// Offers a swap over a gap. Returns the gap's place.
+    fn offer_swap(&mut self, gap: Gap) -> u32 {
+        let back_us =
+            if gap.returns { self.machine.in_us(self.size_bytes(gap.block)) } else { 0.0 };
+        let place = self.gaps.len() as u32;
+        self.gaps.push(gap);
+        self.spent.push(false);
+        self.gaps_of[gap.block as usize].push(place);
+        if gap.to - gap.from >= 2 {
+            self.add_item(place, Mode::Swap, false, self.hidden_share * back_us);
+        }
+        place
     }
 
     fn add_item(&mut self, gap: u32, mode: Mode, cut: bool, least_us: f64) -> u32 {

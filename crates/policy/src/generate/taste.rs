@@ -15,6 +15,8 @@ pub(super) enum Wish {
     Swap,
     Recompute,
     Stay,
+    /// By its cost, but made again only where nothing else is left.
+    NotRecompute,
 }
 
 impl Wish {
@@ -54,7 +56,7 @@ impl Taste {
     /// What the cost of a choice is multiplied with.
     pub(super) fn factor(&self, block: u32, mode: Mode) -> f64 {
         match (self.wishes[block as usize], mode) {
-            (Wish::Any, _) => 1.0,
+            (Wish::Any, _) | (Wish::NotRecompute, Mode::Swap) => 1.0,
             (Wish::Swap, Mode::Swap) | (Wish::Recompute, Mode::Recompute) => LIKED,
             _ => DISLIKED,
         }

@@ -133,7 +133,7 @@ impl Selector<'_> {
     }
 
     /// The freed blocks of a chain, each with the row from which it stays if it is not made again.
-    fn freed_blocks(&self, chain: &Chain) -> Vec<(u32, Option<usize>)> {
+    pub(super) fn freed_blocks(&self, chain: &Chain) -> Vec<(u32, Option<usize>)> {
         let kept = chain.kept.iter().map(|&block| {
             let freed = self.usage.freed[block as usize] as usize;
             (block, Some(self.usage.event_row[freed] as usize + 1))
@@ -141,7 +141,7 @@ impl Selector<'_> {
         chain.links.iter().map(|link| (link.block, None)).chain(kept).collect()
     }
 
-    fn need(&self, choice: u32, gap: &Gap) -> Need {
+    pub(super) fn need(&self, choice: u32, gap: &Gap) -> Need {
         let row = match gap.returns {
             true => self.usage.begin_row[gap.to as usize] as usize,
             false => self.usage.event_row[gap.freed as usize] as usize + 1,
@@ -176,7 +176,7 @@ impl Selector<'_> {
     }
 
     /// Takes the chain of a choice off again.
-    fn release(&mut self, index: u32) {
+    pub(super) fn release(&mut self, index: u32) {
         let gap = self.choices[index as usize].gap;
         let chain = mem::take(&mut self.taken[index as usize]);
         for (block, freed_row) in self.freed_blocks(&chain) {

@@ -42,8 +42,8 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         println!("python: skipped its tests, since {lack}; to run them: {HOW}");
         return Ok(());
     }
-    // Built as the tests of the crates are, so most of it is there, with every check on.
-    cmd!(shell, "cargo build --profile test --package bridge --package cli --locked").run()?;
+    // Built with the tests of the crates, so it is there, with every check on.
+    cmd!(shell, "cargo test --workspace --no-run --quiet --locked").run()?;
     let built = metadata::workspace(shell)?.target_folder.join("debug");
     let library = built.join("libsmartswap.so");
     // The environment's ninja compiles files side by side, where it is found.
@@ -64,7 +64,6 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
     if releases.is_empty() {
         println!("python: skips torch_npu over the stand-in; to run it: {NPU_HOW}");
     } else {
-        cmd!(shell, "cargo build --profile test --package acl-standin --locked").run()?;
         for packages in &releases {
             install_for_npu(shell, &python, packages, &library)?;
         }

@@ -16,6 +16,8 @@
 //!
 //! A replay uses what it reads: that splits gaps, and brings back earlier what was away. What is
 //! freed by then is made again too ([`chain`](super::chain)).
+//! Where nothing lowers the highest row any more, drops whose chains keep blocks there are taken
+//! back ([`undo`]).
 
 mod drops;
 mod undo;

@@ -550,25 +550,6 @@ fn every_place_gives_what_the_model_gives() {
     }
 }
 
-#[cfg(feature = "planted")]
-#[test]
-fn a_host_that_does_not_wait_for_copies_is_noticed() {
-    use proptest::strategy::ValueTree;
-
-    let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
-    let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
-    let noticed = (0..100).any(|_| {
-        let (seed, ops) = (any::<u64>(), ops()).new_tree(&mut runner).expect("a case").current();
-        let settings = vmem::HostConfig::lockstep(16 << 20, seed);
-        let plant = |memory: &mut vmem::DeviceMemory| {
-            memory.streams.plant(Some(vmem::Site::HostAfterUse));
-        };
-        let bench = Bench::prepared(settings, 16 << 20, plant);
-        run(bench, 4096, &ops, &mut Tally::default()).is_err()
-    });
-    assert!(noticed);
-}
-
 #[test]
 fn the_model_writes_what_it_reads() {
     for dtype in Dtype::ALL {
@@ -577,5 +558,29 @@ fn the_model_writes_what_it_reads() {
             assert_eq!(bytes.len(), dtype.size_bytes());
             assert_eq!(model::write(model::read(&bytes, dtype), dtype), bytes);
         }
+    }
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use proptest::strategy::ValueTree;
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_wait_for_copies_is_noticed() {
+        let rng = TestRng::deterministic_rng(Runs::default().rng_algorithm);
+        let mut runner = TestRunner::new_with_rng(Runs::default(), rng);
+        let noticed = (0..100).any(|_| {
+            let (seed, ops) =
+                (any::<u64>(), ops()).new_tree(&mut runner).expect("a case").current();
+            let settings = vmem::HostConfig::lockstep(16 << 20, seed);
+            let plant = |memory: &mut vmem::DeviceMemory| {
+                memory.streams.plant(Some(vmem::Site::HostAfterUse));
+            };
+            let bench = Bench::prepared(settings, 16 << 20, plant);
+            run(bench, 4096, &ops, &mut Tally::default()).is_err()
+        });
+        assert!(noticed);
     }
 }

@@ -42,9 +42,13 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         println!("python: skipped its tests, since {lack}; to run them: {HOW}");
         return Ok(());
     }
-    // Built with the tests of the crates, so it is there, with every check on.
+    // Built with the tests of the crates, so it is there, with every check on. Cargo leaves the
+    // libraries of tests among what they depend on.
     cmd!(shell, "cargo test --workspace --no-run --quiet --locked").run()?;
     let built = metadata::workspace(shell)?.target_folder.join("debug");
+    for library in ["libsmartswap.so", "libascendcl.so"] {
+        shell.copy_file(built.join("deps").join(library), &built)?;
+    }
     let library = built.join("libsmartswap.so");
     // The environment's ninja compiles files side by side, where it is found.
     let _path = shell.push_env("PATH", path_from(&python)?);

@@ -48,7 +48,8 @@ impl<'a> Chooser<'a> {
         let mut taste = Taste::neutral(self.trace.blocks.len());
         let mut selection = self.select(hidden_share, &taste);
         for _ in 0..REPAIRS_MAX {
-            if selection.blamed.is_empty() {
+            let is_known = |&block: &u32| taste.get(block) == Wish::NotRecompute;
+            if selection.blamed.iter().all(is_known) {
                 break;
             }
             for &block in &selection.blamed {

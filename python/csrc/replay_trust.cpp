@@ -143,11 +143,7 @@ Trust trust_after_another_run(Captured& captured, const std::vector<View>& first
   }
   const SecondArguments arguments(call);
   const auto second = run(call, arguments.copies());
-  const bool is_done = is_done_soon(*call.stream);
-  bool same = !is_done || arguments.are_as_the_first();
-  for (const auto& output : call.outputs) {
-    same = same && (!is_done || !output.place || is_same(output, first[*output.place], second));
-  }
+  bool same = true;
   for (const auto& state : before) {
     // A drawing call has put its generator back. Any other had no business with them.
     if (!(State::of(state.generator) == state)) {
@@ -155,8 +151,12 @@ Trust trust_after_another_run(Captured& captured, const std::vector<View>& first
       same = false;
     }
   }
-  if (same && !is_done) {
+  if (same && !is_done_soon(*call.stream)) {
     return Trust::unknown;
+  }
+  same = same && arguments.are_as_the_first();
+  for (const auto& output : call.outputs) {
+    same = same && (!output.place || is_same(output, first[*output.place], second));
   }
   return same ? Trust::sure : Trust::unsure;
 }

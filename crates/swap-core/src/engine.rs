@@ -244,10 +244,7 @@ impl Engine {
     /// [`Error::Poisoned`].
     pub fn free_swapped_everywhere(&self, block: SwappedBlock) -> Result<(), Error> {
         let mut core = self.shared.lock()?;
-        let mut uses = Uses::default();
-        for stream in core.compute_streams() {
-            uses.add(core.memory.streams.advance(stream));
-        }
+        let uses = core.all_until_now();
         core.memory.free_swapped(block, uses);
         Ok(())
     }

@@ -140,10 +140,7 @@ impl Core {
             None => None,
         };
         let start = self.step.start.take();
-        let mut behind = Uses::default();
-        for stream in self.compute_streams() {
-            behind.add(self.memory.streams.advance(stream));
-        }
+        let behind = self.all_until_now();
         self.collect_stalls(None);
         let stats = self.memory.pool.stats();
         let step = std::mem::take(&mut self.step);

@@ -1,6 +1,6 @@
 //! What counts as a use of a block, beside what ops note at their end.
 
-use vmem::{BlockId, StreamId};
+use vmem::{BlockId, StreamId, Uses};
 
 use crate::core::Core;
 use crate::entry::{Entry, State};
@@ -25,9 +25,18 @@ impl Core {
     /// What nobody tells of notes no uses. So all that any stream was given until now counts as
     /// one.
     pub(crate) fn note_all_uses(&mut self, id: BlockId) {
-        for stream in self.compute_streams() {
-            self.note_use_until_now(id, stream);
+        for &point in self.all_until_now().points() {
+            self.memory.pool.note_use(id, point);
         }
+    }
+
+    /// All that any stream but those that copy was given until now.
+    pub(crate) fn all_until_now(&mut self) -> Uses {
+        let mut uses = Uses::default();
+        for stream in self.compute_streams() {
+            uses.add(self.memory.streams.advance(stream));
+        }
+        uses
     }
 
     /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.

@@ -84,11 +84,10 @@ impl<'a> Chooser<'a> {
     /// The same with more memory left unused.
     pub(super) fn tighter(self) -> impl Iterator<Item = Chooser<'a>> {
         let limit_bytes = self.target.limit_bytes;
-        let tighter = MARGIN_DIVISORS.map(|divisor| Chooser {
+        MARGIN_DIVISORS.into_iter().map(move |divisor| Chooser {
             target: self.target.with_limit(limit_bytes - limit_bytes / divisor),
             ..self
-        });
-        tighter.into_iter()
+        })
     }
 
     /// What hidden link time may count for.

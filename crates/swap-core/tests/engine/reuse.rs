@@ -4,21 +4,27 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use swap_core::{ActionKind, HostConfig, Residency};
+use swap_core::{ActionKind, BlockId, HostConfig, Residency, StreamHandle, StreamId};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, work, write};
+
+/// A second stream, and a block of pattern 1 that an op reads there.
+fn with_busy_side(seed: u64) -> (Lab, (StreamHandle, StreamId), BlockId) {
+    let mut lab = Lab::with(ENOUGH, ENOUGH, HostConfig::lockstep(2 * ENOUGH, seed));
+    let side = lab.check_stream();
+    let block = lab.make(1);
+    lab.order(side.0);
+    lab.ops.begin_on(OP, side.1).expect("begins");
+    work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("works");
+    lab.ops.end().expect("ends");
+    (lab, side, block)
+}
 
 #[test]
 fn a_freed_chunk_is_reused_at_once_but_ordered() {
     for seed in 0..40 {
-        let mut lab = Lab::with(ENOUGH, ENOUGH, HostConfig::lockstep(2 * ENOUGH, seed));
-        let side = lab.check_stream();
-        let block = lab.make(1);
-        lab.order(side.0);
         // Not too soon: the side stream still reads when compute gets the chunk.
-        lab.ops.begin_on(OP, side.1).expect("begins");
-        work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("works");
-        lab.ops.end().expect("ends");
+        let (mut lab, side, block) = with_busy_side(seed);
         let address = lab.engine.address(block).expect("lives");
         let chunks = lab.host.ledger().chunk_count;
         lab.free(block);
@@ -47,15 +53,7 @@ fn a_freed_chunk_is_reused_at_once_but_ordered() {
 #[test]
 fn what_an_op_frees_waits_for_no_stream_but_those_of_open_ops() {
     for seed in 0..40 {
-        let mut lab = Lab::with(ENOUGH, ENOUGH, HostConfig::lockstep(2 * ENOUGH, seed));
-        let side = lab.check_stream();
-        // The side stream is busy with a block of its own.
-        let block = lab.make(1);
-        lab.order(side.0);
-        lab.ops.begin_on(OP, side.1).expect("begins");
-        work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("works");
-        lab.ops.end().expect("ends");
-
+        let (mut lab, side, _) = with_busy_side(seed);
         let waits = lab.check.waits_seen();
         lab.ops.begin(OP).expect("begins");
         let temporary = lab.ops.allocate(BLOCK, "temporary").expect("room");

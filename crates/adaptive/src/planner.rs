@@ -24,6 +24,13 @@ const TIGHTER_PLANS: usize = 3;
 /// What an action without a lot costs at least: a mapping beside copies takes a millisecond, of
 /// which a part is hidden.
 const UNPLACED_ACTION_US: f64 = 300.0;
+/// A layout for which this part of a cap is missing costs as much as none: whatever takes idle
+/// memory unmaps all lots that share it.
+const UNPLACED_SHARE: f64 = 64.0;
+/// So a plan is made for less memory by this part of the cap, if lots are waited for.
+const ROOM_DIVISOR: u64 = 64;
+/// Waiting for lots is not worth another plan up to this part of a step.
+const WAITS_IGNORED: f64 = 0.005;
 
 /// Makes the best plan that the settings allow.
 ///
@@ -55,7 +62,7 @@ pub struct JointPlanner {
 #[derive(Debug)]
 struct Job {
     asked: Asked,
-    thread: JoinHandle<(Generated, Option<Layout>)>,
+    thread: JoinHandle<Made>,
 }
 
 /// What a plan was asked for.
@@ -104,7 +111,7 @@ impl JointPlanner {
     }
 
     /// What the job for a kind of step has come to, if it was for this.
-    fn collect(&mut self, kind: Signature, asked: Asked) -> Option<(Generated, Option<Layout>)> {
+    fn collect(&mut self, kind: Signature, asked: Asked) -> Option<Made> {
         let job = self.jobs.remove(&kind)?;
         match job.thread.join() {
             Ok(made) => (job.asked == asked).then_some(made),
@@ -116,9 +123,9 @@ impl JointPlanner {
     fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
         config.generate.effort = 1;
         config.fits_layout = false;
-        let (made, layout) = with_layout(trace, machine, config);
-        let is_plan = made.infeasible.is_none() && !made.plan.actions.is_empty();
-        is_plan.then_some(Made { made, layout, is_sketch: true })
+        let sketch = Made { is_sketch: true, ..with_layout(trace, machine, config) };
+        let is_plan = sketch.made.infeasible.is_none() && !sketch.made.plan.actions.is_empty();
+        is_plan.then_some(sketch)
     }
 
     /// What there is to offer without keeping the training waiting.
@@ -132,8 +139,8 @@ impl JointPlanner {
         let reserve_bytes = config.generate.reserve_bytes;
         let asked = Asked { link: machine.link, reserve_bytes };
         let kind = trace.signature;
-        if let Some((made, layout)) = self.collect(kind, asked) {
-            return Some(Made { made, layout, is_sketch: false });
+        if let Some(made) = self.collect(kind, asked) {
+            return Some(made);
         }
         if is_first && let Some(sketch) = JointPlanner::sketch(trace, &machine, config) {
             return Some(sketch);
@@ -146,6 +153,7 @@ impl JointPlanner {
 }
 
 /// A plan with what is known of it.
+#[derive(Debug)]
 struct Made {
     made: Generated,
     layout: Option<Layout>,
@@ -162,8 +170,7 @@ impl Planner for JointPlanner {
         let made = if self.beside {
             self.without_waiting(trace, machine, config, feedback.tries == 0)
         } else {
-            let (made, layout) = with_layout(trace, &machine, config);
-            Some(Made { made, layout, is_sketch: false })
+            Some(with_layout(trace, &machine, config))
         };
         let Some(Made { made, layout, is_sketch }) = made else { return Ok(None) };
         let offer = !made.plan.actions.is_empty();
@@ -197,39 +204,66 @@ impl Planner for JointPlanner {
 
 /// The best plan whose layout fits, or the best of all if that is too dear; with its layout, if
 /// layouts count.
-fn with_layout(
-    trace: &Trace,
-    machine: &Machine,
-    mut config: JointConfig,
-) -> (Generated, Option<Layout>) {
+fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Made {
     let plan =
         |config: &JointConfig| best(&Joint::new(trace, machine, config), Rivals::WithoutDemand);
     let first = plan(&config);
     if !config.fits_layout {
-        return (first, None);
+        return Made { made: first, layout: None, is_sketch: false };
     }
     let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
-    let actions = first.plan.actions.len() as f64;
-    let most_us = first.simulation.step_us + actions * UNPLACED_ACTION_US;
-    let first_layout = lay_out(trace, &first.plan);
-    let mut excess_bytes = first_layout.excess_bytes(limit_bytes);
+    // What is reserved from here on makes room for the layout of what fits in it.
+    let roomier = machine.with_limit(limit_bytes);
+    let mut best = Laid::out(trace, first, &roomier);
+    let mut excess_bytes = best.layout.excess_bytes(limit_bytes);
     for _ in 0..TIGHTER_PLANS {
-        if excess_bytes == 0 || first.infeasible.is_some() {
+        if best.is_as_simulated(limit_bytes) || best.made.infeasible.is_some() {
             break;
         }
+        let more_bytes = excess_bytes.max(limit_bytes / ROOM_DIVISOR);
         let reserve_bytes = &mut config.generate.reserve_bytes;
-        *reserve_bytes = reserve_bytes.saturating_add(excess_bytes);
+        *reserve_bytes = reserve_bytes.saturating_add(more_bytes);
         let made = plan(&config);
-        if made.infeasible.is_some() || made.simulation.step_us > most_us {
+        if made.infeasible.is_some() || made.simulation.step_us > best.step_us(limit_bytes) {
             break;
         }
-        let layout = lay_out(trace, &made.plan);
-        excess_bytes = layout.excess_bytes(limit_bytes);
-        if excess_bytes == 0 {
-            return (made, Some(layout));
+        let laid = Laid::out(trace, made, &roomier);
+        excess_bytes = laid.layout.excess_bytes(limit_bytes);
+        if laid.step_us(limit_bytes) < best.step_us(limit_bytes) {
+            best = laid;
         }
     }
-    (first, Some(first_layout))
+    Made { made: best.made, layout: Some(best.layout), is_sketch: false }
+}
+
+/// A plan and where its blocks lie.
+struct Laid {
+    made: Generated,
+    layout: Layout,
+}
+
+impl Laid {
+    fn out(trace: &Trace, made: Generated, machine: &Machine) -> Laid {
+        let layout = lay_out(trace, &made.plan, machine);
+        Laid { made, layout }
+    }
+
+    /// Whether nothing has to be mapped, and hardly anything waits for a lot.
+    fn is_as_simulated(&self, limit_bytes: u64) -> bool {
+        let most_us = self.made.simulation.step_us * (1.0 + WAITS_IGNORED);
+        self.layout.excess_bytes(limit_bytes) == 0 && self.layout.step_us <= most_us
+    }
+
+    /// What the step will take, mappings included.
+    fn step_us(&self, limit_bytes: u64) -> f64 {
+        let actions = self.made.plan.actions.len() as f64;
+        let us = |share: f64| actions * share * UNPLACED_ACTION_US;
+        let missing = self.layout.excess_bytes(limit_bytes) as f64 / limit_bytes as f64;
+        match self.layout.is_useful(limit_bytes) {
+            true => self.layout.step_us + us(UNPLACED_SHARE * missing),
+            false => self.made.simulation.step_us + us(1.0),
+        }
+    }
 }
 
 fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {

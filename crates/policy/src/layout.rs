@@ -7,7 +7,8 @@
 use swap_core::{Lot, Origin, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
-use crate::simulate::{Residency, residency};
+use crate::machine::Machine;
+use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
 mod pack;
@@ -15,13 +16,17 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-use pack::{Item, Stay, pack};
+use pack::{Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 64;
 
+/// For which parts of the time until a block that leaves is copied its lot is left alone, if that
+/// cannot be done for all of it.
+const LEFT_ALONE: [f64; 3] = [0.5, 0.25, 0.0];
+
 /// Where the blocks of a step lie while its plan runs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Layout {
     /// By [`BlockIndex`](swap_core::BlockIndex). Nothing for a block that is always on the device,
     /// or never, and for one whose like of the next step is there beside it: these have their
@@ -33,17 +38,22 @@ pub struct Layout {
     pub need_bytes: u64,
     /// The most bytes of blocks without lots that are on the device at once, and of segments.
     pub beside_bytes: u64,
+    /// What the step takes where its blocks lie so, in microseconds: a block waits until what was
+    /// in its lot is copied.
+    pub step_us: f64,
 }
 
 impl Layout {
-    /// What is too much under a cap. A little that is missing costs a few calls a step, as what
-    /// lies idle then makes room, and is no excess.
+    /// What is too much under a cap. Each step takes it from idle lots and maps again all those
+    /// that share a part of it.
     pub fn excess_bytes(&self, limit_bytes: u64) -> u64 {
-        let all_bytes = self.height_bytes + self.beside_bytes;
-        if all_bytes <= limit_bytes + limit_bytes / TOLERATED_DIVISOR {
-            return 0;
-        }
-        all_bytes - limit_bytes
+        (self.height_bytes + self.beside_bytes).saturating_sub(limit_bytes)
+    }
+
+    /// Whether it saves calls under a cap, though a little may be too much.
+    pub fn is_useful(&self, limit_bytes: u64) -> bool {
+        let tolerated_bytes = limit_bytes / TOLERATED_DIVISOR;
+        self.height_bytes > 0 && self.excess_bytes(limit_bytes) <= tolerated_bytes
     }
 
     /// Height over need: 1 is perfect.
@@ -52,53 +62,93 @@ impl Layout {
     }
 }
 
-/// Lays a step out for a plan. Depends on nothing but its arguments.
+/// Lays a step out for a plan on a machine. Depends on nothing but its arguments.
+///
+/// Where there is room, the lot of a block that leaves is not given to others before the block is
+/// copied: they would wait for that. Of the layouts that fit, the fastest is taken.
 ///
 /// A trace that is not well formed ([`check_trace`](crate::check_trace)) gets no lots, nor does one
 /// whose steps under the plan do not come to start alike.
-pub fn lay_out(trace: &Trace, plan: &Plan) -> Layout {
-    let mut layout = Layout { lots: vec![None; trace.blocks.len()], ..Layout::default() };
+pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
+    let none = || Layout { lots: vec![None; trace.blocks.len()], ..Layout::default() };
     if check_trace(trace).is_err() {
-        return layout;
+        return none();
     }
     let usage = Usage::new(trace);
-    let Some(residency) = residency(trace, &usage, plan) else { return layout };
-    let (owners, items): (Vec<Vec<usize>>, Vec<Item>) =
-        items(trace, &usage, &residency).into_iter().unzip();
-    let packing = pack(&items);
-    for ((owners, item), &offset_bytes) in owners.iter().zip(&items).zip(&packing.offsets) {
-        for &owner in owners {
-            layout.lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
-        }
+    let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
+    let families = families(trace, &usage, &residency);
+    let laid_out = |left_alone: f64| {
+        let mut layout = placed(trace, &residency, &families, left_alone);
+        layout.step_us = laid_out_us(trace, &usage, plan, machine, &layout.lots);
+        layout
+    };
+    let most = laid_out(1.0);
+    let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
+    if rank(&most) <= (0, residency.step_us) {
+        return most;
     }
-    layout.height_bytes = packing.height_bytes;
-    layout.need_bytes = packing.need_bytes;
-    layout.beside_bytes = beside_bytes(trace, &residency, &layout.lots);
-    layout
+    let less = LEFT_ALONE.into_iter().map(laid_out);
+    less.fold(most, |best, layout| if rank(&layout) < rank(&best) { layout } else { best })
 }
 
-/// What there is beside the lots, at most.
-fn beside_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> u64 {
-    let size_bytes = |block: usize| match lots[block] {
-        None => trace.blocks[block].size_bytes,
-        Some(_) => 0,
+/// The layout in which lots are left alone for this part of the time that copies take.
+fn placed(trace: &Trace, residency: &Residency, families: &[Family], left_alone: f64) -> Layout {
+    let cleared = cleared(residency, left_alone);
+    let items: Vec<Item> = families.iter().map(|family| family.item(trace, &cleared)).collect();
+    let Packing { offsets, height_bytes, .. } = pack(&items);
+    let mut lots = vec![None; trace.blocks.len()];
+    for ((family, item), &offset_bytes) in families.iter().zip(&items).zip(&offsets) {
+        for &owner in &family.blocks {
+            lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
+        }
+    }
+    let [need_bytes, beside_bytes] = most_bytes(trace, residency, &lots);
+    Layout { lots, height_bytes, need_bytes, beside_bytes, step_us: 0.0 }
+}
+
+/// By change: before which one the bytes of a block that leaves are not to be given to another,
+/// which would wait for its copy. Changes of the next step come behind those of this one.
+fn cleared(residency: &Residency, left_alone: f64) -> Vec<u32> {
+    let changes = &residency.changes;
+    let cleared = |at: usize| {
+        let leaves = &changes[at];
+        let until_us = leaves.called_us + left_alone * (leaves.bytes_us - leaves.called_us);
+        let next = changes[..at].iter().map(|change| (change, residency.step_us));
+        let later = changes[at..].iter().map(|change| (change, 0.0)).chain(next);
+        let meanwhile =
+            later.take_while(|(change, after_us)| change.called_us + after_us < until_us);
+        let waits = |&(change, after_us): &(&Change, f64)| {
+            change.arrives && change.bytes_us + after_us < until_us
+        };
+        let waiting = meanwhile.zip(at + 1..).filter(|(change, _)| waits(change));
+        waiting.last().map_or(at, |(_, next)| next)
+    };
+    (0..changes.len()).map(|at| cleared(at) as u32).collect()
+}
+
+/// What there is in lots and beside them, at most.
+fn most_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> [u64; 2] {
+    let (mut now_bytes, mut most_bytes) = ([0_u64; 2], [0_u64; 2]);
+    let mut change = |block: usize, arrives: bool| {
+        let beside = usize::from(lots[block].is_none());
+        let size_bytes = trace.blocks[block].size_bytes;
+        now_bytes[beside] = match arrives {
+            true => now_bytes[beside] + size_bytes,
+            false => now_bytes[beside].saturating_sub(size_bytes),
+        };
+        most_bytes[beside] = most_bytes[beside].max(now_bytes[beside]);
     };
     let at_start = residency.at_start.iter().enumerate().filter(|&(_, &resident)| resident);
-    let mut now_bytes: u64 = at_start.map(|(block, _)| size_bytes(block)).sum();
-    let mut most_bytes = now_bytes;
-    for change in &residency.changes {
-        let bytes = size_bytes(change.block as usize);
-        now_bytes = match change.arrives {
-            true => now_bytes + bytes,
-            false => now_bytes.saturating_sub(bytes),
-        };
-        most_bytes = most_bytes.max(now_bytes);
+    at_start.for_each(|(block, _)| change(block, true));
+    for it in &residency.changes {
+        change(it.block as usize, it.arrives);
     }
     let grown = trace.events.iter().filter_map(|event| match event {
         TraceEvent::Segments(size_bytes) => Some(*size_bytes),
         _ => None,
     });
-    most_bytes + grown.max().unwrap_or(0).max(trace.segment_bytes)
+    most_bytes[1] += grown.max().unwrap_or(0).max(trace.segment_bytes);
+    most_bytes
 }
 
 /// Blocks that are one and the same in steps that follow each other.
@@ -108,8 +158,28 @@ struct Family {
     stays: Vec<Stay>,
 }
 
-/// What is to be packed, each with the blocks that it stands for.
-fn items(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<(Vec<usize>, Item)> {
+impl Family {
+    /// What is to be packed. Each stay goes on until its bytes are cleared, or the next begins;
+    /// the last one into the next step.
+    fn item(&self, trace: &Trace, cleared: &[u32]) -> Item {
+        let count = cleared.len() as u32;
+        let first = self.stays[0].0;
+        let until = |end: u32| cleared.get(end as usize).map_or(end, |&until| until.max(end));
+        let starts = self.stays[1..].iter().map(|stay| stay.0).chain([count + first]);
+        let ends = self.stays.iter().zip(starts).map(|(stay, next)| until(stay.1).min(next));
+        let ends: Vec<u32> = ends.collect();
+        let beyond = ends[ends.len() - 1].saturating_sub(count);
+        let last_step = (beyond > 0).then_some((0, beyond));
+        let stays = self.stays.iter().zip(&ends).map(|(stay, &end)| (stay.0, end.min(count)));
+        Item {
+            size_bytes: trace.blocks[self.blocks[0]].size_bytes,
+            stays: last_step.into_iter().chain(stays).collect(),
+        }
+    }
+}
+
+/// What has a lot.
+fn families(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<Family> {
     let mut families = vec![Family::default(); trace.blocks.len()];
     let ancestors = ancestors(usage);
     for (block, stays) in stays(residency).into_iter().enumerate() {
@@ -118,18 +188,14 @@ fn items(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<(Vec<usize>
         family.stays.extend(stays);
     }
     let whole = [(0, residency.changes.len() as u32)];
-    let mut items = Vec::new();
-    for Family { blocks, mut stays } in families {
+    families.retain_mut(|Family { blocks, stays }| {
         stays.sort_unstable();
-        let moves = !stays.is_empty() && stays != whole;
+        let moves = !stays.is_empty() && *stays != whole;
         // What the step makes for the next one may live beside what the last step made.
         let alone = stays.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        if moves && alone && blocks.iter().all(|&block| returns(trace, usage, block)) {
-            let size_bytes = trace.blocks[blocks[0]].size_bytes;
-            items.push((blocks, Item { size_bytes, stays }));
-        }
-    }
-    items
+        moves && alone && blocks.iter().all(|&block| returns(trace, usage, block))
+    });
+    families
 }
 
 /// By block: the first of those that are one block in steps that follow each other.

@@ -43,6 +43,10 @@ pub struct Link {
 }
 
 impl Link {
+    /// Copies take no time.
+    pub(crate) const INSTANT: Link =
+        Link { out_bytes_per_us: f64::MAX, in_bytes_per_us: f64::MAX, both_bytes_per_us: f64::MAX };
+
     /// Rate of one direction while the other is busy or not. Never above the rate alone.
     pub(crate) fn rate(&self, outward: bool, other_busy: bool) -> f64 {
         let alone = if outward { self.out_bytes_per_us } else { self.in_bytes_per_us };

@@ -190,7 +190,7 @@ impl Figures {
                 misses: self.get(Figure::Misses) as u64,
                 rescues: self.get(Figure::Rescues) as u64,
                 drifted: self.is(Figure::Drifted),
-                peak_bytes: own.peak_bytes,
+                ..own
             };
         }
         // Its own mishaps count. In Stable its time does not: it is that of the others' tries.

@@ -83,6 +83,8 @@ pub struct Measured {
     pub drifted: bool,
     /// The most physical bytes held.
     pub peak_bytes: u64,
+    /// Calls of the driver for memory: none in a step that lies where it was laid out.
+    pub memory_calls: u64,
 }
 
 impl Measured {
@@ -95,6 +97,7 @@ impl Measured {
             rescues: report.counters.rescues,
             drifted: report.drifted_at.is_some(),
             peak_bytes: report.held_bytes_peak,
+            memory_calls: report.counters.memory_calls.total(),
         }
     }
 

@@ -17,7 +17,7 @@ mod memory;
 mod residency;
 mod state;
 
-pub(crate) use residency::{Residency, residency};
+pub(crate) use residency::{Change, Residency, laid_out_us, residency};
 use state::State;
 
 /// A span of time from the step's start, in microseconds. It may end after the step does.

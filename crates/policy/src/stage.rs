@@ -222,6 +222,17 @@ impl<P: Planner> Loop<P> {
         self.running.layout.as_ref()
     }
 
+    /// Tells of a plan's layout.
+    pub(crate) fn laid_out(&mut self, plan: &Plan, layout: &Layout) {
+        let turn = Turn::LaidOut {
+            lots_bytes: layout.height_bytes,
+            beside_bytes: layout.beside_bytes,
+            excess_bytes: layout.excess_bytes(self.config.limit_bytes),
+            is_used: layout.is_useful(self.config.limit_bytes),
+        };
+        self.tell(plan.signature, plan.op_count, vec![turn]);
+    }
+
     /// The planner.
     pub fn planner(&self) -> &P {
         &self.planner.inner

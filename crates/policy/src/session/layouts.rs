@@ -3,7 +3,8 @@
 use swap_core::{Lot, Plan};
 
 use super::Session;
-use crate::layout::lay_out;
+use crate::layout::{Layout, lay_out};
+use crate::machine::{Link, Machine};
 use crate::search::Planner;
 
 /// Steps of a kind go by before it is laid out, once a layout had to go for another kind's sake:
@@ -27,6 +28,8 @@ pub(super) struct Layouts {
     steady_steps: u32,
     /// Of the present plan, if it is laid out.
     lots: Option<Vec<Option<Lot>>>,
+    /// Whether the present plan's layout was asked for.
+    is_decided: bool,
     /// Steps whose reports are not judged.
     moving_in_steps: u32,
 }
@@ -56,7 +59,7 @@ impl Layouts {
 
     /// Whether this is the time to lay the step out.
     pub(super) fn is_due(&self) -> bool {
-        self.lots.is_none() && self.steady_steps == self.patience_steps
+        !self.is_decided && self.steady_steps >= self.patience_steps
     }
 }
 
@@ -65,27 +68,32 @@ impl<P: Planner> Session<P> {
     pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
         let may = self.policy.config().lays_out && self.shared.is_none();
         if may && self.layouts.is_due() {
-            self.layouts.lots = self.new_lots(plan);
-            self.layouts.moving_in_steps =
-                if self.layouts.lots.is_some() { MOVING_IN_STEPS } else { 0 };
+            let layout = self.layout_of(plan);
+            let limit_bytes = self.policy.config().limit_bytes;
+            let useful = layout.filter(|layout| layout.is_useful(limit_bytes));
+            let layouts = &mut self.layouts;
+            layouts.is_decided = true;
+            layouts.lots = useful.map(|layout| layout.lots);
+            layouts.moving_in_steps = if layouts.lots.is_some() { MOVING_IN_STEPS } else { 0 };
         }
         self.layouts.lots.clone()
     }
 
-    /// The lots of a plan, if all of them fit.
-    fn new_lots(&self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
+    /// The machine as far as it is known here.
+    fn machine(&self) -> Machine {
+        let limit_bytes = self.policy.config().limit_bytes;
+        let link = self.policy.planner().link().unwrap_or(Link::INSTANT);
+        Machine { limit_bytes, host_limit_bytes: u64::MAX, link, copy_submit_us: 0.0 }
+    }
+
+    /// The layout of a plan, as its planner made it or made now.
+    fn layout_of(&mut self, plan: &Plan) -> Option<Layout> {
         let (_, trace) = self.traces.get(&plan.signature)?;
         let layout = match self.policy.layout() {
             Some(layout) => (**layout).clone(),
-            None => lay_out(trace, plan),
+            None => lay_out(trace, plan, &self.machine()),
         };
-        tracing::debug!(
-            height = layout.height_bytes,
-            ratio = layout.ratio(),
-            beside = layout.beside_bytes,
-            "laid the step out"
-        );
-        let fits = layout.excess_bytes(self.policy.config().limit_bytes) == 0;
-        (layout.height_bytes > 0 && fits).then_some(layout.lots)
+        self.policy.laid_out(plan, &layout);
+        Some(layout)
     }
 }

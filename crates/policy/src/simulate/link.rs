@@ -3,6 +3,7 @@
 
 use swap_core::Direction;
 
+use super::Span;
 use crate::machine::Machine;
 use crate::usage::NONE;
 
@@ -74,6 +75,12 @@ impl Engines {
             self.advance();
         }
         self.copies[id as usize].end_us
+    }
+
+    /// When a finished copy ran; nothing for [`NONE`].
+    pub(super) fn span(&self, id: CopyId) -> Option<Span> {
+        let copy = self.copies.get(id as usize)?;
+        Some(Span { start_us: copy.start_us, end_us: copy.end_us })
     }
 
     pub(super) fn finish_all(&mut self) {

@@ -48,7 +48,7 @@ impl State<'_> {
 
     pub(super) fn allocate(&mut self, block: u32) -> Result<(), u64> {
         let index = block as usize;
-        let ready = self.acquire(self.trace.blocks[index].size_bytes, Pressure::Rescue)?;
+        let ready = self.acquire_for(index, Pressure::Rescue)?;
         self.need(ready.copy);
         self.settle(index);
         self.rank += 1;
@@ -202,7 +202,7 @@ impl State<'_> {
         if !discarded && self.take_back(index) {
             return Ok(true);
         }
-        let ready = match self.acquire(size_bytes, pressure) {
+        let ready = match self.acquire_for(index, pressure) {
             Ok(ready) => ready,
             Err(_) if pressure == Pressure::PutOff => return Ok(false),
             Err(missing_bytes) => return Err(missing_bytes),
@@ -218,6 +218,7 @@ impl State<'_> {
             let after = [self.blocks[index].departure, ready.copy];
             let arrival = self.issue(Direction::In, index, ready.last_use, after);
             self.blocks[index].arrival = arrival;
+            self.changes.last_mut().expect("it has just settled").copied_by(arrival);
             self.counts.swapped_in_bytes += size_bytes;
         }
         Ok(true)
@@ -227,8 +228,18 @@ impl State<'_> {
     fn take_back(&mut self, index: usize) -> bool {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let owner = self.blocks[index].identity;
-        if self.cache.take_if(Fit::exact(size_bytes), |ready| ready.owner == owner).is_none() {
+        let is_there = match &mut self.lots {
+            Some(lots) => lots.take_back(owner),
+            None => {
+                let is_own = |ready: &Ready| ready.owner == owner;
+                self.cache.take_if(Fit::exact(size_bytes), is_own).is_some()
+            }
+        };
+        if !is_there {
             return false;
+        }
+        if self.lots.is_some() {
+            self.cache.charge(Fit::exact(size_bytes));
         }
         self.forget_wish(index);
         self.settle(index);
@@ -266,6 +277,15 @@ impl State<'_> {
         Ok(())
     }
 
+    /// Memory for a block, in its lot if it has one.
+    fn acquire_for(&mut self, index: usize, pressure: Pressure) -> Result<Ready, u64> {
+        let ready = self.acquire(self.trace.blocks[index].size_bytes, pressure)?;
+        Ok(match &mut self.lots {
+            Some(lots) => Ready { copy: lots.enter(index), ..ready },
+            None => ready,
+        })
+    }
+
     /// The allocation ladder. An error holds the missing bytes.
     fn acquire(&mut self, size_bytes: u64, pressure: Pressure) -> Result<Ready, u64> {
         if let Some(ready) = self.take(size_bytes) {
@@ -278,6 +298,9 @@ impl State<'_> {
     /// A cached chunk: one that was freed, as it is ready in compute's own order, else the one
     /// that was cached first, as its copy is the likeliest to be over.
     fn take(&mut self, size_bytes: u64) -> Option<Ready> {
+        if self.lots.is_some() {
+            return None;
+        }
         self.cache.serve(Fit::exact(size_bytes), |ready| ready.freed)
     }
 
@@ -388,7 +411,10 @@ impl State<'_> {
     /// Gives a resident block's chunk to the cache.
     fn vacate(&mut self, index: usize, ready: Ready) {
         self.vacate_bytes(self.trace.blocks[index].size_bytes, ready);
-        self.changes.push(Change { block: index as u32, arrives: false });
+        self.changes.push(Change::new(index, false, self.now_us(), ready.copy));
+        if let Some(lots) = &mut self.lots {
+            lots.leave(index, ready);
+        }
     }
 
     fn vacate_bytes(&mut self, size_bytes: u64, ready: Ready) {
@@ -400,7 +426,7 @@ impl State<'_> {
     fn settle(&mut self, index: usize) {
         self.blocks[index].place = Place::Resident;
         self.resident_bytes += self.trace.blocks[index].size_bytes;
-        self.changes.push(Change { block: index as u32, arrives: true });
+        self.changes.push(Change::new(index, true, self.now_us(), NONE));
         self.note_peak();
     }
 
@@ -449,6 +475,6 @@ fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
 }
 
 /// The higher of two numbers that may be missing.
-fn later(one: u32, other: u32) -> u32 {
+pub(super) fn later(one: u32, other: u32) -> u32 {
     if one == NONE || (other != NONE && other > one) { other } else { one }
 }

@@ -7,7 +7,7 @@ use swap_core::{
 };
 
 use super::link::{CopyId, Engines};
-use super::residency::Change;
+use super::residency::{Change, Lots};
 use super::{ActionTable, CopySpan, ReplaySpan, Shortfall, Simulation, Span, left_away};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
@@ -123,6 +123,8 @@ pub(super) struct State<'a> {
     pub(super) curve: Vec<u64>,
     /// Who came to the device and who left it, since the step began.
     pub(super) changes: Vec<Change>,
+    /// Where blocks lie, if the step is laid out; no memory is used again but there.
+    pub(super) lots: Option<Lots<'a>>,
     pub(super) shortfall: Option<Shortfall>,
     now_us: f64,
     step_start_us: f64,
@@ -166,6 +168,7 @@ impl<'a> State<'a> {
             counts: Counts::default(),
             curve: Vec::with_capacity(trace.events.len()),
             changes: Vec::new(),
+            lots: None,
             shortfall: None,
             now_us: 0.0,
             step_start_us: 0.0,
@@ -381,6 +384,11 @@ impl<'a> State<'a> {
             self.run_on_compute(device_us)
         };
         self.replays.push(ReplaySpan { block: BlockIndex(index as u32), op, span });
+    }
+
+    /// How far compute has come, in microseconds.
+    pub(super) fn now_us(&self) -> f64 {
+        self.now_us
     }
 
     /// The moment after the work issued so far: the end of the op or replay under way.

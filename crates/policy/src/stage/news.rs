@@ -66,6 +66,17 @@ pub enum Turn {
         /// Why nothing else is tried.
         why: Why,
     },
+    /// Its plan was laid out.
+    LaidOut {
+        /// What its lots take together.
+        lots_bytes: u64,
+        /// What is there beside them, at most.
+        beside_bytes: u64,
+        /// What is too much of both.
+        excess_bytes: u64,
+        /// Whether it is used all the same.
+        is_used: bool,
+    },
     /// A step showed that what was adopted no longer serves.
     Disturbed {
         /// The step.
@@ -78,8 +89,8 @@ pub enum Turn {
 pub enum Why {
     /// The step fits as it is.
     Fits,
-    /// It hardly waits, so no other plan could gain.
-    HardlyWaits,
+    /// It takes hardly longer than with all memory, so no other plan could gain.
+    HardlyLonger,
     /// As many plans were tried as may be.
     NoTriesLeft,
     /// The planner has no plan that was not tried.
@@ -119,6 +130,11 @@ impl fmt::Display for Turn {
             Turn::Adopted { actions: None, measured, why } => {
                 write!(f, "adopts no plan, {measured}: {why}")
             }
+            Turn::LaidOut { lots_bytes, beside_bytes, excess_bytes, is_used } => {
+                let (lots, beside) = (Gib(lots_bytes), Gib(beside_bytes));
+                f.write_str(if is_used { "laid out: " } else { "not laid out: " })?;
+                write!(f, "{lots} in lots, {beside} beside, {} too much", Gib(excess_bytes))
+            }
             Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
         }
     }
@@ -136,6 +152,9 @@ impl fmt::Display for Measured {
         if self.misses + self.rescues > 0 {
             write!(f, ", {} missed, {} rescued", self.misses, self.rescues)?;
         }
+        if self.memory_calls > 0 {
+            write!(f, ", {} memory calls", self.memory_calls)?;
+        }
         f.write_str(if self.drifted { ", left the plan" } else { "" })
     }
 }
@@ -149,11 +168,20 @@ impl fmt::Display for Ms {
     }
 }
 
+/// Bytes.
+struct Gib(u64);
+
+impl fmt::Display for Gib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} GiB", self.0 as f64 / f64::from(1 << 30))
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Fits => "everything fits",
-            Why::HardlyWaits => "it hardly waits, so no other plan could gain",
+            Why::HardlyLonger => "it takes hardly longer than with all memory",
             Why::NoTriesLeft => "the best of all tries",
             Why::NoOtherPlan => "there is no other plan to try",
             Why::RanksAreDone => "no rank has another plan to try",

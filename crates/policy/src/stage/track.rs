@@ -17,6 +17,9 @@ const RUNS_BEFORE_JUDGED: u32 = 3;
 /// Short steps differ by a few percent without a reason.
 const KNOWN: f64 = 0.9;
 
+/// What takes no longer than this part of the step with all memory leaves little to gain.
+const HARDLY_LONGER: f64 = 1.02;
+
 /// A sketch that adds more than this part of the step leaves something to look for.
 const ROUGH: f64 = 0.01;
 
@@ -333,10 +336,13 @@ impl Track {
         let took_us = |trace: &Trace| trace.ops.iter().map(|op| op.device_us).sum::<f64>();
         // It was made for ops that seemed to take longer, so there was more time for copies.
         let learnt = report.trace.as_ref().is_some_and(|trace| took_us(trace) < KNOWN * knew_us);
+        // Blocks that are made again take time that other plans need not take.
+        let is_short =
+            made.is_none_or(|made| measured.step_us <= HARDLY_LONGER * made.unlimited_us);
         let nothing_to_gain =
-            measured.is_clean() && measured.hardly_stalls() && !learnt && !is_rough;
+            measured.is_clean() && measured.hardly_stalls() && is_short && !learnt && !is_rough;
         match &report.trace {
-            Some(_) if nothing_to_gain => self.settle(Why::HardlyWaits),
+            Some(_) if nothing_to_gain => self.settle(Why::HardlyLonger),
             Some(_) if holds && number < config.search_steps => {
                 self.keep_best(number + 1, |search| search.holds = true);
             }

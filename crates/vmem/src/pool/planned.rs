@@ -26,6 +26,9 @@ use self::tiles::Tiles;
 
 mod tiles;
 
+/// To find one that the device is done with, so many idle tiles are asked about.
+const IDLE_LOOKED_AT: usize = 16;
+
 /// The memory of one layout.
 #[derive(Debug)]
 pub(super) struct Planned {
@@ -294,13 +297,24 @@ impl Pool {
         result
     }
 
-    /// Gives the tile that has been idle the longest back to the driver, waiting on the host for
-    /// its last users; tiles of earlier layouts first. Returns whether there was one.
+    /// Gives an idle tile back to the driver; tiles of earlier layouts first. Rather one that the
+    /// device is done with: otherwise the host waits. Returns whether there was one.
     pub(super) fn release_idle_tile(&mut self, streams: &mut Streams) -> Result<bool, DriverError> {
-        let idle = |planned: &Planned| Some((planned.number, planned.tiles.longest_idle()?));
         // Layouts are in their order.
-        let Some((number, tile)) = self.planned.iter().find_map(idle) else { return Ok(false) };
-        self.release_tile(streams, number, tile).map(|()| true)
+        for planned in &self.planned {
+            let idle = planned.tiles.idle();
+            let Some(&(mut chosen)) = idle.first() else { continue };
+            for tile in idle.into_iter().take(IDLE_LOOKED_AT) {
+                let ready = planned.tiles.ready(tile..tile + 1);
+                if streams.are_complete(&ready, Site::ReleaseAfterUse)? {
+                    chosen = tile;
+                    break;
+                }
+            }
+            let number = planned.number;
+            return self.release_tile(streams, number, chosen).map(|()| true);
+        }
+        Ok(false)
     }
 
     /// Gives an idle tile back. On failure it has its memory still, or that is left over.

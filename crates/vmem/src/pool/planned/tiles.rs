@@ -14,6 +14,8 @@ pub(super) struct Tiles {
     /// Where each tile starts, and where the last one ends.
     bounds: Vec<u64>,
     tiles: Vec<Tile>,
+    /// By tile: how many lots it is a part of.
+    sharers: Vec<u32>,
     /// Counts what is given back, so that the longest idle tile is known.
     vacated: u64,
 }
@@ -34,11 +36,21 @@ struct Tile {
 impl Tiles {
     /// Cuts memory for these lots. `None` without any.
     pub(super) fn cut(lots: impl Iterator<Item = Lot>) -> Option<Tiles> {
-        let mut bounds: Vec<u64> = lots.flat_map(|l| [l.offset_bytes, l.end_bytes()]).collect();
+        let mut lots: Vec<Lot> = lots.collect();
+        lots.sort_unstable();
+        lots.dedup();
+        let ends = |lot: &Lot| [lot.offset_bytes, lot.end_bytes()];
+        let mut bounds: Vec<u64> = lots.iter().flat_map(ends).collect();
         bounds.sort_unstable();
         bounds.dedup();
         let count = bounds.len().checked_sub(1)?;
-        Some(Tiles { bounds, tiles: vec![Tile::default(); count], vacated: 0 })
+        let sharers = vec![0; count];
+        let mut tiles = Tiles { bounds, tiles: vec![Tile::default(); count], sharers, vacated: 0 };
+        for lot in lots {
+            let run = tiles.of(lot).into_iter().flatten();
+            run.for_each(|tile| tiles.sharers[tile] += 1);
+        }
+        Some(tiles)
     }
 
     pub(super) fn is_cut_like(&self, other: &Tiles) -> bool {
@@ -91,11 +103,12 @@ impl Tiles {
         self.tiles[tile].chunk.is_some() && !self.tiles[tile].is_taken
     }
 
-    /// The tile that has been idle the longest.
-    pub(super) fn longest_idle(&self) -> Option<usize> {
-        self.all()
-            .filter(|&tile| self.is_idle(tile))
-            .min_by_key(|&tile| self.tiles[tile].idle_since)
+    /// The tiles that are idle: those that the fewest lots share first, then those that have been
+    /// idle the longest. Whoever takes one from a layout takes its mappings from all these lots.
+    pub(super) fn idle(&self) -> Vec<usize> {
+        let mut idle: Vec<usize> = self.all().filter(|&tile| self.is_idle(tile)).collect();
+        idle.sort_by_key(|&tile| (self.sharers[tile], self.tiles[tile].idle_since));
+        idle
     }
 
     /// What the next user of these waits for.

@@ -1,5 +1,7 @@
 //! The tiles against a map of single bytes, under random lots and calls.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// How long the memory of a model is.
@@ -49,6 +51,13 @@ fn idle_run(tiles: &Tiles, bytes: &[Byte], size_bytes: u64) -> Option<u64> {
         bytes[start as usize..end as usize].iter().all(is_idle).then_some(end - start)
     });
     sizes.filter(|&size| size >= size_bytes && size < 2 * size_bytes).min()
+}
+
+/// How many of the lots have a tile.
+fn sharers(tiles: &Tiles, known: &[Lot], tile: usize) -> usize {
+    let known: BTreeSet<Lot> = known.iter().copied().collect();
+    let has = |lot: &&Lot| tiles.of(**lot).is_some_and(|run| run.contains(&tile));
+    known.iter().filter(has).count()
 }
 
 #[test]
@@ -107,7 +116,8 @@ fn tiles_agree_with_a_map_of_bytes() {
                     }
                 }
                 _ => {
-                    let Some(tile) = tiles.longest_idle() else { continue };
+                    let Some(&tile) = tiles.idle().first() else { continue };
+                    assert!(tiles.idle().is_sorted_by_key(|&idle| sharers(&tiles, &known, idle)));
                     let piece = lots(&tiles)[tile];
                     assert!(bytes[bytes_of(piece)].iter().all(|byte| !byte.is_taken));
                     tiles.empty(tile);

@@ -365,12 +365,20 @@ def test_ranks_of_a_launcher_have_an_engine_each(tmp_path):
         dist.destroy_process_group()
         """)
     )
-    start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    plain = python(*start, script, cwd=tmp_path)
-    assert plain.returncode == 0, plain.stderr[-3000:]
+
+    def launch(*words):
+        start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+        for _ in range(3):
+            done = python(*start, *words, cwd=tmp_path)
+            # So ends plain PyTorch now and then, all its work done.
+            if "terminate called without an active exception" not in done.stderr:
+                break
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done
+
+    plain = launch(script)
     flags = ["--memory", "16MiB", "--min-block", "64KiB", "--report", tmp_path / "report"]
-    done = python(*start, "-m", "smartswap", *flags, script, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = launch("-m", "smartswap", *flags, script)
     assert done.stdout == plain.stdout
     assert plain.stdout.startswith("1 ")
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"rank0", "rank1"}

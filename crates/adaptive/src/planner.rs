@@ -174,7 +174,7 @@ impl Planner for JointPlanner {
         };
         let Some(Made { made, layout, is_sketch }) = made else { return Ok(None) };
         let offer = !made.plan.actions.is_empty();
-        let predicted = predict(&made);
+        let predicted = predict(&made, layout.as_ref(), machine.limit_bytes);
         let proposal = Proposal { plan: made.plan.clone(), predicted, layout, is_sketch };
         self.latest = Some(made);
         Ok(offer.then_some(proposal))
@@ -298,15 +298,18 @@ fn is_at_bound(made: &Generated) -> bool {
     made.infeasible.is_none() && made.simulation.step_us <= least_us * (1.0 + AT_BOUND)
 }
 
-fn predict(made: &Generated) -> Prediction {
+/// What a plan comes to, where its blocks lie as laid out if they do.
+fn predict(made: &Generated, layout: Option<&Layout>, limit_bytes: u64) -> Prediction {
     let simulation = &made.simulation;
+    let useful = layout.filter(|layout| layout.is_useful(limit_bytes));
+    let step_us = useful.map_or(simulation.step_us, |layout| layout.step_us);
     let mut link_us = [0.0; 2];
     for copy in &simulation.copies {
         link_us[copy.direction as usize] += copy.span.end_us - copy.span.start_us;
     }
     Prediction {
-        step_us: simulation.step_us,
-        stall_us: simulation.stall_us,
+        step_us,
+        stall_us: (simulation.stall_us + step_us - simulation.step_us).max(0.0),
         link_us: link_us[0].max(link_us[1]),
         peak_bytes: simulation.held_bytes_peak,
     }

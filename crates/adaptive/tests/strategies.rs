@@ -14,7 +14,7 @@ use policy::synthetic::{
 };
 use policy::{
     ActionKind, Feedback, GenerateConfig, Generated, Plan, Planner, Proposal, RecordedConfig,
-    Trace, Treatment, load_trace, simulate,
+    Trace, Treatment, lay_out, load_trace, simulate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -328,4 +328,34 @@ fn just_above_the_least_memory_a_little_more_is_no_cliff() {
     for (less, more) in times_us.iter().zip(&times_us[1..]) {
         assert!(*more < 1.05 * less, "{times_us:?}");
     }
+}
+
+/// The plan that the loop gets for a recorded step, with so much memory.
+fn proposal(trace: &Trace, machine: Machine, fits_layout: bool) -> Proposal {
+    let generate = GenerateConfig { effort: 2, ..GenerateConfig::default() };
+    let config = JointConfig { generate, fits_layout, ..JointConfig::default() };
+    let mut planner = JointPlanner::new(machine, config);
+    let proposal = Planner::plan(&mut planner, trace, &Feedback::default()).expect("well formed");
+    proposal.expect("the step does not fit as it is")
+}
+
+#[test]
+fn of_plans_that_are_laid_out_the_fastest_there_is_taken_and_its_time_is_what_is_said() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/tests/data/nanogpt.json.gz");
+    let trace = load_trace(&trace, &RecordedConfig::default()).expect("it loads");
+    let mut gained = 0;
+    for limit_mib in [6_100_u64, 6_387, 6_800, 9_600] {
+        let machine = machine(55_000.0).with_limit(limit_mib << 20);
+        let ours = proposal(&trace, machine, true);
+        let layout = ours.layout.expect("it is laid out");
+        assert_eq!(layout.excess_bytes(machine.limit_bytes), 0, "{limit_mib} MiB");
+        assert_eq!(ours.predicted.step_us, layout.step_us);
+        // Against the plan that is fastest where nobody has to lie anywhere.
+        let other = proposal(&trace, machine, false);
+        let there = lay_out(&trace, &other.plan, &machine);
+        let fits = there.excess_bytes(machine.limit_bytes) == 0;
+        assert!(!fits || layout.step_us <= there.step_us, "{limit_mib} MiB");
+        gained += u32::from(!fits || layout.step_us < 0.99 * there.step_us);
+    }
+    assert!(gained > 0, "the other plan would have done as well everywhere");
 }

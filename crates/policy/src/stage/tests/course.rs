@@ -1,7 +1,12 @@
 //! Tests of what the loop remembers from step to step: tries, old figures, searches in vain, and
 //! what ran before.
 
+use swap_core::TraceOp;
+
 use super::*;
+use crate::generate::{GenerateConfig, generate};
+use crate::machine::{Link, Machine};
+use crate::synthetic::{RandomShape, random_trace};
 
 /// Offers the same plan again and again.
 #[derive(Debug)]
@@ -158,4 +163,48 @@ fn the_best_so_far_runs_while_the_next_plan_is_made() {
     assert!(ran.contains(&(Stage::SearchPolicy, 9)), "{ran:?}");
     assert_eq!(under_test.stage(), Stage::Stable, "{ran:?}");
     assert_eq!(under_test.planner().asked, 9, "a plan that hardly waits ends the search");
+}
+
+/// Has another plan each time, and knows what the step takes with all memory.
+#[derive(Debug)]
+struct Knowing {
+    asked: u32,
+    made: Generated,
+}
+
+impl Planner for Knowing {
+    fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        self.asked += 1;
+        let plan = Plan { signature: trace.signature, op_count: self.asked, ..Plan::default() };
+        Ok(Some(Proposal { plan, ..Proposal::default() }))
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        Some(&self.made)
+    }
+}
+
+#[test]
+fn a_plan_that_waits_for_nothing_is_the_last_only_if_it_takes_no_time_otherwise() {
+    let trace = random_trace(1, &RandomShape::small());
+    let link = Link { out_bytes_per_us: 1.0, in_bytes_per_us: 1.0, both_bytes_per_us: 1.0 };
+    let machine =
+        Machine { limit_bytes: 1 << 50, host_limit_bytes: 1 << 50, link, copy_submit_us: 0.0 };
+    let made = generate(&trace, &machine, &GenerateConfig::default(), &[]);
+    let plans_tried = |unlimited_us: f64| {
+        let made = Generated { unlimited_us, ..made.clone() };
+        let mut under_test = Loop::new(config(), Knowing { asked: 0, made });
+        let op = TraceOp { device_us: unlimited_us, ..trace.ops[0].clone() };
+        let known = Trace { signature: A, ops: vec![op], ..Trace::default() };
+        under_test.observe(&rescued(A));
+        under_test.observe(&rescued(A));
+        while under_test.stage() != Stage::Stable {
+            under_test.observe(&StepReport { trace: Some(known.clone()), ..step(A) });
+        }
+        under_test.planner().asked
+    };
+    let took_us = step(A).device_us;
+    assert_eq!(plans_tried(took_us), 1, "there is nothing to gain");
+    // What is made again takes the rest.
+    assert_eq!(plans_tried(0.9 * took_us), config().search_steps);
 }

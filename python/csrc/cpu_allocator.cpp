@@ -43,7 +43,9 @@ class CpuAllocator final : public c10::Allocator {
     }
     void* memory = smartswap_allocate(size_bytes, 0);
     if (memory == nullptr) {
-      raise(SMARTSWAP_OUT_OF_MEMORY, smartswap_last_error());
+      const std::string text = smartswap_last_error();
+      observer::note_no_room(size_bytes);
+      raise(SMARTSWAP_OUT_OF_MEMORY, text);
     }
     replay::note_allocation(memory, size_bytes);
     return {memory, memory, &delete_memory, device};

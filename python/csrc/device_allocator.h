@@ -157,6 +157,7 @@ class OutOfMemory {
   // Tells the observers and throws, with the engine's own text.
   [[noreturn]] void fail(size_t size_bytes, std::pair<size_t, size_t> (*free_and_total)()) {
     const std::string text = smartswap_last_error();
+    observer::note_no_room(size_bytes);
     std::vector<Observer> observers;
     {
       const std::lock_guard<std::mutex> guard(lock_);

@@ -347,6 +347,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });
   module.def("recipes", &recipes);
+  module.def("went_without_memory", &observer::went_without);
   module.def("drop_at_once", &replay::drop_at_once);
   module.def("has_swapped", [] { return smartswap_has_swapped() != 0; });
   module.def("empty_swapped", &empty_swapped);

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "engine.h"
+#include "observer.h"
 #include "replay_call.h"
 #include "replay_state.h"
 #include "replay_thread.h"
@@ -182,6 +183,7 @@ std::vector<at::Tensor> call_again(
   const Alone alone(call.settings.autocast);
   const UnderSettings settings(call.settings);
   const c10::StreamGuard stream(*call.stream);
+  const observer::RoomOfAnother room;
   Stack arguments(call, copies, output);
   auto stack = arguments.take();
   if (const auto* launch = std::get_if<Launch>(&call.work)) {

@@ -311,7 +311,9 @@ def stats() -> dict[str, Any]:
     many ranks choose alike, 1 if this one chooses alone. "held" lists who keeps memory on the
     device through its address, and until when. "recipes" says what can be made again: calls of
     operators that are kept for it, with their bytes of host memory; kinds of calls that gave the
-    same bits twice, operators that did not, and why other calls are not kept.
+    same bits twice, operators that did not, and why other calls are not kept. By operator,
+    "went_without_memory" counts calls that found no room for a workspace and went on without,
+    whose last bits may differ from those with more memory.
     """
     adapter = _engine()
     assert _open is not None
@@ -319,6 +321,7 @@ def stats() -> dict[str, Any]:
         **adapter.stats(),
         "held": json.loads(adapter.held()),
         "recipes": adapter.recipes(),
+        "went_without_memory": adapter.went_without_memory(),
         "agreeing_ranks": _open.agreement.n_ranks,
     }
 

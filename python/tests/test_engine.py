@@ -384,6 +384,34 @@ def test_ranks_of_a_launcher_have_an_engine_each(tmp_path):
     assert {path.name for path in (tmp_path / "report").iterdir()} == {"rank0", "rank1"}
 
 
+def test_an_operator_that_goes_on_without_memory_is_told_of(tmp_path):
+    text = """
+        import warnings
+
+        @torch.library.custom_op("test::picky", mutates_args=())
+        def picky(x: torch.Tensor) -> torch.Tensor:
+            try:
+                return torch.empty(16 << 20) * 0 + 2 * x
+            except torch.OutOfMemoryError:
+                return x + x
+
+        smartswap.enable("12MiB", device="host", min_block="64KiB")
+        x = torch.ones(1 << 16)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                picky(x)
+        told = [str(it.message) for it in caught if "went on without" in str(it.message)]
+        assert len(told) == 1 and told[0].startswith("SmartSwap: test::picky found no room"), caught
+        # Who is refused memory and says so is no such operator.
+        try:
+            torch.empty(16 << 20)
+        except torch.OutOfMemoryError:
+            print(smartswap.stats()["went_without_memory"])
+    """
+    assert run(tmp_path, text) == "{'test::picky': 2}\n"
+
+
 def test_compiled_models_run_under_the_cap(tmp_path):
     text = """
         def train():

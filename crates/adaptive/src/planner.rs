@@ -27,6 +27,11 @@ const UNPLACED_ACTION_US: f64 = 300.0;
 /// A layout for which this part of a cap is missing costs as much as none: whatever takes idle
 /// memory unmaps all lots that share it.
 const UNPLACED_SHARE: f64 = 64.0;
+/// Most of what an effort gains, it gains below this: more takes several times as long for less
+/// than a hundredth of the step.
+const QUICK_EFFORT: u32 = 2;
+/// The plan of a search that gets the whole effort: by then the ops' times are known well.
+const WHOLE_EFFORT_TRY: u32 = 2;
 /// So a plan is made for less memory by this part of the cap, if lots are waited for.
 const ROOM_DIVISOR: u64 = 64;
 /// Waiting for lots is not worth another plan up to this part of a step.
@@ -46,8 +51,8 @@ const WAITS_IGNORED: f64 = 0.005;
 ///
 /// In the loop, a plan of others must leave nothing to demand: steps that run without one are
 /// measured there anyway, and steps that need nothing on demand are preferred. Where a plan's
-/// layout does not fit, one for a little less memory is taken instead, if it costs less than the
-/// mappings that it saves.
+/// layout does not fit, or blocks would wait for their lots, plans for a little less memory are
+/// tried, and the one that is the fastest where it lies is taken.
 #[derive(Debug)]
 pub struct JointPlanner {
     machine: Machine,
@@ -78,9 +83,9 @@ impl JointPlanner {
         JointPlanner { machine, config, latest: None, beside: false, jobs: BTreeMap::new() }
     }
 
-    /// In the loop, the first plan of a kind of step is made with the least effort, and others on
-    /// a thread of their own while the training goes on. Which step gets a plan then depends on
-    /// the clock; what the steps compute does not.
+    /// In the loop, the first plan of a kind of step is made with the least effort, the second with
+    /// little, and all but the first on a thread of their own while the training goes on. Which
+    /// step gets a plan then depends on the clock; what the steps compute does not.
     #[must_use]
     pub fn beside_training(mut self) -> JointPlanner {
         self.beside = true;
@@ -108,6 +113,14 @@ impl JointPlanner {
         let reserve_bytes = &mut config.generate.reserve_bytes;
         *reserve_bytes = reserve_bytes.saturating_add(feedback.margin_bytes);
         (Machine { link, ..self.machine }, config)
+    }
+
+    /// With less effort, as long as much is still to be learnt about the step.
+    fn quickly(mut config: JointConfig, tries: u32) -> JointConfig {
+        if tries < WHOLE_EFFORT_TRY {
+            config.generate.effort = config.generate.effort.min(QUICK_EFFORT);
+        }
+        config
     }
 
     /// What the job for a kind of step has come to, if it was for this.
@@ -168,6 +181,7 @@ impl Planner for JointPlanner {
         check_trace(trace)?;
         let (machine, config) = self.after(feedback);
         let made = if self.beside {
+            let config = JointPlanner::quickly(config, feedback.tries);
             self.without_waiting(trace, machine, config, feedback.tries == 0)
         } else {
             Some(with_layout(trace, &machine, config))
@@ -202,8 +216,7 @@ impl Planner for JointPlanner {
     }
 }
 
-/// The best plan whose layout fits, or the best of all if that is too dear; with its layout, if
-/// layouts count.
+/// The plan that is the fastest as laid out, with its layout; without one, if layouts do not count.
 fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Made {
     let plan =
         |config: &JointConfig| best(&Joint::new(trace, machine, config), Rivals::WithoutDemand);

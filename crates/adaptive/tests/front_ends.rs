@@ -107,7 +107,7 @@ fn beside_the_training_a_sketch_comes_first_and_then_the_plan_itself() {
     let first = Feedback::default();
     let sketch = beside.plan(&trace, &first).expect("the trace is well formed");
     assert!(sketch.is_some_and(|sketch| sketch.is_sketch) && !beside.is_busy(trace.signature));
-    let later = Feedback { tries: 1, ..first };
+    let later = Feedback { tries: 2, ..first };
     let mut asked = 0;
     let proposal = loop {
         asked += 1;

@@ -132,13 +132,16 @@ impl JointPlanner {
         }
     }
 
-    /// A plan that takes little time, if the little is enough for one that fits.
-    fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
-        config.generate.effort = 1;
-        config.fits_layout = false;
-        let sketch = Made { is_sketch: true, ..with_layout(trace, machine, config) };
-        let is_plan = sketch.made.infeasible.is_none() && !sketch.made.plan.actions.is_empty();
-        is_plan.then_some(sketch)
+    /// A plan that takes little time, if the little is enough for one that fits. No other is made
+    /// for the sake of its layout.
+    fn sketch(trace: &Trace, machine: &Machine, config: JointConfig) -> Option<Made> {
+        let mut quick = config;
+        quick.generate.effort = 1;
+        quick.fits_layout = false;
+        let Made { made, .. } = with_layout(trace, machine, quick);
+        let is_plan = made.infeasible.is_none() && !made.plan.actions.is_empty();
+        let layout = || config.fits_layout.then(|| lay_out(trace, &made.plan, machine));
+        is_plan.then(layout).map(|layout| Made { made, layout, is_sketch: true })
     }
 
     /// What there is to offer without keeping the training waiting.

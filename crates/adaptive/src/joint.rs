@@ -155,12 +155,6 @@ impl<'a> Joint<'a> {
     pub(crate) fn unmoved(&self) -> Generated {
         self.describe(assemble(self.trace, Vec::new()), Movable::All)
     }
-
-    /// Whether the step has more ops than so many for each unit of effort.
-    pub(crate) fn exceeds(&self, ops_max: usize) -> bool {
-        let effort = self.config.generate.effort.max(1) as usize;
-        self.trace.ops.len() > ops_max.saturating_mul(effort)
-    }
 }
 
 /// Ops up to which swapping alone is tried too with the least effort.

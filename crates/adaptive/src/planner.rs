@@ -232,8 +232,12 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Mad
     let roomier = machine.with_limit(limit_bytes);
     let mut best = Laid::out(trace, first, &roomier);
     let mut excess_bytes = best.layout.excess_bytes(limit_bytes);
+    // A large step bears to wait rather than to be planned over and over.
+    let is_large = gets_one_look(trace, &config);
     for _ in 0..TIGHTER_PLANS {
-        if best.is_as_simulated(limit_bytes) || best.made.infeasible.is_some() {
+        let fits = best.layout.excess_bytes(limit_bytes) == 0;
+        let is_good = fits && (is_large || best.hardly_waits());
+        if is_good || best.made.infeasible.is_some() {
             break;
         }
         let more_bytes = excess_bytes.max(limit_bytes / ROOM_DIVISOR);
@@ -264,10 +268,9 @@ impl Laid {
         Laid { made, layout }
     }
 
-    /// Whether nothing has to be mapped, and hardly anything waits for a lot.
-    fn is_as_simulated(&self, limit_bytes: u64) -> bool {
-        let most_us = self.made.simulation.step_us * (1.0 + WAITS_IGNORED);
-        self.layout.excess_bytes(limit_bytes) == 0 && self.layout.step_us <= most_us
+    /// Whether hardly anything waits for a lot.
+    fn hardly_waits(&self) -> bool {
+        self.layout.step_us <= self.made.simulation.step_us * (1.0 + WAITS_IGNORED)
     }
 
     /// What the step will take, mappings included.
@@ -282,8 +285,14 @@ impl Laid {
     }
 }
 
+/// Whether a step is large for the effort that it gets.
+fn gets_one_look(trace: &Trace, config: &JointConfig) -> bool {
+    let effort = config.generate.effort.max(1) as usize;
+    trace.ops.len() > LOOKS_OPS_MAX.saturating_mul(effort)
+}
+
 fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {
-    let one_look = joint.exceeds(LOOKS_OPS_MAX);
+    let one_look = gets_one_look(joint.trace, joint.config);
     let made = match (joint.config.strategy, joint.config.prefer) {
         // Nothing but moves on demand, or all that somebody else decides.
         (Strategy::Keep | Strategy::SmartSwap, _) => return joint.plan(Movable::All),

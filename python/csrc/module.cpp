@@ -1,5 +1,5 @@
 // The Python module `smartswap._adapter`: what the package's Python files call.
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <c10/core/Allocator.h>
 #include <torch/version.h>

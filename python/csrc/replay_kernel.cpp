@@ -1,6 +1,8 @@
 // Launches of kernels that no operator announces, kept like calls of operators.
 #include "replay_kernel.h"
 
+#include <torch/csrc/autograd/python_variable.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>

@@ -1,7 +1,7 @@
 // Kernels that no operator announces, such as those of Triton, as ops that can be run again.
 #pragma once
 
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
 #include <string>

@@ -27,8 +27,8 @@ const AT_ONCE_MAX: usize = 4;
 /// What the package is built and tested with.
 const MODULES: [&str; 7] = ["ninja", "numpy", "pytest", "setuptools", "torch", "wheel", "xdist"];
 
-/// Builds the package into an environment and runs its tests there. Without an environment it
-/// says so, and how to get one.
+/// Builds the package into an environment and runs its tests there, with the libraries that the
+/// tests of the crates have left. Without an environment it says so, and how to get one.
 ///
 /// # Errors
 /// If the build or a test fails, or the Python that [`WISH`] names cannot be used.
@@ -42,9 +42,8 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
         println!("python: skipped its tests, since {lack}; to run them: {HOW}");
         return Ok(());
     }
-    // Built with the tests of the crates, so it is there, with every check on. Cargo leaves the
-    // libraries of tests among what they depend on.
-    cmd!(shell, "cargo test --workspace --no-run --quiet --locked").run()?;
+    // Built with the tests of the crates, every check on. Cargo leaves the libraries of tests
+    // among what they depend on.
     let built = metadata::workspace(shell)?.target_folder.join("debug");
     for library in ["libsmartswap.so", "libascendcl.so"] {
         shell.copy_file(built.join("deps").join(library), &built)?;
@@ -60,7 +59,7 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
     let at_once = cores.clamp(2, AT_ONCE_MAX).to_string();
     let mut tests = cmd!(
         shell,
-        "{python} -m pytest --quiet --durations 20 --numprocesses {at_once}
+        "{python} -m pytest --quiet --durations 20 --numprocesses {at_once} --dist loadgroup
          python/tests python/examples"
     );
     let mut releases: Vec<PathBuf> = NPU_PACKAGES.iter().map(|folder| root.join(folder)).collect();

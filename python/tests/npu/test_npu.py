@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-STEPS = 24
+STEPS = 18
 
 
 def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):

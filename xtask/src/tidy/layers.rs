@@ -23,7 +23,7 @@ const RULES: [Rule; 11] = [
     Rule {
         name: "npu-sys",
         inner: &[],
-        inner_tests: &[],
+        inner_tests: &["acl-standin"],
         outer: &["bytemuck", "libloading", "rustix", "smallvec", "thiserror"],
         outer_tests: &["cudarc", "proptest", "tempfile"],
     },
@@ -37,7 +37,7 @@ const RULES: [Rule; 11] = [
     Rule {
         name: "vmem",
         inner: &["npu-sys"],
-        inner_tests: &[],
+        inner_tests: &["acl-standin"],
         outer: &[
             "bytemuck",
             "half",
@@ -52,7 +52,7 @@ const RULES: [Rule; 11] = [
     Rule {
         name: "swap-core",
         inner: &["vmem"],
-        inner_tests: &[],
+        inner_tests: &["acl-standin"],
         outer: &["smallvec", "thiserror", "tracing"],
         outer_tests: &["loom", "proptest"],
     },
@@ -87,7 +87,7 @@ const RULES: [Rule; 11] = [
     Rule {
         name: "cli",
         inner: &["adaptive", "kernels"],
-        inner_tests: LAYERS,
+        inner_tests: &["acl-standin"],
         outer: &["anyhow", "askama", "clap", "indicatif", "serde", "serde_json", "thiserror"],
         outer_tests: &["assert_cmd", "proptest", "tempfile"],
     },
@@ -157,7 +157,9 @@ mod tests {
         }
         assert_eq!(found("cli", "adaptive", Use::Always), 0);
         assert_eq!(found("cli", "policy", Use::Always), 1);
-        assert_eq!(found("cli", "policy", Use::TestsOnly), 0);
+        assert_eq!(found("cli", "policy", Use::TestsOnly), 1);
+        assert_eq!(found("cli", "acl-standin", Use::TestsOnly), 0);
+        assert_eq!(found("cli", "acl-standin", Use::Always), 1);
         assert_eq!(found("benches", "adaptive", Use::Always), 0);
         assert_eq!(found("benches", "vmem", Use::Always), 1);
         assert_eq!(found("xtask", "policy", Use::Always), 1);

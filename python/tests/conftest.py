@@ -11,7 +11,7 @@ import pytest
 SHARED = {"plain", "operator", "extension", "build_folder"}
 
 if importlib.util.find_spec("smartswap") is None:
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -183,7 +183,7 @@ fn the_planner_heeds_feedback() {
 fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
     let (replays, faster) = (Cell::new(0), Cell::new(0));
     let config_of_cases = ProptestConfig {
-        cases: 128,
+        cases: 256,
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
@@ -224,7 +224,7 @@ fn joint_plans_are_sound_and_no_slower_than_pure_ones() {
 fn more_effort_never_makes_a_worse_plan() {
     let (better, others) = (Cell::new(0_u32), Cell::new(0_u32));
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: 30,
+        cases: 60,
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(1),
         max_shrink_iters: 0,

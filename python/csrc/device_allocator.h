@@ -12,6 +12,7 @@
 
 #include "engine.h"
 #include "observer.h"
+#include "seals.h"
 
 namespace smartswap {
 
@@ -85,6 +86,7 @@ void copy_as_op(void* target, const void* source, Copy copy) {
     raise(code, text);
   }
   copy();
+  seals::forget(base_of(target, nullptr));
   check(smartswap_end());
 }
 

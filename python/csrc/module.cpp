@@ -20,6 +20,7 @@
 #include "refusal.h"
 #include "replay.h"
 #include "replay_kernel.h"
+#include "seals.h"
 #include "tensors.h"
 
 namespace py = pybind11;
@@ -114,6 +115,7 @@ void close_engine() {
     return;
   }
   py::gil_scoped_release released;
+  seals::watch(false);
   check(smartswap_bring_home());
   attached().active.store(false);
   observer::remove();
@@ -133,6 +135,7 @@ void step() {
   observer::step_ended();
   check(smartswap_step());
   observer::sleep_if_calm();
+  seals::check();
 }
 
 // Ranks that judge each step together; see smartswap.h.
@@ -327,12 +330,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "hold",
       [](uint64_t address, const std::string& by) {
+        seals::lend(reinterpret_cast<void*>(address));
         check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
       },
       Released());
   module.def(
       "lend",
       [](uint64_t address, const std::string& by) {
+        seals::lend(reinterpret_cast<void*>(address));
         check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
       },
       Released());
@@ -344,10 +349,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     return smartswap_find(reinterpret_cast<void*>(address), nullptr, nullptr) == SMARTSWAP_OK;
   });
   module.def("discard", [](const at::Tensor& tensor) {
+    seals::forget(start_of(tensor.storage()));
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });
   module.def("recipes", &recipes);
   module.def("went_without_memory", &observer::went_without);
+  module.def("verify", &seals::watch);
+  module.def("verified_uses", &seals::n_compared);
   module.def("drop_at_once", &replay::drop_at_once);
   module.def("has_swapped", [] { return smartswap_has_swapped() != 0; });
   module.def("empty_swapped", &empty_swapped);

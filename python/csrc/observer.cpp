@@ -28,6 +28,7 @@
 #include "operators.h"
 #include "refusal.h"
 #include "replay.h"
+#include "seals.h"
 #include "tensors.h"
 
 namespace smartswap::observer {
@@ -66,6 +67,8 @@ struct Thread {
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
   Aside aside = Aside::automatic;
+  // The name of the op that was announced last by who is no operator.
+  std::string announced;
   // What the running operator uses, until the engine is told.
   std::vector<smartswap_touched> touched;
   // The most that the outermost operator asked for in vain, and the exceptions when it began.
@@ -140,12 +143,7 @@ int touch_added(Thread& own, bool hold) {
 int touch_inputs(Thread& own, const at::RecordFunction& fn, const Operator& op) {
   const auto inputs = fn.inputs();
   for (size_t index = 0; index < inputs.size(); ++index) {
-    const bool written = (index < op.writes.size() && op.writes[index]) ||
-        op.unsaid.changes(inputs, index);
-    const bool fills = index < op.overwrites.size() && op.overwrites[index] &&
-        inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
-    const auto kind = fills ? SMARTSWAP_WRITE : SMARTSWAP_READ_WRITE;
-    add_touched(own, inputs[index], written ? kind : SMARTSWAP_READ);
+    add_touched(own, inputs[index], op.use_of(inputs, index));
   }
   return touch_added(own, op.is_collective);
 }
@@ -301,6 +299,10 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
       own.exceptions_before = std::uncaught_exceptions();
     }
     code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(own, fn, *op);
+    if (C10_UNLIKELY(seals::watches()) && code == SMARTSWAP_OK) {
+      seals::begin();
+      seals::use_inputs(fn, *op);
+    }
   }
   if (C10_UNLIKELY(code != SMARTSWAP_OK)) {
     auto text =
@@ -351,6 +353,10 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (may_offer) {
     replay::offer(fn);
   }
+  if (C10_UNLIKELY(seals::watches())) {
+    seals::use_outputs(fn, *op);
+    seals::end(op->name);
+  }
   if (smartswap_end() != SMARTSWAP_OK && own.unraised_code == SMARTSWAP_OK) {
     own.unraised_code = SMARTSWAP_BROKEN;
     own.unraised = "the end of " + op->name + ": " + smartswap_last_error();
@@ -400,20 +406,31 @@ void begin(const char* name) {
   Thread& own = thread();
   const auto part = smartswap_depth() == 0 && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   check(smartswap_begin(name, current_stream(), part));
+  own.announced = name;
+  if (C10_UNLIKELY(seals::watches())) {
+    seals::begin();
+  }
 }
 
 void touch(const at::Tensor& tensor, smartswap_access access) {
   visit_storages(tensor, [&](const c10::Storage& storage) {
     check(smartswap_touch(start_of(storage), access));
+    if (C10_UNLIKELY(seals::watches())) {
+      seals::use(storage, access, thread().announced);
+    }
   });
 }
 
 void end() {
+  if (C10_UNLIKELY(seals::watches())) {
+    seals::end(thread().announced);
+  }
   check(smartswap_end());
 }
 
 void sleep_if_calm() {
-  const bool may = !asleep.load(std::memory_order_relaxed) && smartswap_may_sleep() != 0;
+  const bool may = !asleep.load(std::memory_order_relaxed) && !seals::watches() &&
+      smartswap_may_sleep() != 0;
   if (may && smartswap_sleep() == SMARTSWAP_OK) {
     asleep.store(true);
     remove();

@@ -89,6 +89,16 @@ bool is_plain(const c10::IValue& value) {
 
 }  // namespace
 
+smartswap_access Operator::use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {
+  const bool fills = index < overwrites.size() && overwrites[index] &&
+      inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
+  if (fills) {
+    return SMARTSWAP_WRITE;
+  }
+  const bool written = (index < writes.size() && writes[index]) || unsaid.changes(inputs, index);
+  return written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
+}
+
 Operator describe(const at::RecordFunction& fn) {
   Operator made;
   made.key = fn.name();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "replay.h"
+#include "smartswap.h"
 
 namespace smartswap {
 
@@ -35,6 +36,9 @@ struct Operator {
   // By argument: whether it is written, and whether with all that it held forgotten.
   std::vector<bool> writes;
   std::vector<bool> overwrites;
+
+  // How a call uses the tensors of one of its inputs.
+  smartswap_access use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const;
 };
 
 Operator describe(const at::RecordFunction& fn);

@@ -14,6 +14,7 @@
 #include "replay_call.h"
 #include "replay_state.h"
 #include "replay_thread.h"
+#include "seals.h"
 
 #ifdef SMARTSWAP_CUDA
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -336,6 +337,7 @@ void drop_marked() {
 }
 
 void note_allocation(void* memory, uint64_t size_bytes) {
+  seals::renew(memory);
   auto& own = thread();
   if (own.captured) {
     own.allocated.emplace_back(memory, size_bytes);

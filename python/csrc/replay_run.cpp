@@ -1,15 +1,13 @@
 // Calls an operator again, as it was called.
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
-#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 
+#include "alone.h"
 #include "engine.h"
 #include "observer.h"
 #include "replay_call.h"
@@ -19,28 +17,6 @@
 namespace smartswap::replay {
 
 namespace {
-
-// Straight to the kernels of the device, seen by nobody, whatever the thread is in the middle of.
-class Alone {
- public:
-  explicit Alone(bool autocast = false)
-      : keys_(
-            c10::default_included_set,
-            (c10::default_excluded_set | c10::autocast_dispatch_keyset |
-             c10::autograd_dispatch_keyset_with_ADInplaceOrView) -
-                casts(autocast)) {}
-
- private:
-  // Autocast is on for a device where its key is not excluded.
-  static c10::DispatchKeySet casts(bool autocast) {
-    return autocast ? c10::DispatchKeySet(
-                          at::autocast::get_autocast_dispatch_key_from_device_type(attached().type))
-                    : c10::DispatchKeySet();
-  }
-
-  at::DisableRecordFunctionGuard unwatched_;
-  c10::impl::ForceDispatchKeyGuard keys_;
-};
 
 class UnderSettings {
  public:

@@ -32,6 +32,7 @@ _OPTIONS = (
 )
 _SWITCHES = (
     ("--manual-steps", "manual_steps", "", "the script calls smartswap.step()"),
+    ("--verify", "verify", "", "compare bytes before each use with those that were left"),
     ("-m", "", "MODULE", "run a module instead of a script"),
     ("-h, --help", "", "", "show this"),
     ("--version", "", "", "show the versions"),
@@ -64,7 +65,8 @@ def parse(argv: Sequence[str]) -> Call:
     """Reads a command line. Raises SettingsError for what it does not know."""
     call = Call()
     names = {flag: name for flag, name, _, _ in _OPTIONS}
-    flags = [*names, "--manual-steps", "--help", "--version"]
+    switches = {flag: name for flag, name, _, _ in _SWITCHES if name}
+    flags = [*names, *switches, "--help", "--version"]
     rest = list(argv)
     while rest:
         word = rest.pop(0)
@@ -77,8 +79,8 @@ def parse(argv: Sequence[str]) -> Call:
             return Call(shows="help")
         if word == "--version":
             return Call(shows="version")
-        if word == "--manual-steps":
-            call.wishes["manual_steps"] = True
+        if word in switches:
+            call.wishes[switches[word]] = True
         elif flag in names:
             text = value if has_value else _take(rest, flag, "a value")
             _set(call, names[flag], text)

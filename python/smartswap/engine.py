@@ -134,6 +134,7 @@ def enable(
     report: str | None = None,
     record: str | None = None,
     manual_steps: bool = False,
+    verify: bool = False,
     rank_wait: float | None = None,
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
@@ -150,6 +151,8 @@ def enable(
     report: a folder for the report, which is written at the end.
     record: a file for the trace of each newly recorded step, for `smartswap plan`.
     manual_steps: you call smartswap.step(); otherwise optimizers end the steps.
+    verify: sum the bytes of each block that moves when an op has written it, and again before each
+        use: a step in which the sums differ ends with a RuntimeError. Steps take longer.
     rank_wait: ranks of a process group choose their plans alike, by the times of the slowest. One
         that waits so many seconds for the others goes on alone for good; 30 if left out. With 0
         each rank plans for itself from the start.
@@ -167,6 +170,7 @@ def enable(
         "report": report,
         "record": record,
         "manual_steps": manual_steps,
+        "verify": verify,
         "rank_wait": rank_wait,
     }
     open_with(Settings.parse(**wishes))
@@ -234,6 +238,8 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
             opened.files.install()
         if not settings.manual_steps:
             opened.ends.install()
+        if settings.verify:
+            adapter.verify(True)
     except BaseException:
         opened.remove()
         raise
@@ -313,7 +319,8 @@ def stats() -> dict[str, Any]:
     operators that are kept for it, with their bytes of host memory; kinds of calls that gave the
     same bits twice, operators that did not, and why other calls are not kept. By operator,
     "went_without_memory" counts calls that found no room for a workspace and went on without,
-    whose last bits may differ from those with more memory.
+    whose last bits may differ from those with more memory. "verified_uses" counts uses of blocks
+    before which their bytes were compared, with `verify`.
     """
     adapter = _engine()
     assert _open is not None
@@ -322,6 +329,7 @@ def stats() -> dict[str, Any]:
         "held": json.loads(adapter.held()),
         "recipes": adapter.recipes(),
         "went_without_memory": adapter.went_without_memory(),
+        "verified_uses": adapter.verified_uses(),
         "agreeing_ranks": _open.agreement.n_ranks,
     }
 

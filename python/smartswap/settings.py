@@ -73,6 +73,7 @@ _PARSED = {
     "report": ("report", _path),
     "record": ("record", _path),
     "manual_steps": ("manual_steps", _switch),
+    "verify": ("verify", _switch),
     "memory": ("memory_bytes", parse_size),
     "host_memory": ("host_memory_bytes", parse_size),
     "min_block": ("min_block_bytes", parse_size),
@@ -94,6 +95,7 @@ class Settings:
     report: str | None = None
     record: str | None = None
     manual_steps: bool = False
+    verify: bool = False
     rank_wait_s: float = 30.0
 
     @staticmethod

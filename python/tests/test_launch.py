@@ -153,8 +153,9 @@ def test_command_line_leaves_the_scripts_flags_alone(tmp_path):
     call = command.parse(words)
     assert call.wishes == {"memory": "24GiB", "prefer": "memory"}
     assert call.load is not None
-    call = command.parse(["--manual-steps", "--log-level", "info", "-m", "train", "--x"])
-    assert call.wishes == {"manual_steps": True}
+    words = ["--manual-steps", "--verify", "--log-level", "info", "-m", "train", "--x"]
+    call = command.parse(words)
+    assert call.wishes == {"manual_steps": True, "verify": True}
     assert call.log_level == "info"
     assert command.parse(["-h"]).shows == "help"
     assert "--host-memory SIZE" in command.help_text()
@@ -170,6 +171,7 @@ def test_command_line_leaves_the_scripts_flags_alone(tmp_path):
         ([], "which script"),
         (["no_such_script.py"], "no script 'no_such_script.py'"),
         (["--log-level", "infos", "x.py"], "did you mean info"),
+        (["--verfiy", "x.py"], "did you mean --verify"),
     ],
 )
 def test_bad_command_lines_say_how_to_mend_them(words, says):

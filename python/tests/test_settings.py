@@ -78,6 +78,7 @@ def test_settings_are_checked_and_filled_in():
         ({"record": b"a.json"}, "record is a path"),
         ({"manual_steps": "maybe"}, "manual_steps is True or False, not 'maybe'"),
         ({"manual_steps": 1}, "manual_steps is True or False"),
+        ({"verify": "yes"}, "verify is True or False, not 'yes'"),
     ],
 )
 def test_bad_settings_say_how_to_mend_them(wishes, says):

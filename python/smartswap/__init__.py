@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+# First, as it calls `smartswap_autoload`, which imports the modules below.
+import torch  # noqa: F401
+
 from .callbacks import hugging_face_callback, lightning_callback
 from .custom_ops import adapt_mem_func_wrapper
 from .engine import (

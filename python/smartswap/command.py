@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import engine, launch
+from . import engine, launch, log, variables
 from .errors import SettingsError, SmartSwapError, nearest
-from .settings import LOG_LEVELS, PREFERENCES, STRATEGIES, Settings
+from .settings import PREFERENCES, STRATEGIES, Settings
 
 __all__ = ["Call", "main", "parse"]
 
@@ -18,7 +17,7 @@ _USAGE = "usage: python -m smartswap [options] (script.py | -m module) [args ...
 
 # Each option, the setting that it gives, its value as shown in the help, and its explanation.
 _OPTIONS = (
-    ("--memory", "memory", "SIZE", "cap on device memory, such as 24GiB [all that is free]"),
+    ("--memory", "memory", "SIZE", "cap on device memory: 24GiB, or 60% of it [all that is free]"),
     ("--host-memory", "host_memory", "SIZE", "cap on pinned host memory of all ranks of a node"),
     ("--min-block", "min_block", "SIZE", "blocks of at least this size move [8MiB or less]"),
     ("--prefer", "prefer", "|".join(PREFERENCES), "what moves: activations or all [the faster]"),
@@ -28,7 +27,7 @@ _OPTIONS = (
     ("--record", "record", "FILE", "save each newly recorded step, for `smartswap plan`"),
     ("--rank-wait", "rank_wait", "SECONDS", "a rank that waits so long chooses alone [30]"),
     ("--config", "config", "FILE.toml", "more settings; flags win over it"),
-    ("--log-level", "log_level", "|".join(LOG_LEVELS), "what is told on stderr [warning]"),
+    ("--log-level", "log_level", "|".join(log.LEVELS), "what is told on stderr [warning]"),
 )
 _SWITCHES = (
     ("--manual-steps", "manual_steps", "", "the script calls smartswap.step()"),
@@ -44,7 +43,6 @@ class Call:
     """What a command line asks for."""
 
     wishes: dict[str, Any] = field(default_factory=dict)
-    log_level: str = "warning"
     load: Callable[[], launch.Program] | None = None
     shows: str = ""
 
@@ -56,6 +54,7 @@ def help_text() -> str:
         lines.append(f"  {f'{flag} {value}'.strip():<40} {text}")
     lines += [
         "",
+        "Each option may be an environment variable: SMARTSWAP_MEMORY=24GiB python train.py",
         "Under torchrun: torchrun --nproc-per-node 2 -m smartswap [options] script.py ...",
     ]
     return "\n".join(lines)
@@ -103,22 +102,7 @@ def _take(rest: list[str], flag: str, what: str) -> str:
 
 
 def _set(call: Call, name: str, text: str) -> None:
-    if name != "log_level":
-        call.wishes[name] = text
-        return
-    if text not in LOG_LEVELS:
-        hint = nearest(text, LOG_LEVELS)
-        raise SettingsError(f"--log-level is one of {', '.join(LOG_LEVELS)}, not '{text}'{hint}")
-    call.log_level = text
-
-
-def _log_to_stderr(level: str) -> None:
-    logger = logging.getLogger("smartswap")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("smartswap: %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    call.wishes[name] = log.checked(text) if name == "log_level" else text
 
 
 def _versions() -> str:
@@ -139,8 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(help_text() if call.shows == "help" else _versions())
             return
         assert call.load is not None
-        _log_to_stderr(call.log_level)
-        engine.open_with(Settings.parse(**call.wishes))
+        # What is said here wins over the environment.
+        wishes = variables.wishes() | call.wishes
+        log.to_stderr(log.checked(wishes.pop("log_level", "warning")))
+        engine.open_with(Settings.parse(**wishes))
     except (SmartSwapError, RuntimeError) as error:
         print(f"smartswap: {str(error).removeprefix('SmartSwap: ')}", file=sys.stderr)
         raise SystemExit(2) from None

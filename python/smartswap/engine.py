@@ -20,9 +20,9 @@ from . import _native, page
 from .agreement import Agreement
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
+from .devices import check_device, choose_device, total_bytes
 from .errors import (
     AlreadyEnabledError,
-    EnabledTooLateError,
     NotEnabledError,
     SettingsError,
     SmartSwapError,
@@ -85,43 +85,6 @@ class _Open:
 _open: _Open | None = None
 
 
-def choose_device(wish: str | None, ranks: Ranks) -> str:
-    """The device of this rank, as the adapter names it: `host`, `cuda:0`, `npu:0`."""
-    if wish in ("cpu", "host"):
-        return "host"
-    if wish is not None:
-        kind, _, index = wish.partition(":")
-        if kind not in ("cuda", "npu") or not (index.isdigit() or not index):
-            raise SettingsError(f"device is host, cuda, cuda:1, npu or npu:1, not '{wish}'")
-        return wish if index else f"{kind}:{ranks.local_rank}"
-    if torch.cuda.is_available():
-        return f"cuda:{ranks.local_rank % torch.cuda.device_count()}"
-    npu = getattr(torch, "npu", None)
-    if npu is not None and npu.is_available():
-        return f"npu:{ranks.local_rank}"
-    return "host"
-
-
-def _check_device(device: str, built_for: dict[str, Any]) -> None:
-    kind = device.partition(":")[0]
-    if kind == "host":
-        return
-    if kind == "cuda" and not built_for.get("cuda"):
-        raise SettingsError(
-            "this SmartSwap was built without CUDA: build it again where the CUDA headers are "
-            "(pip install nvidia-cuda-crt, or set CUDA_HOME), or pass device='host'"
-        )
-    module = getattr(torch, kind, None)
-    if module is None or not module.is_available():
-        raise SettingsError(f"device '{device}': PyTorch finds no such device here")
-    if module.is_initialized() and module.memory_allocated() > 0:
-        held = format_size(module.memory_allocated())
-        raise EnabledTooLateError(
-            f"PyTorch already holds {held} on {device}: call smartswap.enable() before the first "
-            "tensor is made there, or start the script with: python -m smartswap script.py"
-        )
-
-
 def enable(
     memory: str | int | None = None,
     *,
@@ -139,8 +102,8 @@ def enable(
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
 
-    memory: cap on device memory, such as "24GiB" or bytes; all that is free if left out, or if it
-        is more than the device has.
+    memory: cap on device memory, such as "24GiB", "60%" of the device, or bytes; all that is free
+        if left out, or if it is more than the device has.
     host_memory: cap on pinned host memory for all ranks of this node together.
     prefer: "performance" moves activations first, "memory" optimizer state as well; whichever makes
         the faster step if left out.
@@ -196,9 +159,9 @@ def open_with(settings: Settings) -> None:
             "tensors of an earlier SmartSwap engine live on in this process, and it has one "
             "engine: delete them first, or start a new process"
         )
-    _check_device(device, _native.built_for())
+    check_device(device, _native.built_for())
     try:
-        adapter.open(**settings.for_adapter(device, ranks))
+        adapter.open(**settings.for_adapter(device, ranks, lambda: total_bytes(device)))
     except (SmartSwapError, torch.OutOfMemoryError):
         raise
     except ValueError as error:
@@ -223,7 +186,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         ends=StepEnds(_end_step),
         chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
         pointers=pointers,
-        compiled=CompiledCode(adapter, pointers, is_capped=settings.memory_bytes > 0),
+        compiled=CompiledCode(adapter, pointers, is_capped=settings.has_cap),
         extensions=Extensions(adapter),
         files=TensorFiles(),
         faults=Faults(adapter),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,12 @@ import torch
 
 from .errors import SettingsError, nearest
 from .ranks import Ranks, free_host_bytes
-from .sizes import parse_size
+from .sizes import parse_percent, parse_size
 
-__all__ = ["LOG_LEVELS", "PREFERENCES", "STRATEGIES", "Settings"]
+__all__ = ["NAMES", "PREFERENCES", "STRATEGIES", "SWITCHES", "Settings"]
 
 PREFERENCES = ("performance", "memory")
 STRATEGIES = ("joint", "swap", "recompute", "keep")
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # A day.
 _WAIT_S_MOST = 86400.0
@@ -79,6 +79,8 @@ _PARSED = {
     "min_block": ("min_block_bytes", parse_size),
     "rank_wait": ("rank_wait_s", _seconds),
 }
+NAMES = tuple(_PARSED)
+SWITCHES = tuple(name for name, (_, parse) in _PARSED.items() if parse is _switch)
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class Settings:
 
     device: str | None = None
     memory_bytes: int = 0
+    # Of all that the device has, where the cap is no number of bytes.
+    memory_percent: float = 0.0
     host_memory_bytes: int = 0
     min_block_bytes: int = 0
     prefer: str | None = None
@@ -103,13 +107,19 @@ class Settings:
         """Settings from what a user wrote; None stands for the default.
 
         Sizes (`memory`, `host_memory`, `min_block`) are texts such as `24GiB` or numbers of
-        bytes. Raises SettingsError for an unknown name or a bad value.
+        bytes, and `memory` may be a share of the device: `60%`. Raises SettingsError for an unknown
+        name or a bad value.
         """
         values: dict[str, Any] = {}
         for name, value in wishes.items():
             if name not in _PARSED:
                 raise SettingsError(f"unknown setting '{name}'{nearest(name, _PARSED)}")
-            if value is not None:
+            if value is None:
+                continue
+            percent = parse_percent(value, name) if name == "memory" else None
+            if percent is not None:
+                values["memory_percent"] = percent
+            else:
                 kept, parse = _PARSED[name]
                 values[kept] = parse(value, name)
         return Settings(**values)._checked()
@@ -130,12 +140,25 @@ class Settings:
             raise SettingsError(f"record: '{self.record}' is a folder; name a file in it")
         return self
 
-    def for_adapter(self, device: str, ranks: Ranks) -> dict[str, Any]:
-        """The settings as the compiled adapter takes them, for this rank of a node."""
+    @property
+    def has_cap(self) -> bool:
+        """Whether memory was limited."""
+        return self.memory_bytes > 0 or self.memory_percent > 0
+
+    def for_adapter(
+        self, device: str, ranks: Ranks, total_bytes: Callable[[], int]
+    ) -> dict[str, Any]:
+        """The settings as the compiled adapter takes them, for this rank of a node.
+
+        total_bytes: tells what the device has, where the cap is a share of it.
+        """
+        memory_bytes = self.memory_bytes
+        if self.memory_percent:
+            memory_bytes = int(total_bytes() * self.memory_percent / 100)
         free_bytes = free_host_bytes() if ranks.n_local_ranks > 1 else None
         wishes: dict[str, Any] = {
             "device": device,
-            "memory_bytes": self.memory_bytes,
+            "memory_bytes": memory_bytes,
             "host_memory_bytes": ranks.host_bytes(self.host_memory_bytes, free_bytes),
             "min_block_bytes": self.min_block_bytes,
         }

@@ -7,7 +7,7 @@ import re
 
 from .errors import SettingsError
 
-__all__ = ["format_size", "parse_size"]
+__all__ = ["format_size", "parse_percent", "parse_size"]
 
 _UNITS = {
     "": 1,
@@ -52,6 +52,19 @@ def parse_size(size: str | int | float, name: str = "size") -> int:
     if n_bytes < 1:
         raise SettingsError(f"{name} must be more than 0; leave it out for all that is free")
     return int(n_bytes)
+
+
+def parse_percent(text: str | int | float, name: str = "size") -> float | None:
+    """The percentage that a text such as `60%` means, above 0 and at most 100; None for others."""
+    if not isinstance(text, str) or not text.rstrip().endswith("%"):
+        return None
+    try:
+        percent = float(text.rstrip()[:-1])
+    except ValueError:
+        percent = math.nan
+    if not 0 < percent <= 100:
+        raise SettingsError(f"{name}: '{text}' is no share of the device; write 60% or 24GiB")
+    return percent
 
 
 def format_size(n_bytes: int | float) -> str:

@@ -155,8 +155,7 @@ def test_command_line_leaves_the_scripts_flags_alone(tmp_path):
     assert call.load is not None
     words = ["--manual-steps", "--verify", "--log-level", "info", "-m", "train", "--x"]
     call = command.parse(words)
-    assert call.wishes == {"manual_steps": True, "verify": True}
-    assert call.log_level == "info"
+    assert call.wishes == {"manual_steps": True, "verify": True, "log_level": "info"}
     assert command.parse(["-h"]).shows == "help"
     assert "--host-memory SIZE" in command.help_text()
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from smartswap.engine import choose_device
+from smartswap.devices import choose_device, total_bytes
 from smartswap.errors import SettingsError, nearest
 from smartswap.ranks import Ranks, free_host_bytes
 from smartswap.settings import Settings
-from smartswap.sizes import format_size, parse_size
+from smartswap.sizes import format_size, parse_percent, parse_size
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,22 @@ def test_bad_sizes_say_how_to_write_one(text):
         parse_size(text, "memory")
 
 
+def test_a_cap_may_be_a_share_of_the_device():
+    settings = Settings.parse(memory="12.5%")
+    assert settings.has_cap
+    assert not Settings.parse().has_cap
+    wishes = settings.for_adapter("host", Ranks(), total_bytes=lambda: 80 << 30)
+    assert wishes["memory_bytes"] == 10 << 30
+    assert total_bytes("host") > 1 << 30
+    assert parse_percent(" 60 % ") == 60
+    assert parse_percent("60") is None
+    for text in ("0%", "-1%", "101%", "half%", "%", "nan%"):
+        with pytest.raises(SettingsError, match=f"memory: '{text}' is no share of the device"):
+            Settings.parse(memory=text)
+    with pytest.raises(SettingsError, match="write 24GiB"):
+        Settings.parse(host_memory="60%")
+
+
 def test_sizes_for_people():
     assert format_size(512) == "512 B"
     assert format_size(3 << 29) == "1.50 GiB"
@@ -46,7 +62,7 @@ def test_sizes_for_people():
 def test_settings_are_checked_and_filled_in():
     settings = Settings.parse(memory="1GiB", prefer="memory", host_memory=None)
     assert (settings.memory_bytes, settings.prefer, settings.strategy) == (1 << 30, "memory", None)
-    wishes = settings.for_adapter("host", Ranks())
+    wishes = settings.for_adapter("host", Ranks(), total_bytes=pytest.fail)
     assert wishes["memory_bytes"] == 1 << 30
     assert wishes["device"] == "host"
     assert wishes["prefer"] == "memory"

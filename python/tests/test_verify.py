@@ -14,7 +14,7 @@ TRAINING = """
         loss.backward()
         optimizer.step()
     now = smartswap.stats()
-    assert now["stage"] == "Stable" and now["swapped_out_bytes"] > 100 * MIB
+    assert now["swapped_out_bytes"] > 100 * MIB
     assert (now["verified_uses"] > 100 * step) == VERIFY, now["verified_uses"]
     print(loss.item().hex())
 """

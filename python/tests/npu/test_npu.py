@@ -25,6 +25,24 @@ def test_tensors_live_under_a_cap_whatever_woke_torch_npu(npu):
     npu.run("-c", textwrap.dedent(program))
 
 
+def test_a_variable_opens_the_engine_when_the_device_is_first_used(npu):
+    """PyTorch loads torch_npu and this package by itself, in whichever order."""
+    program = """
+        import os, sys
+        os.environ |= {"SMARTSWAP_MEMORY": "256MiB", "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"}
+        import torch
+        from standin import ledger
+        smartswap = sys.modules["smartswap"]
+        assert "torch_npu" in sys.modules and not smartswap.is_enabled()
+        tensors = [torch.full((16 << 20,), float(index), device="npu") for index in range(10)]
+        assert smartswap.is_enabled() and smartswap.engine.device() == tensors[0].device
+        assert [int(tensor[-1]) for tensor in tensors] == list(range(10))
+        held = ledger()
+        assert held["chunk_bytes_peak"] <= 256 << 20 < held["copied_out_bytes"], held
+        """
+    npu.run("-c", textwrap.dedent(program))
+
+
 def test_without_one_address_for_both_swapped_memory_is_refused_with_what_to_do_instead(npu):
     """torch_npu copies with the library's own copies, which may not use an address that only the
     device has for host memory: only kernels may."""

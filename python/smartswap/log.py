@@ -1,0 +1,29 @@
+"""What the package tells on stderr when it was started from outside a script."""
+
+from __future__ import annotations
+
+import logging
+
+from .errors import SettingsError, nearest
+
+__all__ = ["LEVELS", "checked", "to_stderr"]
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def checked(level: str) -> str:
+    """The level itself. Raises SettingsError if there is no such level."""
+    if level not in LEVELS:
+        hint = nearest(level, LEVELS)
+        raise SettingsError(f"--log-level is one of {', '.join(LEVELS)}, not '{level}'{hint}")
+    return level
+
+
+def to_stderr(level: str) -> None:
+    """Has what is as grave as `level` told there, a line each."""
+    logger = logging.getLogger("smartswap")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("smartswap: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False

@@ -1,0 +1,118 @@
+"""SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine, and scripts know nothing of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from processes import python
+from smartswap import variables
+from smartswap.errors import SettingsError
+
+TRAINING = """
+import sys
+import torch
+torch.manual_seed(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for _ in range(15):
+    loss = model(torch.randn(512, 1024)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(loss.item().hex())
+smartswap = sys.modules.get("smartswap")
+print(smartswap and smartswap.stats()["limit_bytes"], file=sys.stderr)
+print(smartswap and smartswap.stats()["swapped_out_bytes"] > 64 << 20, file=sys.stderr)
+"""
+
+
+def start(tmp_path, text, *before, **settings):
+    """Runs a script as a user does who sets variables. Returns what it printed on each stream."""
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    variables = {f"SMARTSWAP_{name.upper()}": value for name, value in settings.items()}
+    done = subprocess.run(
+        [sys.executable, *before, script], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout, done.stderr
+
+
+def test_a_script_that_knows_nothing_trains_under_the_cap(tmp_path):
+    plain, said = start(tmp_path, TRAINING)
+    # Nothing of ours is imported where nobody asks for it.
+    assert said == "None\nNone\n"
+    capped, said = start(tmp_path, TRAINING, memory="72MiB", device="host", log_level="info")
+    assert capped == plain
+    assert f"\n{72 << 20}\nTrue\n" in said
+    assert "smartswap: enabled on host, cap 72.00 MiB" in said
+    assert " 15 steps: " in said
+
+
+def test_flags_win_over_variables(tmp_path):
+    flags = ("-m", "smartswap", "--memory", "80MiB")
+    _, said = start(tmp_path, TRAINING, *flags, memory="1GiB", device="host")
+    assert said == f"{80 << 20}\nTrue\n"
+
+
+def test_what_is_wrong_is_told_of_and_pytorch_is_imported(tmp_path):
+    text = "import torch, sys; print(torch.ones(2).sum().item())"
+    printed, said = start(tmp_path, text, memory="much", device="host")
+    assert printed == "2.0\n"
+    assert "SMARTSWAP_MEMORY has no effect: memory: 'much' is not a size; write 24GiB" in said
+
+
+def test_a_spawned_child_has_an_engine_of_its_own(tmp_path):
+    text = """
+        import multiprocessing, os, torch
+        def report():
+            import smartswap
+            print(smartswap.is_enabled(), smartswap.stats()["limit_bytes"], flush=True)
+        if __name__ == "__main__":
+            report()
+            child = multiprocessing.get_context("spawn").Process(target=report)
+            child.start()
+            child.join()
+    """
+    text = "\n".join(line[8:] for line in text.splitlines())
+    printed, _ = start(tmp_path, text, memory="64MiB", device="host")
+    assert printed == f"True {64 << 20}\n" * 2
+
+
+def test_scripts_may_open_it_themselves(tmp_path):
+    text = """
+import smartswap
+try:
+    smartswap.enable("1GiB")
+except smartswap.SmartSwapError as error:
+    print(error)
+smartswap.disable()
+smartswap.enable("65MiB", device="host")
+print(smartswap.stats()["limit_bytes"])
+"""
+    printed, _ = start(tmp_path, text, memory="64MiB", device="host")
+    assert "is enabled already" in printed
+    assert printed.splitlines()[-1] == str(65 << 20)
+
+
+def test_variables_are_settings():
+    found = variables.wishes({
+        "SMARTSWAP_MEMORY": "60%",
+        "SMARTSWAP_MIN_BLOCK": "1MiB",
+        "SMARTSWAP_VERIFY": "1",
+        "SMARTSWAP_MANUAL_STEPS": "False",
+        "SMARTSWAP_RANK_WAIT": "1",
+        "SMARTSWAP_REPORT": "",
+        "SMARTSWAP_CUDA_LIBRARY": "/somewhere/libcuda.so",
+        "MEMORY": "1GiB",
+    })
+    due = {"memory": "60%", "min_block": "1MiB", "verify": True, "manual_steps": False}
+    assert found == {**due, "rank_wait": "1"}
+    with pytest.raises(SettingsError, match="SMARTSWAP_MEMROY; did you mean SMARTSWAP_MEMORY"):
+        variables.wishes({"SMARTSWAP_MEMROY": "1GiB"})
+
+
+def test_help_names_the_variable():
+    assert "SMARTSWAP_MEMORY=24GiB python train.py" in python("-m", "smartswap", "--help").stdout

@@ -1,4 +1,4 @@
-"""SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine, and scripts know nothing of it."""
+"""SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine; the script knows nothing of it."""
 
 import os
 import subprocess

@@ -138,6 +138,22 @@ void step() {
   seals::check();
 }
 
+// Returns the bytes that stay on the device.
+uint64_t suspend() {
+  py::gil_scoped_release released;
+  observer::watch_again();
+  check(smartswap_suspend());
+  smartswap_stats now = {};
+  now.struct_size = sizeof(now);
+  check(smartswap_get_stats(&now));
+  return now.reserved.current;
+}
+
+void resume() {
+  py::gil_scoped_release released;
+  check(smartswap_resume());
+}
+
 // Ranks that judge each step together; see smartswap.h.
 
 void share(bool on) {
@@ -311,6 +327,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("close", &close_engine);
   module.def("is_open", [] { return smartswap_is_open() != 0; });
   module.def("step", &step);
+  module.def("suspend", &suspend);
+  module.def("resume", &resume);
   module.def("share", &share);
   module.def("figures", &figures);
   module.def("agree", &agree);

@@ -437,6 +437,11 @@ void sleep_if_calm() {
   }
 }
 
+void watch_again() {
+  wake();
+  settle(wakings.load());
+}
+
 bool knows_all() {
   return !asleep.load(std::memory_order_relaxed) && settled.load() == wakings.load();
 }

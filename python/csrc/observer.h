@@ -43,6 +43,9 @@ void end();
 // Call it after a step.
 void sleep_if_calm();
 
+// Watches again. No operator runs now.
+void watch_again();
+
 // Whether every operator that runs now has been told of.
 bool knows_all();
 

@@ -28,6 +28,7 @@ from .engine import (
 from .errors import SmartSwapError
 from .flags import add_arguments, check_arguments, enable_for
 from .paths import include_path, library_path
+from .suspension import resume, suspend, suspended
 from .swapped import empty_with_swapped_memory, is_swap_tensor
 from .virtual import virtual_optimizer
 
@@ -49,11 +50,14 @@ __all__ = [
     "library_path",
     "lightning_callback",
     "reset_peaks",
+    "resume",
     "save_report",
     "save_trace",
     "stats",
     "step",
     "summary",
+    "suspend",
+    "suspended",
     "swapping",
     "virtual_optimizer",
 ]

@@ -215,7 +215,8 @@ def is_enabled() -> bool:
     return _open is not None
 
 
-def _engine() -> Any:
+def open_adapter() -> Any:
+    """The compiled adapter of the open engine. Raises NotEnabledError if none is open."""
     if not is_enabled():
         raise NotEnabledError(
             "SmartSwap is not enabled: call smartswap.enable(memory='24GiB') before the first "
@@ -226,7 +227,7 @@ def _engine() -> Any:
 
 def device() -> torch.device:
     """The device whose memory the engine manages."""
-    _engine()
+    open_adapter()
     assert _open is not None
     return torch.device("cpu" if _open.device == "host" else _open.device)
 
@@ -254,7 +255,7 @@ def step() -> None:
 
     From the first call on, optimizers end no steps.
     """
-    _engine()
+    open_adapter()
     assert _open is not None
     _open.ends.remove()
     _end_step()
@@ -285,7 +286,7 @@ def stats() -> dict[str, Any]:
     whose last bits may differ from those with more memory. "verified_uses" counts uses of blocks
     before which their bytes were compared, with `verify`.
     """
-    adapter = _engine()
+    adapter = open_adapter()
     assert _open is not None
     return {
         **adapter.stats(),
@@ -299,17 +300,17 @@ def stats() -> dict[str, Any]:
 
 def reset_peaks() -> None:
     """Sets the peaks in `stats()` to the current values."""
-    _engine().reset_peaks()
+    open_adapter().reset_peaks()
 
 
 def explain() -> dict[str, Any]:
     """What the engine decided and why."""
-    return json.loads(_engine().explain())
+    return json.loads(open_adapter().explain())
 
 
 def save_trace(path: str | os.PathLike[str]) -> None:
     """Saves the last recorded step as a file that `smartswap plan` reads."""
-    _engine().save_trace(os.fspath(path))
+    open_adapter().save_trace(os.fspath(path))
 
 
 def save_report(folder: str | os.PathLike[str]) -> None:
@@ -320,7 +321,7 @@ def save_report(folder: str | os.PathLike[str]) -> None:
     why, `trace.json` is the recorded step, `plan.json` the plan, `step.html` a page with time and
     memory over the step, and `timeline.json` the same for Perfetto.
     """
-    adapter = _engine()
+    adapter = open_adapter()
     os.makedirs(folder, exist_ok=True)
     adapter.save_report(os.fspath(folder))
     page.draw(Path(folder))
@@ -349,7 +350,7 @@ def beside_step() -> Iterator[None]:
 
     Passes with gradients off before a step's first op are found without it.
     """
-    adapter = _engine()
+    adapter = open_adapter()
     adapter.set_aside(_BESIDE)
     try:
         yield

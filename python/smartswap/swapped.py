@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from . import _native
-from .engine import _engine
+from .engine import open_adapter
 from .engine import device as engine_device
 from .errors import SettingsError
 from .pointers import storage_address
@@ -23,7 +23,7 @@ def allocator() -> Allocate:
     Raises NotEnabledError, and SettingsError where copies cannot use it, as with old drivers of
     NPUs.
     """
-    adapter = _engine()
+    adapter = open_adapter()
     if not adapter.has_swapped():
         raise SettingsError(
             f"{engine_device()} has no host memory that copies can use as kernels do, so there is "

@@ -1,4 +1,4 @@
-"""SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine; the script knows nothing of it."""
+"""SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine for a script as it is."""
 
 import os
 import subprocess

@@ -146,6 +146,15 @@ int smartswap_find(const void *address, void **start, uint64_t *size_bytes);
 /* Gives caches back to the driver. */
 int smartswap_trim(void);
 
+/* Sends every block away that can leave, waits for that, and gives all memory that nobody uses
+ * back to the driver, for somebody else to use meanwhile; `reserved` of the stats is what stays.
+ * Addresses stay. What ops touch comes back as ever; loans end. Call it outside ops, while all
+ * ops are told of. Fails with SMARTSWAP_DEVICE before anything leaves if the host has no room. */
+int smartswap_suspend(void);
+
+/* Begins to bring that back, in the order in which it is needed, as long as there is room. */
+int smartswap_resume(void);
+
 typedef void (*smartswap_lister)(
     void *argument, void *start, uint64_t size_bytes, int is_resident);
 /* Calls `lister` with each live allocation, swapped memory too, in the order of addresses, and

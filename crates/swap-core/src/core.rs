@@ -51,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) put_off: VecDeque<BlockId>,
     /// Op boundaries left at which the device is not asked what it is done with.
     pub(crate) quiet_boundaries: u32,
+    /// Blocks that `suspend` sent away, what is needed last first.
+    pub(crate) suspended: Vec<BlockId>,
     /// Blocks that are lent, oldest first. Some may be free by now, or back.
     pub(crate) lent: Vec<BlockId>,
     pub(crate) recorder: Option<Recorder>,
@@ -118,6 +120,7 @@ impl Core {
             orders: None,
             put_off: VecDeque::new(),
             quiet_boundaries: 0,
+            suspended: Vec::new(),
             lent: Vec::new(),
             recorder: config.record.then(Recorder::default),
             record_next: config.record,

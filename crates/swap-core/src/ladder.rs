@@ -56,7 +56,7 @@ impl Core {
 
     /// The blocks that may leave, best victim first: farthest next use when the orders know the
     /// step, else least recent use.
-    fn victims(&self) -> Vec<BlockId> {
+    pub(crate) fn victims(&self) -> Vec<BlockId> {
         let free_to_go = |entry: &&Entry| self.can_leave(entry.id);
         let mut victims: Vec<&Entry> = self.entries.iter().flatten().filter(free_to_go).collect();
         let next_use = |entry: &Entry| {

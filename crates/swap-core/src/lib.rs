@@ -109,6 +109,7 @@ mod recorder;
 mod report;
 mod residency;
 mod step;
+mod suspend;
 mod trace;
 mod uses;
 

@@ -29,6 +29,7 @@ mod engine {
     mod reuse;
     mod script;
     mod submit;
+    mod suspend;
     mod threads;
     mod unwatched;
     mod world;

@@ -109,6 +109,28 @@ def test_tensors_in_swapped_memory_are_like_any_other(npu):
     npu.run("-c", textwrap.dedent(program))
 
 
+def test_a_suspended_training_leaves_the_device_to_others(npu, plain):
+    """Its own ledger says what is left there; the losses stay those of the training alone."""
+    program = """
+        import torch_npu
+        import smartswap
+        smartswap.enable(CAP, device="npu:0", min_block="64KiB")
+        from standin import DEVICE, Training, ledger
+        training = Training(DEVICE, dropout=0.1)
+        for step in range(6):
+            print(training.step().hex())
+            if step % 2 == 1:
+                with smartswap.suspended() as held_bytes:
+                    assert ledger()["chunk_bytes"] == held_bytes < 8 << 20, (ledger(), held_bytes)
+                assert ledger()["chunk_bytes"] > 16 << 20, ledger()
+        assert ledger()["chunk_bytes_peak"] <= CAP
+        """
+    cap_bytes = plain["peak_bytes"] * 60 // 100
+    done = npu.run("-c", textwrap.dedent(program).replace("CAP", str(cap_bytes)))
+    due = [step["loss"] for step in plain["steps"][:6]]
+    assert [line for line in done.stdout.splitlines() if line.startswith("0x")] == due
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operators_compute_what_the_cpu_computes(npu, dtype):
     found = npu.json("script_operators.py", dtype)

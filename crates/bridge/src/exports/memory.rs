@@ -113,6 +113,18 @@ pub extern "C" fn smartswap_trim() -> c_int {
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
+pub extern "C" fn smartswap_suspend() -> c_int {
+    code(|| Ok(context::current()?.engine.suspend().map(drop)?))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_resume() -> c_int {
+    code(|| Ok(context::current()?.engine.resume()?))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
 pub extern "C" fn smartswap_has_swapped() -> c_int {
     let has_swapped = guard(|| Ok(context::current()?.settings.device.has_swapped_memory()));
     c_int::from(has_swapped.unwrap_or(false))

@@ -10,9 +10,10 @@ use super::rig::{
     smartswap_compute_stream, smartswap_delete, smartswap_depth, smartswap_end, smartswap_free,
     smartswap_free_swapped, smartswap_has_swapped, smartswap_is_open, smartswap_is_swapped,
     smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
-    smartswap_reset, smartswap_reset_peaks, smartswap_share, smartswap_should_wake,
-    smartswap_sleep, smartswap_step, smartswap_step_begun, smartswap_touch, smartswap_trim,
-    smartswap_use_on, smartswap_wake, take_news, times,
+    smartswap_reset, smartswap_reset_peaks, smartswap_resume, smartswap_share,
+    smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun,
+    smartswap_suspend, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
+    take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -31,6 +32,8 @@ fn every_function_says_that_no_engine_is_open() {
         find(foreign).expect_err("nothing is found"),
         find_nothing(foreign),
         smartswap_trim(),
+        smartswap_suspend(),
+        smartswap_resume(),
         smartswap_free_swapped(foreign, 0),
         begin_named(Some(c"op"), STEP),
         begin_named(Some(c"op"), ASIDE),

@@ -5,10 +5,11 @@ use std::ffi::{CString, c_void};
 use super::rig::{
     ASIDE, BLOCK, MIB, OK, OUT_OF_MEMORY, OUTPUT, READ, READ_WRITE, Rig, STEP, UNKNOWN, USAGE,
     assert_fails, assert_holds, begin, begin_named, check, device_bytes, explain, fill, free, held,
-    hold, keep_for_nobody, lend, make, save_report, save_trace, smartswap_allocate,
+    hold, keep_for_nobody, last_error, lend, make, save_report, save_trace, smartswap_allocate,
     smartswap_allocate_swapped, smartswap_bring_home, smartswap_compute_stream, smartswap_end,
     smartswap_free_swapped, smartswap_has_swapped, smartswap_is_swapped, smartswap_reset_peaks,
-    smartswap_step_begun, smartswap_touch, smartswap_trim, smartswap_use_on, stats, step,
+    smartswap_resume, smartswap_step_begun, smartswap_suspend, smartswap_touch, smartswap_trim,
+    smartswap_use_on, stats, step,
 };
 
 /// Uses each block in turn.
@@ -41,6 +42,32 @@ fn held_memory_can_be_used_where_no_op_says_so() {
     others.into_iter().for_each(free);
     free(kept);
     free(untouched);
+    rig.close();
+}
+
+#[test]
+fn suspended_memory_is_the_systems_again() {
+    let rig = Rig::open(16 * MIB);
+    let blocks = make_many(8);
+    let small = make(1000, 20);
+    let kept = make(BLOCK, 21);
+    assert_eq!(hold(kept), OK);
+    press(&blocks);
+    for resumes in [true, false, true] {
+        assert_eq!(smartswap_suspend(), OK, "{}", last_error());
+        let held = stats().reserved.current;
+        assert!((BLOCK + 1000..3 * BLOCK).contains(&held), "{held}");
+        assert_eq!(device_bytes(), held);
+        assert_holds(kept, BLOCK, 21);
+        if resumes {
+            assert_eq!(smartswap_resume(), OK, "{}", last_error());
+            assert!(device_bytes() >= 9 * BLOCK);
+        }
+        check(small, 1000, 20);
+        press(&blocks);
+        step();
+    }
+    blocks.into_iter().chain([small, kept]).for_each(free);
     rig.close();
 }
 

@@ -15,10 +15,8 @@ pub(crate) const WRITE: c_int = 1;
 pub(crate) const READ_WRITE: c_int = 2;
 pub(crate) const UNKNOWN: c_int = 3;
 pub(crate) const OUTPUT: c_int = 4;
-
 pub(crate) const STEP: c_int = 0;
 pub(crate) const ASIDE: c_int = 1;
-
 pub(crate) const FIGURES: u32 = 20;
 pub(crate) const LATER: c_int = 0;
 pub(crate) const NEXT_STEP: c_int = 1;
@@ -134,6 +132,8 @@ unsafe extern "C" {
         size_bytes: *mut u64,
     ) -> c_int;
     pub(crate) safe fn smartswap_trim() -> c_int;
+    pub(crate) safe fn smartswap_suspend() -> c_int;
+    pub(crate) safe fn smartswap_resume() -> c_int;
     pub(crate) fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int;
     pub(crate) fn smartswap_list(lister: Option<Lister>, argument: *mut c_void) -> c_int;
     fn smartswap_describe_fault(

@@ -1,9 +1,9 @@
 //! Every driver call of a scripted run fails, once and for good, each in turn.
 //!
 //! The script opens an engine, fills blocks, runs a recorded step under rescue, steps under a plan
-//! with swaps and replays, a trim, and shuts down; it does so again with layouts, the later of
-//! which is nonsense. A failure must be a typed error or a fallback: the run goes on, no byte is
-//! lost, and in the end nothing is left.
+//! with swaps and replays, a trim, all suspended and resumed, and shuts down; it does so again with
+//! layouts, the later of which is nonsense. A failure must be a typed error or a fallback: the run
+//! goes on, no byte is lost, and in the end nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn run(
         }
     }
     let mut again = script.step.clone();
-    again.push(Command::Trim);
+    again.extend([Command::Trim, Command::Suspend(true)]);
     world.step(&again)?;
     world.step(&script.step)?;
     if second.is_some() {

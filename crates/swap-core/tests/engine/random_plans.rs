@@ -198,6 +198,7 @@ fn assert_busy(tally: &Tally) {
         ("retakes", tally.retakes),
         ("swap-ins put off", tally.put_off),
         ("abandoned ops", tally.abandoned),
+        ("times that all was suspended", tally.suspended),
         ("ops on the side stream", tally.side_ops),
         ("nested ops", tally.nested_ops),
         ("waits of the owner", tally.ordered),

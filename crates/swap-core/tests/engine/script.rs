@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Allocate(u8),
     /// Gives caches back.
     Trim,
+    /// Sends all away that can leave, and brings it back at once if so wished.
+    Suspend(bool),
     /// An op whose work the engine does not launch itself: it is only told.
     Watch(u16),
     /// Begins an op on a block, and drops the op stack in the middle of it.
@@ -117,6 +119,7 @@ fn commands(depth: u32, most: usize) -> BoxedStrategy<Vec<Command>> {
         let rare = prop_oneof![
             2 => any::<u16>().prop_map(Command::Abandon),
             1 => Just(Command::Trim),
+            1 => any::<bool>().prop_map(Command::Suspend),
             1 => Just(Command::EndStep),
         ];
         prop_oneof![16 => op, 3 => free, 1 => allocate, 1 => rare].boxed()

@@ -373,6 +373,17 @@ impl Pool {
         first_error
     }
 
+    /// As [`trim`](Pool::trim), and what is idle of the present layout too, for somebody else to
+    /// use it meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_back_idle(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        self.trim(streams)?;
+        while self.release_idle_tile(streams)? {}
+        Ok(())
+    }
+
     /// Gives everything back, live blocks included. All work on the device is complete.
     /// What the driver does not take is lost to it; the first error is returned.
     pub(crate) fn dismantle(&mut self, streams: &mut Streams) -> Result<(), DriverError> {

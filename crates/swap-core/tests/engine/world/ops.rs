@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use swap_core::{AccessMode, BlockId, Driver, Error, Recipe, Residency};
+use swap_core::{AccessMode, BlockId, Driver, Error, MemoryError, Recipe, Residency};
 
 use super::kernel::{Kernel, replay};
 use super::tally::state_name;
@@ -235,9 +235,30 @@ impl World {
                 Ok(()) => Ok(()),
                 Err(error) => Err(self.judge(error, 0)),
             },
+            Command::Suspend(resumes) => self.suspend(*resumes),
             Command::Abandon(pick) => self.abandon(*pick),
             Command::EndStep => self.end_step(),
         }
+    }
+
+    /// What is left on the device is no more than the small blocks' segments and what is held.
+    fn suspend(&mut self, resumes: bool) -> Result<(), Stop> {
+        let suspended = self.engine.suspend();
+        match suspended {
+            Ok(held_bytes) => {
+                let stats = self.engine.memory_stats().map_err(|error| self.judge(error, 0))?;
+                let known_bytes = stats.active_bytes.current + stats.segment_bytes.current;
+                if held_bytes > known_bytes && !self.setup.faults {
+                    return self.broken(format!("{held_bytes} held, {known_bytes} in use"));
+                }
+                self.tally.suspended += 1;
+            }
+            // There was no host memory for all of it, so nothing left.
+            Err(Error::Memory(MemoryError::HostFull { .. })) => return Ok(()),
+            Err(error) => return Err(self.judge(error, 0)),
+        }
+        let resumed = if resumes { self.engine.resume() } else { Ok(()) };
+        resumed.map_err(|error| self.judge(error, 0))
     }
 
     /// An exception in the middle of an op: work was launched, the op never ends.

@@ -22,6 +22,7 @@ pub(crate) struct Tally {
     pub(crate) retakes: u64,
     pub(crate) put_off: u64,
     pub(crate) abandoned: u64,
+    pub(crate) suspended: u64,
     pub(crate) side_ops: u64,
     pub(crate) nested_ops: u64,
     pub(crate) ordered: u64,
@@ -55,6 +56,7 @@ impl Tally {
         self.retakes += other.retakes;
         self.put_off += other.put_off;
         self.abandoned += other.abandoned;
+        self.suspended += other.suspended;
         self.side_ops += other.side_ops;
         self.nested_ops += other.nested_ops;
         self.ordered += other.ordered;

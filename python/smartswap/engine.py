@@ -413,6 +413,9 @@ def _finish(opened: _Open) -> None:
         _write_report(opened)
     _tell_news()
     now = stats()
+    if now["allocations"] == 0:
+        # A launcher, or a loader worker: it never used the device.
+        return
     # Memory had to be found on demand all the time, and nobody else says so.
     short = now["requested_bytes"]["peak"] > now["limit_bytes"]
     is_unplanned = now["steps"] == 0 and short and not _has_failed()

@@ -51,6 +51,11 @@ def test_a_script_that_knows_nothing_trains_under_the_cap(tmp_path):
     assert " 15 steps: " in said
 
 
+def test_a_process_that_makes_no_tensor_says_nothing_at_its_end(tmp_path):
+    _, said = start(tmp_path, "import torch", memory="64MiB", device="host", log_level="info")
+    assert said == "smartswap: enabled on host, cap 64.00 MiB\n"
+
+
 def test_flags_win_over_variables(tmp_path):
     flags = ("-m", "smartswap", "--memory", "80MiB")
     _, said = start(tmp_path, TRAINING, *flags, memory="1GiB", device="host")

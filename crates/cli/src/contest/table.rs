@@ -26,6 +26,9 @@ pub(super) fn text(contest: &Contest) -> String {
         units::bytes(contest.budget_bytes),
         milliseconds(contest.baseline_us)
     );
+    if let Some(parts) = &contest.in_parts {
+        text.push_str(&format!("{parts}\n"));
+    }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(contest.strategies.iter().map(cells));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();

@@ -47,7 +47,8 @@ impl fmt::Display for Parts {
         let names: Vec<&str> = self.op_names.iter().map(String::as_str).collect();
         write!(
             to,
-            "{} in {} parts of up to {} of tensors, as training runs under a cap",
+            "{} in {} parts, as training runs under a cap: up to {} at a time, or one tensor of \
+             each list",
             names.join(", "),
             self.parts,
             units::bytes(self.part_bytes.get())

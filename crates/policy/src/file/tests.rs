@@ -1,6 +1,7 @@
 //! Tests of plan and trace files: round trips, damage of every kind, crashes at every call.
 
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -132,14 +133,43 @@ fn each_fault_has_its_own_error() {
     check(b"[1, 2", foreign, "not a plan file");
     check(b"{\"format\":\"smartswap-trace\",\"version\":1}", foreign, "not a plan file");
     check(&[b'['; 100_000], foreign, "not a plan file");
-    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
-    check(newer.as_bytes(), |e| matches!(e, FileError::Newer { .. }), "version 2");
+    let newer = text.replacen("\"version\":1", "\"version\":3", 1);
+    check(newer.as_bytes(), |e| matches!(e, FileError::Newer { .. }), "version 3");
     let malformed = |error: &FileError| matches!(error, FileError::Malformed { .. });
     check(text.replacen("op_count", "up_count", 1).as_bytes(), malformed, "up_count");
     check(text.replacen("swap_out", "swap_up", 1).as_bytes(), malformed, "swap_up");
     check(text.replacen("}}", "},}", 1).as_bytes(), malformed, "damaged");
     let checksum = |error: &FileError| matches!(error, FileError::Checksum { .. });
     check(text.replacen("\"op_count\":5", "\"op_count\":6", 1).as_bytes(), checksum, "checksum");
+}
+
+#[test]
+fn a_plan_for_a_step_in_parts_says_so_and_is_of_version_2() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("plan.json");
+    let saved = SavedPlan { plan: sample(), part_bytes: NonZeroU64::new(3 << 30) };
+    save_in_parts(&path, &saved.plan, saved.part_bytes).expect("the folder can be written");
+    assert_eq!(load(&path).expect("it was just saved"), saved);
+    let text = fs::read_to_string(&path).expect("it was just saved");
+    let body = "\"op_count\":5,\"part_bytes\":3221225472,\"blocks\":";
+    assert!(text.contains("\"version\":2,") && text.contains(body), "{text}");
+    let refused = |text: &str| match plan::read(text.as_bytes(), &path) {
+        Err(error) => error.to_string(),
+        Ok(saved) => panic!("{saved:?}"),
+    };
+    // A version that fits the body is asked for, either way.
+    let version = |text: &str, from: &str, to: &str| refused(&text.replacen(from, to, 1));
+    assert!(
+        version(&text, "\"version\":2", "\"version\":1").contains("its version is 1: 2 is for")
+    );
+    let whole = plan::write(&sample(), None);
+    assert!(
+        version(&whole, "\"version\":1", "\"version\":2").contains("its version is 2: 2 is for")
+    );
+    assert!(version(&whole, "\"version\":1", "\"version\":3").contains("reads up to 2"));
+    let none = refused(&text.replacen("3221225472", "0", 1));
+    assert!(none.contains("nonzero") && !none.contains('\n'), "{none}");
+    assert!(refused(&text.replacen("3221225472", "3221225473", 1)).contains("checksum"));
 }
 
 #[test]

@@ -73,8 +73,8 @@ impl Step {
             Machine { limit_bytes: MEMORY_ENDLESS, host_limit_bytes: 0, link, copy_submit_us: 0.0 };
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
-        let baseline_us = trace.ops.iter().map(|op| op.device_us).sum();
-        Ok(Step { trace, peak_bytes: free.resident_bytes_peak, baseline_us, parts: None })
+        let (baseline_us, peak_bytes) = (ops_us(&trace), free.resident_bytes_peak);
+        Ok(Step { trace, peak_bytes, baseline_us, parts: None })
     }
 
     /// The recorded step as training runs it under a cap, which has no bearing on peak and time.
@@ -97,7 +97,8 @@ impl Step {
             split_ops: split.len(),
             parts: split.iter().map(|op| u64::from(op.count)).sum(),
         };
-        let Step { peak_bytes, baseline_us, .. } = *self;
+        // The same time but for its last digits.
+        let (baseline_us, peak_bytes) = (ops_us(&trace), self.peak_bytes);
         Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
     }
 
@@ -139,6 +140,10 @@ impl Step {
         };
         plan.blocks.iter().enumerate().find_map(differs)
     }
+}
+
+fn ops_us(trace: &Trace) -> f64 {
+    trace.ops.iter().map(|op| op.device_us).sum()
 }
 
 /// Makes all names such that people can be shown them.

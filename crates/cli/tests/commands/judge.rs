@@ -227,7 +227,7 @@ fn it_runs_operators_over_lists_in_the_same_parts() {
         split += u64::from(made.is_some());
         let parted = made.map_or_else(|| trace.clone(), |made| made.trace);
         let peak = simulate(&parted, &Plan::default(), &machine(1 << 50, 0)).resident_bytes_peak;
-        let limit_bytes = peak * (20 + numbers.below(75)) / 100;
+        let limit_bytes = peak * (50 + numbers.below(50)) / 100;
         let host_bytes = 1 << 40;
         let mut plan = planned(&parted, machine(limit_bytes, host_bytes));
         if seed % 3 > 0 {

@@ -109,7 +109,10 @@ fn touches(trace: &Trace) -> Vec<Vec<TraceEvent>> {
         match event {
             TraceEvent::Begin(op) => open.push(op),
             TraceEvent::End(_) => drop(open.pop()),
-            TraceEvent::Touch(..) => touches[open.last().unwrap().0 as usize].push(event),
+            TraceEvent::Touch(..) => {
+                let op: &OpIndex = open.last().expect("touches are inside ops");
+                touches[op.0 as usize].push(event);
+            }
             _ => {}
         }
     }

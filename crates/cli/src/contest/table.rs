@@ -108,6 +108,7 @@ mod tests {
             budget_bytes: 4 << 20,
             peak_before_bytes: 8 << 20,
             baseline_us: 2_000.0,
+            in_parts: None,
             strategies: vec![row("keep", None), row("swap", Some(5 << 20))],
         };
         let text = text(&contest);

@@ -61,7 +61,7 @@ pub fn part_bytes(limit_bytes: u64) -> NonZeroU64 {
 /// # Panics
 /// If the trace is not well formed, it may.
 pub fn in_parts(trace: &Trace, part_bytes: NonZeroU64) -> Option<InParts> {
-    let lists: BTreeMap<OpIndex, Lists<'_>> = (0..)
+    let lists: BTreeMap<OpIndex, Lists> = (0..)
         .zip(&trace.events)
         .filter_map(|(event, &begun)| match begun {
             TraceEvent::Begin(op) => Some((op, Lists::of(trace, op, event, part_bytes.get())?)),
@@ -86,18 +86,20 @@ pub fn in_parts(trace: &Trace, part_bytes: NonZeroU64) -> Option<InParts> {
     Some(InParts { trace: writer.trace, split: writer.split })
 }
 
-/// The blocks of one operator that is to be split.
-struct Lists<'a> {
-    touches: &'a [TraceEvent],
-    /// The place of each block in its list.
-    place_of: BTreeMap<BlockIndex, usize>,
-    /// By part: its end as a place, and its bytes.
-    parts: Vec<(usize, u64)>,
+/// One operator that is to be split.
+struct Lists {
+    touch_count: usize,
+    parts: Vec<Part>,
 }
 
-impl<'a> Lists<'a> {
+struct Part {
+    bytes: u64,
+    touches: Vec<TraceEvent>,
+}
+
+impl Lists {
     /// Nothing where the operator that begins with an event stays as it is.
-    fn of(trace: &'a Trace, op: OpIndex, begin: usize, part_bytes: u64) -> Option<Lists<'a>> {
+    fn of(trace: &Trace, op: OpIndex, begin: usize, part_bytes: u64) -> Option<Lists> {
         let record = &trace.ops[op.0 as usize];
         if record.depth > 0 || record.replayable || !is_over_lists(&record.name) {
             return None;
@@ -117,8 +119,16 @@ impl<'a> Lists<'a> {
         }
         let length = length(&record.name, &sizes, mutated)?;
         let places = sizes[..length].iter().map(|bytes| bytes * (sizes.len() / length) as u64);
-        let place_of = blocks.into_iter().enumerate().map(|(at, block)| (block, at % length));
-        Some(Lists { touches, place_of: place_of.collect(), parts: parts(places, part_bytes) })
+        let (part_of_place, mut parts) = deal(places, part_bytes);
+        let blocks = blocks.into_iter().enumerate();
+        let part_of: BTreeMap<BlockIndex, usize> =
+            blocks.map(|(at, block)| (block, part_of_place[at % length])).collect();
+        for &touch in touches {
+            if let TraceEvent::Touch(block, _) = touch {
+                parts[part_of[&block]].touches.push(touch);
+            }
+        }
+        Some(Lists { touch_count: touches.len(), parts })
     }
 }
 
@@ -178,28 +188,31 @@ fn length(name: &str, sizes: &[u64], mutated: usize) -> Option<usize> {
     })
 }
 
-/// As many places in each part as fit, and at least one.
-fn parts(places: impl Iterator<Item = u64>, limit_bytes: u64) -> Vec<(usize, u64)> {
-    let mut parts: Vec<(usize, u64)> = Vec::new();
-    for (place, bytes) in places.enumerate() {
+/// The part of each place, and the parts, without touches: as many places in each as fit, and at
+/// least one.
+fn deal(places: impl Iterator<Item = u64>, limit_bytes: u64) -> (Vec<usize>, Vec<Part>) {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut part_of_place = Vec::new();
+    for bytes in places {
         match parts.last_mut() {
-            Some(part) if part.1 + bytes <= limit_bytes => *part = (place + 1, part.1 + bytes),
-            _ => parts.push((place + 1, bytes)),
+            Some(part) if part.bytes + bytes <= limit_bytes => part.bytes += bytes,
+            _ => parts.push(Part { bytes, touches: Vec::new() }),
         }
+        part_of_place.push(parts.len() - 1);
     }
-    parts
+    (part_of_place, parts)
 }
 
 /// Writes the step again, with other numbers of ops.
-struct Writer<'a> {
-    lists: BTreeMap<OpIndex, Lists<'a>>,
+struct Writer {
+    lists: BTreeMap<OpIndex, Lists>,
     /// By op as recorded: its number, or that of its first part.
     numbers: Vec<OpIndex>,
     split: Vec<SplitOp>,
     trace: Trace,
 }
 
-impl Writer<'_> {
+impl Writer {
     fn write(&mut self, recorded: &Trace) {
         let mut events = recorded.events.iter();
         while let Some(&event) = events.next() {
@@ -209,8 +222,8 @@ impl Writer<'_> {
                     let record = &recorded.ops[op.0 as usize];
                     if let Some(lists) = self.lists.remove(&op) {
                         // What is skipped is its touches and its end.
-                        let _ = events.nth(lists.touches.len());
-                        self.write_parts(record, &lists);
+                        let _ = events.nth(lists.touch_count);
+                        self.write_parts(record, lists);
                     } else {
                         self.begin(record.clone());
                     }
@@ -244,21 +257,15 @@ impl Writer<'_> {
         op
     }
 
-    fn write_parts(&mut self, record: &TraceOp, lists: &Lists<'_>) {
+    fn write_parts(&mut self, record: &TraceOp, lists: Lists) {
         self.split.push(SplitOp { first: self.next(), count: lists.parts.len() as u32 });
-        let total_bytes: u64 = lists.parts.iter().map(|part| part.1).sum();
-        let mut start = 0;
-        for &(end, bytes) in &lists.parts {
+        let total_bytes: u64 = lists.parts.iter().map(|part| part.bytes).sum();
+        for Part { bytes, touches } in lists.parts {
             let device_us = record.device_us * (bytes as f64 / total_bytes as f64);
             let op = self.begin(TraceOp { device_us, ..record.clone() });
-            let is_own = |event: &&TraceEvent| match event {
-                TraceEvent::Touch(block, _) => (start..end).contains(&lists.place_of[block]),
-                _ => false,
-            };
-            self.trace.events.extend(lists.touches.iter().filter(is_own));
+            self.trace.events.extend(touches);
             self.trace.events.push(TraceEvent::End(op));
             self.trace.signature = self.trace.signature.mix(u64::from(op.0)).mix(bytes);
-            start = end;
         }
     }
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use policy::{
-    FileError, RecordedConfig, Trace, check_trace, read_plan, read_trace, save, write_trace,
+    FileError, RecordedConfig, SavedPlan, Trace, check_trace, read_plan, read_trace,
+    save_in_parts, write_trace,
 };
 
 /// Traces: an error of one line, or a trace that is sound, no larger than its file can say, and
@@ -49,9 +50,9 @@ pub fn check_plan_file(bytes: &[u8]) {
     }
 }
 
-fn check_saved(plan: &policy::Plan) {
+fn check_saved(plan: &SavedPlan) {
     let path = std::env::temp_dir().join(format!("fuzz-plan-{}.json", std::process::id()));
-    save(&path, plan).expect("what was read can be saved");
+    save_in_parts(&path, &plan.plan, plan.part_bytes).expect("what was read can be saved");
     assert_eq!(policy::load(&path).expect("it was just saved"), *plan);
 }
 

@@ -21,7 +21,7 @@ from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
 
-# A part holds at most this part of the cap.
+# A part holds at most this part of the cap. `policy::part_bytes` plans for the same.
 CAP_DIVISOR = 16
 
 # Scalars of these come one a tensor, in a 1-D tensor.

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::args::{CompareArgs, CompareOptions, budget_bytes};
-use crate::plan::step::Step;
+use crate::plan::step::{Parts, Step};
 use crate::train::say;
 
 mod plot;
@@ -147,6 +147,8 @@ struct Contest {
     budget_bytes: u64,
     peak_before_bytes: u64,
     baseline_us: f64,
+    /// Where operators over lists run in parts, for all strategies alike.
+    in_parts: Option<Parts>,
     strategies: Vec<Row>,
 }
 
@@ -199,7 +201,8 @@ fn label(path: &Path) -> String {
     name.strip_suffix(".json").unwrap_or(name).to_owned()
 }
 
-fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareOptions) -> Contest {
+fn hold(name: &str, recorded: &Step, budget_bytes: u64, args: &CompareOptions) -> Contest {
+    let step = &*recorded.under(budget_bytes);
     let machine = args.machine(budget_bytes);
     let row =
         |contestant: Contestant| Row::new(contestant, step, &contestant.run(step, &machine, args));
@@ -208,6 +211,7 @@ fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareOptions) -> Co
         budget_bytes,
         peak_before_bytes: step.peak_bytes,
         baseline_us: step.baseline_us,
+        in_parts: step.parts.clone(),
         strategies: Contestant::all().into_iter().map(row).collect(),
     }
 }
@@ -216,8 +220,9 @@ fn hold(name: &str, step: &Step, budget_bytes: u64, args: &CompareOptions) -> Co
 fn sweep(name: &str, step: &Step, args: &CompareOptions) -> plot::Chart {
     let lines = Contestant::all().into_iter().map(|contestant| {
         let step_ms = |percent: f64| {
-            let machine = args.machine(Budget::Percent(percent).of_peak(step.peak_bytes));
-            let run = contestant.run(step, &machine, args);
+            let budget_bytes = Budget::Percent(percent).of_peak(step.peak_bytes);
+            let machine = args.machine(budget_bytes);
+            let run = contestant.run(&step.under(budget_bytes), &machine, args);
             run.missing_bytes().is_none().then(|| run.simulation().step_us / 1e3)
         };
         plot::Line { name: contestant.name(), points: points(step_ms) }

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{Bytes, Generated, OpIndex, PrintLevel, Shortfall, Treatment};
+use adaptive::{Bytes, OpIndex, PrintLevel, Shortfall, Treatment};
 use anyhow::Context as _;
 
-use crate::args::{PlanArgs, PlanOptions, budget_bytes, joint_planner};
+use crate::args::{PlanArgs, budget_bytes, joint_planner};
 use crate::report::files::OutFolder;
 use crate::train::say;
 
@@ -16,7 +16,7 @@ mod report;
 pub(crate) mod step;
 
 use advice::advice;
-use holders::holders;
+use holders::{Holder, holders};
 use report::Report;
 use step::Step;
 
@@ -31,8 +31,9 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let save = args.save.as_deref().map(OutFolder::prepare).transpose()?;
     let out = args.out.clone().or_else(|| save.map(|folder| folder.path("plan.json")));
-    let step = Step::open(&args.trace)?;
-    let budget_bytes = budget_bytes(args.budget, step.peak_bytes)?;
+    let recorded = Step::open(&args.trace)?;
+    let budget_bytes = budget_bytes(args.budget, recorded.peak_bytes)?;
+    let step = recorded.under(budget_bytes);
     let started = now();
     let made = joint_planner(&args.settings, budget_bytes).make(&step.trace);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
@@ -40,12 +41,15 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if made.infeasible.is_none()
         && let Some(path) = &out
     {
-        adaptive::save(path, &made.plan)?;
+        let part_bytes = step.parts.as_ref().map(|parts| parts.part_bytes);
+        adaptive::save_in_parts(path, &made.plan, part_bytes)?;
     }
     if args.json {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
     } else if let Some(shortfall) = made.infeasible {
-        eprintln!("error: {}", out_of_reach(args, &step, &made, budget_bytes, shortfall));
+        let holders = holders(&step.trace, &made, shortfall.op);
+        let advice = advice(&args.settings, &recorded, budget_bytes, shortfall);
+        eprintln!("error: {}", out_of_reach(&report, &holders, shortfall, &advice));
     } else if args.print_level < PrintLevel::None {
         say(&report.text())?;
     }
@@ -54,13 +58,11 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// Why no plan reaches the budget, in one line.
 fn out_of_reach(
-    args: &PlanOptions,
-    step: &Step,
-    made: &Generated,
-    budget_bytes: u64,
+    report: &Report<'_>,
+    holders: &[Holder],
     shortfall: Shortfall,
+    advice: &str,
 ) -> String {
-    let holders = holders(&step.trace, made, shortfall.op);
     let used_bytes: u64 =
         holders.iter().filter(|holder| holder.in_use).map(|holder| holder.size_bytes).sum();
     let largest: Vec<String> = holders
@@ -74,13 +76,13 @@ fn out_of_reach(
     format!(
         "no plan runs '{}' in {}: {} more are needed at {}, which uses {} itself; the largest \
          blocks there are {}; {}",
-        args.trace.display(),
-        Bytes(budget_bytes),
+        report.args.trace.display(),
+        Bytes(report.budget_bytes),
         Bytes(shortfall.missing_bytes),
-        step.op_label(shortfall.op),
+        report.step.op_label(shortfall.op),
         Bytes(used_bytes),
         if largest.is_empty() { "small ones".to_owned() } else { largest.join(", ") },
-        advice(&args.settings, step, budget_bytes, shortfall),
+        advice,
     )
 }
 

@@ -1,14 +1,15 @@
 //! The command `simulate`: time and memory of a recorded step under a plan.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
-use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, Simulation, simulate};
+use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, SavedPlan, Simulation, simulate};
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::args::{SimulateArgs, SimulateOptions, budget_bytes};
 use crate::collect;
-use crate::plan::step::{MEMORY_ENDLESS, Step};
+use crate::plan::step::{MEMORY_ENDLESS, Parts, Step};
 use crate::report::run::{Span, SpanKind};
 use crate::report::step_page::{self, StepPage};
 use crate::report::{timeline, units};
@@ -18,6 +19,7 @@ use crate::train::{command_line, say};
 struct Object {
     trace: String,
     op_count: usize,
+    in_parts: Option<Parts>,
     budget_bytes: Option<u64>,
     peak_before_bytes: u64,
     peak_bytes: u64,
@@ -42,17 +44,20 @@ struct Object {
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
-    let step = Step::open(&args.trace)?;
-    let plan = match &args.plan {
-        Some(path) => {
-            let plan = adaptive::load(path)?;
-            step.check_plan(&plan, path, &args.trace)?;
-            plan
-        }
-        None => Plan::default(),
-    };
-    let budget = args.memory.map(|budget| budget_bytes(budget, step.peak_bytes));
+    let recorded = Step::open(&args.trace)?;
+    let budget = args.memory.map(|budget| budget_bytes(budget, recorded.peak_bytes));
     let budget_bytes = budget.transpose()?;
+    let (step, plan) = match &args.plan {
+        Some(path) => {
+            // The plan says what its step is, whatever memory it is tried in.
+            let SavedPlan { plan, part_bytes } = adaptive::load(path)?;
+            let whole = Cow::Borrowed(&recorded);
+            let step = part_bytes.map_or(whole, |part_bytes| recorded.in_parts(part_bytes));
+            step.check_plan(&plan, path, &args.trace)?;
+            (step, plan)
+        }
+        None => (recorded.under(budget_bytes.unwrap_or(MEMORY_ENDLESS)), Plan::default()),
+    };
     let machine = args.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
     let simulation = simulate(&step.trace, &plan, &machine);
     write_files(args, &step, &plan, &machine, &simulation)?;
@@ -99,7 +104,7 @@ fn write_files(
     }
     if let Some(path) = &args.report {
         let budget_bytes = args.memory.map(|_| machine.limit_bytes);
-        let mut facts = lines(step, budget_bytes, simulation).to_vec();
+        let mut facts = lines(step, budget_bytes, simulation);
         let measured = measured(args, step);
         facts.extend(measured.as_ref().map(|words| ("measured", words.clone())));
         let mut decisions = match args.plan {
@@ -168,6 +173,7 @@ fn object(
     Object {
         trace: args.trace.display().to_string(),
         op_count: step.trace.ops.len(),
+        in_parts: step.parts.clone(),
         budget_bytes,
         peak_before_bytes: step.peak_bytes,
         peak_bytes: simulation.resident_bytes_peak,
@@ -189,7 +195,7 @@ fn object(
 
 fn text(step: &Step, budget_bytes: Option<u64>, simulation: &Simulation) -> String {
     let lines = lines(step, budget_bytes, simulation);
-    lines.map(|(name, words)| format!("{name:<12}{words}\n")).concat()
+    lines.iter().map(|(name, words)| format!("{name:<12}{words}\n")).collect()
 }
 
 /// The figures by name.
@@ -197,10 +203,10 @@ fn lines(
     step: &Step,
     budget_bytes: Option<u64>,
     simulation: &Simulation,
-) -> [(&'static str, String); 7] {
+) -> Vec<(&'static str, String)> {
     let more = added_percent(step, simulation);
     let budget = budget_bytes.map_or_else(|| "no limit".to_owned(), units::bytes);
-    [
+    let mut lines = vec![
         ("budget", budget),
         (
             "peak",
@@ -245,7 +251,9 @@ fn lines(
                 simulation.misses, simulation.rescues
             ),
         ),
-    ]
+    ];
+    lines.extend(step.parts.as_ref().map(|parts| ("in parts", parts.to_string())));
+    lines
 }
 
 /// What the three engines do in the step.

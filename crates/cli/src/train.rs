@@ -82,7 +82,9 @@ fn check(args: &TrainOptions) -> anyhow::Result<Request<'_>> {
     let shape = args.shape;
     let text = Text::open(args.text.as_deref())?;
     text.check(shape.seq)?;
-    let plan = args.plan.as_deref().map(adaptive::load).transpose()?.map(Arc::new);
+    let plan = args.plan.as_deref().map(adaptive::load).transpose()?;
+    // Nothing that is trained here runs in parts; other steps leave a plan, safely.
+    let plan = plan.map(|saved| Arc::new(saved.plan));
     if plan.is_some() && args.strategy == Strategy::Keep {
         bail!("--strategy keep runs without a plan; leave --plan away or take another strategy");
     }

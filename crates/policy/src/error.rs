@@ -153,6 +153,12 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanFault {
+    /// The version is that of plans for steps in parts, and the plan for none, or the reverse.
+    #[error("its version is {version}: 2 is for plans with `part_bytes`, 1 for those without")]
+    Version {
+        /// The version.
+        version: u64,
+    },
     /// A block is empty, out of order, or comes from an op that does not exist.
     #[error("entry {position} of its blocks is empty, out of order or of an unknown op")]
     Block {

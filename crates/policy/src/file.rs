@@ -21,7 +21,8 @@
 //!
 //! `crc32` is the CRC-32 (IEEE) of the body written without any white space, with its keys in
 //! the order above. Origins are `"persistent"`, `{"op": n}` and `{"before": n}`; phases `begin`
-//! and `end`; kinds `swap_out`, `swap_in`, `discard` and `replay`.
+//! and `end`; kinds `swap_out`, `swap_in`, `discard` and `replay`. Where the step runs in parts,
+//! `version` is 2 and the body has `part_bytes` behind `op_count`.
 //!
 //! # The trace file
 //!
@@ -31,6 +32,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -53,22 +55,44 @@ const TRACE_BYTES_MAX: u64 = 512 << 20;
 /// What every gzip file begins with.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// Saves a plan. The path holds either the plan or what was there before, even if the machine
-/// loses power.
+/// A plan as a file holds it: with what its step is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedPlan {
+    /// The plan.
+    pub plan: Plan,
+    /// The step is the recorded one with operators over lists in parts of at most these bytes,
+    /// as [`in_parts`](crate::in_parts) has it; as it was recorded if there is nothing here.
+    pub part_bytes: Option<NonZeroU64>,
+}
+
+/// Saves a plan for a step as it was recorded. The path holds either the plan or what was there
+/// before, even if the machine loses power.
 ///
 /// # Errors
 /// [`FileError::Plan`] if [`load`] would refuse the plan; [`FileError::Save`].
 pub fn save(path: &Path, plan: &Plan) -> Result<(), FileError> {
-    plan::check(plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
-    save_bytes(path, plan::write(plan).as_bytes())
+    save_in_parts(path, plan, None)
 }
 
-/// Loads a plan that [`save`] wrote.
+/// Saves a plan like [`save`], for a step [in parts](SavedPlan::part_bytes).
+///
+/// # Errors
+/// As [`save`].
+pub fn save_in_parts(
+    path: &Path,
+    plan: &Plan,
+    part_bytes: Option<NonZeroU64>,
+) -> Result<(), FileError> {
+    plan::check(plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
+    save_bytes(path, plan::write(plan, part_bytes).as_bytes())
+}
+
+/// Loads a plan that [`save`] or [`save_in_parts`] wrote.
 ///
 /// # Errors
 /// Any [`FileError`] but `Trace`: the file cannot be read, is something else's, newer, cut short,
 /// damaged or contradicts itself.
-pub fn load(path: &Path) -> Result<Plan, FileError> {
+pub fn load(path: &Path) -> Result<SavedPlan, FileError> {
     read_plan(&load_bytes(path, "plan", PLAN_BYTES_MAX)?, path)
 }
 
@@ -172,7 +196,7 @@ pub fn read_trace(bytes: &[u8], path: &Path, config: &RecordedConfig) -> Result<
 ///
 /// # Errors
 /// As [`load`], but that nothing is read from a disk.
-pub fn read_plan(json: &[u8], path: &Path) -> Result<Plan, FileError> {
+pub fn read_plan(json: &[u8], path: &Path) -> Result<SavedPlan, FileError> {
     plan::read(json, path)
 }
 

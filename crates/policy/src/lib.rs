@@ -75,6 +75,7 @@ mod generate;
 mod layout;
 mod machine;
 mod parallel;
+mod parts;
 mod ranks;
 mod search;
 mod session;
@@ -90,8 +91,8 @@ pub use check::{TraceFault, check_trace};
 pub use cost::Cost;
 pub use error::{FileError, OneLine, PlanFault, RecordedFault};
 pub use file::{
-    RecordedConfig, load, load_bytes, load_trace, read_plan, read_trace, save, save_bytes,
-    save_trace, write_trace,
+    RecordedConfig, SavedPlan, load, load_bytes, load_trace, read_plan, read_trace, save,
+    save_bytes, save_in_parts, save_trace, write_trace,
 };
 pub use filter::Exclusion;
 pub use generate::{
@@ -101,6 +102,7 @@ pub use generate::{
 pub use layout::{Layout, lay_out};
 pub use machine::{Link, Machine};
 pub use parallel::{both, has_spare_cores};
+pub use parts::{InParts, SplitOp, in_parts, part_bytes};
 pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};

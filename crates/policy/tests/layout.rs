@@ -419,7 +419,7 @@ fn recorded_steps_lie_low() {
 fn a_plan_of_many_returns_lies_low() {
     let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     let trace = load_trace(&file("nanogpt.json.gz"), &RecordedConfig::default()).expect("loads");
-    let plan = policy::load(&file("nanogpt-plan.json")).expect("it loads");
+    let plan = policy::load(&file("nanogpt-plan.json")).expect("it loads").plan;
     let mut seen = Seen::default();
     let layout = seen.judge(&trace, &plan);
     assert!(layout.ratio() <= 1.01, "{}", layout.ratio());

@@ -47,7 +47,7 @@ fn assert_belong_together(folder: &Path) {
     let explained = report(folder);
     let trace = adaptive::load_trace(&folder.join("trace.json"), &Default::default());
     let trace = trace.expect("a trace");
-    let plan = adaptive::load(&folder.join("plan.json")).expect("a plan");
+    let plan = adaptive::load(&folder.join("plan.json")).expect("a plan").plan;
     assert_eq!((plan.op_count as usize, plan.signature), (trace.ops.len(), trace.signature));
     assert_eq!(trace.ops.len(), 24);
     assert!(!plan.actions.is_empty());

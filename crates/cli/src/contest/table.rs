@@ -26,6 +26,9 @@ pub(super) fn text(contest: &Contest) -> String {
         units::bytes(contest.budget_bytes),
         milliseconds(contest.baseline_us)
     );
+    if let Some(parts) = &contest.in_parts {
+        text.push_str(&format!("{parts}\n"));
+    }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(contest.strategies.iter().map(cells));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -105,6 +108,7 @@ mod tests {
             budget_bytes: 4 << 20,
             peak_before_bytes: 8 << 20,
             baseline_us: 2_000.0,
+            in_parts: None,
             strategies: vec![row("keep", None), row("swap", Some(5 << 20))],
         };
         let text = text(&contest);

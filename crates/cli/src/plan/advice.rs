@@ -62,7 +62,7 @@ const TIGHT: [Tight; 5] = [
     },
 ];
 
-/// What makes the step fit, each part tried with a quick plan.
+/// What makes the recorded step fit, each part tried with a quick plan.
 pub(super) fn advice(
     settings: &Settings,
     step: &Step,
@@ -81,7 +81,7 @@ pub(super) fn advice(
 /// The setting without which there is a plan.
 fn setting(settings: &Settings, step: &Step, budget_bytes: u64) -> Option<String> {
     let plan = |settings: &Settings| {
-        let made = joint_planner(settings, budget_bytes).make(&step.trace);
+        let made = joint_planner(settings, budget_bytes).make(&step.under(budget_bytes).trace);
         made.infeasible.is_none().then_some(made)
     };
     let mut without_all = settings.clone();
@@ -111,7 +111,7 @@ fn memory(settings: &Settings, step: &Step, budget_bytes: u64, short: Shortfall)
         if bytes >= most_bytes {
             break;
         }
-        match joint_planner(settings, bytes).make(&step.trace).infeasible {
+        match joint_planner(settings, bytes).make(&step.under(bytes).trace).infeasible {
             None => return bytes,
             Some(short) => bytes = bytes.saturating_add(short.missing_bytes),
         }

@@ -9,7 +9,7 @@ use adaptive::{
 use serde::Serialize;
 
 use super::holders::holders;
-use super::step::Step;
+use super::step::{Parts, Step};
 use crate::args::PlanOptions;
 use crate::report::units;
 
@@ -32,6 +32,8 @@ pub(super) struct Report<'a> {
 struct Object<'a> {
     trace: String,
     op_count: usize,
+    /// Where operators over lists run in parts; ops are then counted and named as such.
+    in_parts: Option<Parts>,
     strategy: &'static str,
     prefer: &'static str,
     budget_bytes: u64,
@@ -103,6 +105,7 @@ impl Report<'_> {
         serde_json::to_string(&Object {
             trace: args.trace.display().to_string(),
             op_count: step.trace.ops.len(),
+            in_parts: step.parts.clone(),
             strategy: args.strategy.name(),
             prefer: Prefer::of(made.movable).name(),
             budget_bytes: self.budget_bytes,
@@ -155,7 +158,8 @@ impl Report<'_> {
     }
 
     fn figures(&self) -> String {
-        let lines = self.request().into_iter().chain(self.outcome());
+        let parts = self.step.parts.as_ref().map(|parts| ("in parts", parts.to_string()));
+        let lines = self.request().into_iter().chain(parts).chain(self.outcome());
         lines.map(|(name, words)| format!("{name:<12}{words}\n")).collect()
     }
 

@@ -1,21 +1,59 @@
 //! A recorded step as the commands take it: loaded, checked, and with its own peak and time.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::num::NonZeroU64;
 use std::path::Path;
 
-use adaptive::{Machine, OneLine, OpIndex, Plan, RecordedConfig, Trace, simulate};
+use adaptive::{
+    InParts, Machine, OneLine, OpIndex, Plan, RecordedConfig, SplitOp, Trace, in_parts, part_bytes,
+    simulate,
+};
 use anyhow::bail;
+use serde::Serialize;
+
+use crate::report::units;
 
 /// More than any step needs, and small enough to be added to.
 pub(crate) const MEMORY_ENDLESS: u64 = u64::MAX / 4;
 
 /// A recorded step.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) trace: Trace,
     /// The most bytes that live at once, segments included, when everything stays.
     pub(crate) peak_bytes: u64,
     /// Device time of its ops when everything stays, in microseconds.
     pub(crate) baseline_us: f64,
+    /// How it differs from what was recorded, if it does.
+    pub(crate) parts: Option<Parts>,
+}
+
+/// The operators over lists of tensors that run in parts, as training calls them under a cap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Parts {
+    /// The most bytes that one part has, if it has more than one tensor of each list.
+    pub(crate) part_bytes: NonZeroU64,
+    /// The names of the operators that were split.
+    op_names: BTreeSet<String>,
+    /// How many operators of these names were, and how many there are instead.
+    split_ops: usize,
+    parts: u64,
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.op_names.iter().map(String::as_str).collect();
+        write!(
+            to,
+            "{} in {} parts, as training runs under a cap: up to {} at a time, or one tensor of \
+             each list",
+            names.join(", "),
+            self.parts,
+            units::bytes(self.part_bytes.get())
+        )
+    }
 }
 
 impl Step {
@@ -35,8 +73,33 @@ impl Step {
             Machine { limit_bytes: MEMORY_ENDLESS, host_limit_bytes: 0, link, copy_submit_us: 0.0 };
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
-        let baseline_us = trace.ops.iter().map(|op| op.device_us).sum();
-        Ok(Step { trace, peak_bytes: free.resident_bytes_peak, baseline_us })
+        let (baseline_us, peak_bytes) = (ops_us(&trace), free.resident_bytes_peak);
+        Ok(Step { trace, peak_bytes, baseline_us, parts: None })
+    }
+
+    /// The recorded step as training runs it under a cap, which has no bearing on peak and time.
+    pub(crate) fn under(&self, cap_bytes: u64) -> Cow<'_, Step> {
+        match cap_bytes < self.peak_bytes {
+            true => self.in_parts(part_bytes(cap_bytes)),
+            false => Cow::Borrowed(self),
+        }
+    }
+
+    /// The recorded step with operators over lists in parts of at most this.
+    pub(crate) fn in_parts(&self, part_bytes: NonZeroU64) -> Cow<'_, Step> {
+        let Some(InParts { trace, split }) = in_parts(&self.trace, part_bytes) else {
+            return Cow::Borrowed(self);
+        };
+        let name = |op: &SplitOp| trace.ops[op.first.0 as usize].name.clone();
+        let parts = Parts {
+            part_bytes,
+            op_names: split.iter().map(name).collect(),
+            split_ops: split.len(),
+            parts: split.iter().map(|op| u64::from(op.count)).sum(),
+        };
+        // The same time but for its last digits.
+        let (baseline_us, peak_bytes) = (ops_us(&trace), self.peak_bytes);
+        Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
     }
 
     /// An op by name and number.
@@ -77,6 +140,10 @@ impl Step {
         };
         plan.blocks.iter().enumerate().find_map(differs)
     }
+}
+
+fn ops_us(trace: &Trace) -> f64 {
+    trace.ops.iter().map(|op| op.device_us).sum()
 }
 
 /// Makes all names such that people can be shown them.

@@ -1,13 +1,15 @@
 //! Promise: docs/plan-format.md is enough to simulate a plan. A simulator in Python that was
 //! written from it alone agrees with ours to the byte and the microsecond.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use adaptive::synthetic::{Numbers, RandomShape, random_trace};
+use adaptive::synthetic::{Numbers, RandomShape, TraceBuilder, random_trace};
 use adaptive::{
     Action, ActionKind, BlockIndex, GenerateConfig, JointConfig, JointPlanner, Link, Machine,
-    OpIndex, Phase, Plan, PlanBlock, RecordedConfig, Trace, load_trace, save, save_trace, simulate,
+    OpIndex, Phase, Plan, PlanBlock, RecordedConfig, Trace, in_parts, load_trace, part_bytes, save,
+    save_in_parts, save_trace, simulate,
 };
 use serde_json::Value;
 
@@ -153,6 +155,112 @@ fn a_simulator_written_from_the_document_agrees_on_random_steps_and_plans() {
     println!("steps that ran, with replays, chains, rescues, clean swap-outs; without: {seen:?}");
     assert!(ran > CASES / 3 && again > CASES / 6 && rescued > CASES / 6, "{seen:?}");
     assert!(chained > 3 && clean > 3, "{seen:?}");
+}
+
+/// A step whose ops work on lists, or on what could be taken for lists, with any names.
+fn lists(numbers: &mut Numbers) -> Trace {
+    const NAMES: [&str; 11] = [
+        "aten::_fused_adamw_",
+        "aten::_fused_adam_.tensor_lr",
+        "aten::_fused_sgd_",
+        "aten::_fused_adagrad_",
+        "aten::_foreach_mul_.Scalar",
+        "aten::_foreach_norm",
+        "aten::_amp_foreach_non_finite_check_and_unscale_",
+        "aten::_fused_rms_norm",
+        "aten::mul",
+        "_foreach_mul_",
+        "mine::_foreach_mul_",
+    ];
+    let mut builder = TraceBuilder::new();
+    let length = 2 + numbers.below(5) as usize;
+    let alike = numbers.chance(30);
+    let mut units = || if alike { 3 } else { 1 + numbers.below(6) };
+    let sizes: Vec<u64> = (0..length).map(|_| units() << 21).collect();
+    let all: Vec<BlockIndex> =
+        (0..5 * length).map(|at| builder.persistent("state", sizes[at % length])).collect();
+    builder.segments(1 << 21);
+    for _ in 0..3 + numbers.below(5) {
+        let before = builder.allocate("batch", (1 + numbers.below(4)) << 21);
+        let nested = numbers.chance(15);
+        if nested {
+            builder.begin("optimizer", 50.0, false);
+        }
+        let us = 10.0 + numbers.below(3000) as f64;
+        builder.begin(NAMES[numbers.below(11) as usize], us, numbers.chance(10));
+        let count = 1 + numbers.below(5) as usize;
+        let reads = if numbers.chance(50) { numbers.below(count as u64) as usize } else { 0 };
+        for (at, &block) in all[..count * length].iter().enumerate() {
+            match at / length {
+                list if list < reads => builder.read(block),
+                _ if numbers.chance(2) => builder.write(block),
+                _ => builder.update(block),
+            }
+        }
+        if numbers.chance(20) {
+            // Again, which makes no other list of it; or not one of a list.
+            let block = [all[0], before][numbers.below(2) as usize];
+            builder.read(block);
+        }
+        builder.end();
+        if nested {
+            builder.end();
+        }
+        let after = builder.allocate("result", 1 << 22);
+        builder.compute("aten::mm", 200.0, &[all[0]], after);
+        builder.free(before);
+        builder.free(after);
+    }
+    builder.finish()
+}
+
+#[test]
+fn it_runs_operators_over_lists_in_the_same_parts() {
+    let folder = tempfile::tempdir().expect("a folder for files");
+    let files = ["trace.json", "plan.json"].map(|name| folder.path().join(name));
+    let (mut split, mut ran) = (0, 0);
+    for seed in 0..CASES {
+        let mut numbers = Numbers::new(seed);
+        let trace = lists(&mut numbers);
+        let part_bytes = NonZeroU64::new((1 + numbers.below(48)) << 21).expect("above 0");
+        let made = in_parts(&trace, part_bytes);
+        split += u64::from(made.is_some());
+        let parted = made.map_or_else(|| trace.clone(), |made| made.trace);
+        let peak = simulate(&parted, &Plan::default(), &machine(1 << 50, 0)).resident_bytes_peak;
+        let limit_bytes = peak * (50 + numbers.below(50)) / 100;
+        let host_bytes = 1 << 40;
+        let mut plan = planned(&parted, machine(limit_bytes, host_bytes));
+        if seed % 3 > 0 {
+            disturb(&mut plan, &parted, &mut numbers);
+        }
+        save_trace(&files[0], &trace).expect("it can be written");
+        save_in_parts(&files[1], &plan, Some(part_bytes)).expect("it can be written");
+        let [trace, plan] = files.clone();
+        let theirs = Case { trace, plan, limit_bytes, host_bytes }.check(&format!("seed {seed}"));
+        assert_eq!(theirs["signature"], format!("{:016x}", parted.signature.0), "seed {seed}");
+        ran += u64::from(theirs["step_us"].is_number());
+    }
+    println!("steps in parts, steps that ran: {split} {ran}");
+    assert!(split > CASES / 3 && ran > CASES / 3, "{split} {ran}");
+}
+
+#[test]
+fn it_runs_a_recorded_step_in_parts_as_we_do() {
+    let folder = tempfile::tempdir().expect("a folder for files");
+    let trace = load_trace(&recorded(), &RecordedConfig::default()).expect("it was recorded");
+    let peak = simulate(&trace, &Plan::default(), &machine(1 << 50, 0)).resident_bytes_peak;
+    for percent in [50, 20] {
+        let (limit_bytes, host_bytes) = (peak * percent / 100, 1 << 42);
+        let part_bytes = part_bytes(limit_bytes);
+        let parted = in_parts(&trace, part_bytes).expect("its optimizer is large").trace;
+        let plan = folder.path().join("plan.json");
+        let made = planned(&parted, machine(limit_bytes, host_bytes));
+        save_in_parts(&plan, &made, Some(part_bytes)).expect("it is written");
+        let case = Case { trace: recorded(), plan, limit_bytes, host_bytes };
+        let theirs = case.check(&format!("{percent} %"));
+        assert_eq!(theirs["signature"], format!("{:016x}", parted.signature.0));
+        assert!(theirs["step_us"].is_number(), "{theirs}");
+    }
 }
 
 #[test]

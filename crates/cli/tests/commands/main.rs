@@ -8,6 +8,7 @@ mod doctor;
 mod judge;
 mod max_model;
 mod outputs;
+mod parts;
 mod plan;
 mod rig;
 mod simulate;

@@ -27,10 +27,10 @@ fn a_budget_without_a_plan_moves_on_demand_or_runs_out() {
     let object = on("simulate", &recorded(), &["--memory", "80%", "--json"]).json();
     assert!(number(&object, "rescues") > 0, "{object}");
     assert!(object["step_us"].as_f64() > object["baseline_us"].as_f64());
-    let short = on("simulate", &recorded(), &["--memory", "20%"]);
+    let short = on("simulate", &recorded(), &["--memory", "5%"]);
     assert_eq!((short.code, short.stdout.as_str()), (1, ""), "{short:?}");
     assert!(short.stderr.contains("runs out of memory at"), "{short:?}");
-    on("simulate", &recorded(), &["--memory", "20%", "--json"]).short_json();
+    on("simulate", &recorded(), &["--memory", "5%", "--json"]).short_json();
 }
 
 #[test]

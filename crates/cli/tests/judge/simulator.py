@@ -478,8 +478,8 @@ def load(path):
 
 def main(trace, plan, limit, host, out, back, both, page):
     names = open(page).read().split("```text\n")[1].split("```")[0].split()
-    step = Step(load(trace), set(names))
     body = load(plan)["body"]
+    step = Step(load(trace), set(names), body.get("part_bytes"))
     rates = [float(out), float(back)]
     try:
         run = Run(step, body["actions"], int(limit), int(host), rates, float(both))

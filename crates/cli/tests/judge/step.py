@@ -1,5 +1,7 @@
 """A recorded step, read as docs/plan-format.md says: operators, blocks, events, recipes."""
 
+import parts
+
 UNIT = 2 << 20
 LARGE = 8 << 20
 CALLERS = ("aten::cross_entropy_loss", "aten::nll_loss_nd")
@@ -13,7 +15,7 @@ def up(number, unit):
 class Step:
     """Operators, blocks and events of a trace."""
 
-    def __init__(self, trace, names):
+    def __init__(self, trace, names, part_bytes=None):
         self.ops, self.tensors = trace["ops"], trace["tensors"]
         if "events" in trace:
             self.segment_bytes = trace["segment_bytes"]
@@ -22,11 +24,19 @@ class Step:
             self.held = [tensor.get("held", False) for tensor in self.tensors]
             self.persistent = [tensor["origin"] == "persistent" for tensor in self.tensors]
             self.events = [(text[0], int(text[1:])) for text in trace["events"]]
-            self.signature = trace["signature"]
+            self.hash = int(trace["signature"], 16)
         else:
             self.again = self.runs_again(names)
             self.read_record()
+        if part_bytes is not None:
+            parts.split(self, part_bytes, self.take_in)
+        self.signature = f"{self.hash:016x}"
         self.index()
+
+    def take_in(self, value):
+        s = (self.hash << 5 | self.hash >> 59) & MASK
+        s = (s ^ value) * 0x9E3779B97F4A7C15 & MASK
+        self.hash = s ^ s >> 32
 
     def runs_again(self, names):
         ops = self.ops
@@ -66,22 +76,15 @@ class Step:
                 died[tensor["free"]].append(t)
         most = small
         self.events, made, open_ = [], set(), []
-        signature = 0
-
-        def take_in(value):
-            nonlocal signature
-            s = (signature << 5 | signature >> 59) & MASK
-            s = (s ^ value) * 0x9E3779B97F4A7C15 & MASK
-            signature = s ^ s >> 32
-
+        self.hash = 0
         for b, size in enumerate(self.size):
             if self.persistent[b]:
-                take_in(size)
+                self.take_in(size)
         for n in range(len(ops) + 1):
             for t in born[n]:
                 if t in block:
                     self.events.append(("A", block[t]))
-                    take_in(self.size[block[t]])
+                    self.take_in(self.size[block[t]])
                 else:
                     small += up(tensors[t]["bytes"], 512)
             most = max(most, small)
@@ -99,7 +102,7 @@ class Step:
             name = 0xCBF29CE484222325
             for byte in ops[n]["name"].encode():
                 name = (name ^ byte) * 0x100000001B3 & MASK
-            take_in(name)
+            self.take_in(name)
             open_.append(n)
             writes = list(dict.fromkeys(ops[n]["writes"]))
             for t in dict.fromkeys(ops[n]["reads"]):
@@ -110,7 +113,6 @@ class Step:
                 if t in block:
                     self.events.append(("M", block[t]))
         self.segment_bytes = up(most, UNIT)
-        self.signature = f"{signature:016x}"
 
     def end(self, n, block, made):
         op = self.ops[n]

@@ -1,5 +1,6 @@
 //! The plan file's content: mirror types, checksum and checks.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -7,10 +8,13 @@ use swap_core::{
     Action, ActionKind, BlockIndex, OpIndex, Origin, Phase, Plan, PlanBlock, Signature,
 };
 
+use super::SavedPlan;
 use super::json::{Expected, check_head, hex};
 use crate::error::{FileError, PlanFault};
 
-const EXPECTED: Expected = Expected { what: "plan", format: "smartswap-plan", version: 1 };
+const EXPECTED: Expected = Expected { what: "plan", format: "smartswap-plan", version: 2 };
+/// The version of plans for a step as it was recorded.
+const VERSION_WHOLE: u64 = 1;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +31,8 @@ struct BodyMirror {
     #[serde(with = "hex")]
     signature: u64,
     op_count: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    part_bytes: Option<NonZeroU64>,
     blocks: Vec<BlockMirror>,
     actions: Vec<ActionMirror>,
 }
@@ -75,11 +81,11 @@ enum KindMirror {
 }
 
 /// The file of a plan.
-pub(super) fn write(plan: &Plan) -> String {
-    let body = BodyMirror::of(plan);
+pub(super) fn write(plan: &Plan, part_bytes: Option<NonZeroU64>) -> String {
+    let body = BodyMirror { part_bytes, ..BodyMirror::of(plan) };
     let file = FileMirror {
         format: EXPECTED.format.to_owned(),
-        version: EXPECTED.version,
+        version: version(part_bytes),
         crc32: checksum(&body),
         body,
     };
@@ -87,7 +93,7 @@ pub(super) fn write(plan: &Plan) -> String {
 }
 
 /// The plan of a file.
-pub(super) fn read(bytes: &[u8], path: &Path) -> Result<Plan, FileError> {
+pub(super) fn read(bytes: &[u8], path: &Path) -> Result<SavedPlan, FileError> {
     check_head(bytes, path, &EXPECTED)?;
     let file: FileMirror = serde_json::from_slice(bytes)
         .map_err(|source| FileError::Malformed { path: path.to_owned(), source })?;
@@ -96,9 +102,19 @@ pub(super) fn read(bytes: &[u8], path: &Path) -> Result<Plan, FileError> {
         let expected = file.crc32;
         return Err(FileError::Checksum { path: path.to_owned(), expected, found });
     }
+    let broken = |fault| FileError::Plan { path: path.to_owned(), fault };
+    let part_bytes = file.body.part_bytes;
+    if file.version != version(part_bytes) {
+        return Err(broken(PlanFault::Version { version: file.version }));
+    }
     let plan = file.body.into_plan();
-    check(&plan).map_err(|fault| FileError::Plan { path: path.to_owned(), fault })?;
-    Ok(plan)
+    check(&plan).map_err(broken)?;
+    Ok(SavedPlan { plan, part_bytes })
+}
+
+/// Readers of version 1 know nothing of parts.
+fn version(part_bytes: Option<NonZeroU64>) -> u64 {
+    if part_bytes.is_some() { EXPECTED.version } else { VERSION_WHOLE }
 }
 
 /// Whether the plan's indexes are in range and its actions in order.
@@ -168,6 +184,7 @@ impl BodyMirror {
         BodyMirror {
             signature: plan.signature.0,
             op_count: plan.op_count,
+            part_bytes: None,
             blocks: blocks.collect(),
             actions: actions.collect(),
         }

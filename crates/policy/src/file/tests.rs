@@ -1,6 +1,7 @@
 //! Tests of plan and trace files: round trips, damage of every kind, crashes at every call.
 
 use std::fs;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -47,17 +48,23 @@ fn other_sample() -> Plan {
     Plan { op_count: 6, signature: Signature(1), ..sample() }
 }
 
+/// The plan of a step as it was recorded.
+fn whole(saved: SavedPlan) -> Plan {
+    assert_eq!(saved.part_bytes, None);
+    saved.plan
+}
+
 fn read(bytes: &[u8]) -> Result<Plan, FileError> {
-    plan::read(bytes, Path::new("plan.json"))
+    plan::read(bytes, Path::new("plan.json")).map(whole)
 }
 
 #[test]
 fn the_sample_of_version_1_still_loads() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/plan-v1.json");
-    assert_eq!(load(&path).expect("it was written by version 1"), sample());
+    assert_eq!(load(&path).map(whole).expect("it was written by version 1"), sample());
     // And is what is written today, but for the line's end that an editor may add.
     let text = fs::read_to_string(path).expect("it was just read");
-    assert_eq!(text.trim_end(), plan::write(&sample()));
+    assert_eq!(text.trim_end(), plan::write(&sample(), None));
 }
 
 #[test]
@@ -66,7 +73,7 @@ fn a_saved_plan_comes_back() {
     let path = folder.path().join("plan.json");
     for plan in [sample(), Plan::default(), other_sample()] {
         save(&path, &plan).expect("the folder can be written");
-        assert_eq!(load(&path).expect("it was just saved"), plan);
+        assert_eq!(load(&path).map(whole).expect("it was just saved"), plan);
     }
     let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
     assert_eq!(names.len(), 1, "{names:?}");
@@ -75,14 +82,14 @@ fn a_saved_plan_comes_back() {
 #[test]
 fn a_plan_written_with_other_white_space_is_the_same() {
     let value: serde_json::Value =
-        serde_json::from_str(&plan::write(&sample())).expect("what we write is JSON");
+        serde_json::from_str(&plan::write(&sample(), None)).expect("what we write is JSON");
     let pretty = serde_json::to_string_pretty(&value).expect("what was read can be written");
     assert_eq!(read(pretty.as_bytes()).expect("white space has no meaning"), sample());
 }
 
 #[test]
 fn every_truncation_is_noticed() {
-    let bytes = plan::write(&sample()).into_bytes();
+    let bytes = plan::write(&sample(), None).into_bytes();
     for length in 0..bytes.len() {
         match read(&bytes[..length]) {
             Err(FileError::Truncated { size_bytes, .. }) => assert_eq!(size_bytes, length as u64),
@@ -94,7 +101,7 @@ fn every_truncation_is_noticed() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let bytes = plan::write(&sample()).into_bytes();
+    let bytes = plan::write(&sample(), None).into_bytes();
     let mut checksums = 0;
     for bit in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
@@ -110,7 +117,7 @@ fn every_flipped_bit_is_noticed() {
 
 #[test]
 fn each_fault_has_its_own_error() {
-    let text = plan::write(&sample());
+    let text = plan::write(&sample(), None);
     let check = |bytes: &[u8], expect: fn(&FileError) -> bool, words: &str| {
         let error = read(bytes).expect_err("it is faulty");
         assert!(expect(&error), "{error:?}");
@@ -126,8 +133,8 @@ fn each_fault_has_its_own_error() {
     check(b"[1, 2", foreign, "not a plan file");
     check(b"{\"format\":\"smartswap-trace\",\"version\":1}", foreign, "not a plan file");
     check(&[b'['; 100_000], foreign, "not a plan file");
-    let newer = text.replacen("\"version\":1", "\"version\":2", 1);
-    check(newer.as_bytes(), |e| matches!(e, FileError::Newer { .. }), "version 2");
+    let newer = text.replacen("\"version\":1", "\"version\":3", 1);
+    check(newer.as_bytes(), |e| matches!(e, FileError::Newer { .. }), "version 3");
     let malformed = |error: &FileError| matches!(error, FileError::Malformed { .. });
     check(text.replacen("op_count", "up_count", 1).as_bytes(), malformed, "up_count");
     check(text.replacen("swap_out", "swap_up", 1).as_bytes(), malformed, "swap_up");
@@ -137,8 +144,37 @@ fn each_fault_has_its_own_error() {
 }
 
 #[test]
+fn a_plan_for_a_step_in_parts_says_so_and_is_of_version_2() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("plan.json");
+    let saved = SavedPlan { plan: sample(), part_bytes: NonZeroU64::new(3 << 30) };
+    save_in_parts(&path, &saved.plan, saved.part_bytes).expect("the folder can be written");
+    assert_eq!(load(&path).expect("it was just saved"), saved);
+    let text = fs::read_to_string(&path).expect("it was just saved");
+    let body = "\"op_count\":5,\"part_bytes\":3221225472,\"blocks\":";
+    assert!(text.contains("\"version\":2,") && text.contains(body), "{text}");
+    let refused = |text: &str| match plan::read(text.as_bytes(), &path) {
+        Err(error) => error.to_string(),
+        Ok(saved) => panic!("{saved:?}"),
+    };
+    // A version that fits the body is asked for, either way.
+    let version = |text: &str, from: &str, to: &str| refused(&text.replacen(from, to, 1));
+    assert!(
+        version(&text, "\"version\":2", "\"version\":1").contains("its version is 1: 2 is for")
+    );
+    let whole = plan::write(&sample(), None);
+    assert!(
+        version(&whole, "\"version\":1", "\"version\":2").contains("its version is 2: 2 is for")
+    );
+    assert!(version(&whole, "\"version\":1", "\"version\":3").contains("reads up to 2"));
+    let none = refused(&text.replacen("3221225472", "0", 1));
+    assert!(none.contains("nonzero") && !none.contains('\n'), "{none}");
+    assert!(refused(&text.replacen("3221225472", "3221225473", 1)).contains("checksum"));
+}
+
+#[test]
 fn what_a_file_says_does_not_break_the_line_of_its_error() {
-    let text = plan::write(&sample());
+    let text = plan::write(&sample(), None);
     let one_line = |from: &str, to: &str| {
         let changed = text.replacen(from, to, 1);
         assert_ne!(changed, text, "the sample has no {from}");
@@ -156,7 +192,7 @@ fn plans_that_contradict_themselves_are_not_saved_and_not_loaded() {
     let check = |change: fn(&mut Plan), expect: PlanFault| {
         let mut plan = sample();
         change(&mut plan);
-        let text = plan::write(&plan);
+        let text = plan::write(&plan, None);
         let fault = |result: Result<(), FileError>| match result {
             Err(FileError::Plan { fault, .. }) => fault,
             other => panic!("{plan:?}: {other:?}"),
@@ -247,7 +283,7 @@ fn plans() -> impl Strategy<Value = Plan> {
 proptest! {
     #[test]
     fn every_plan_comes_back(plan in plans()) {
-        prop_assert_eq!(read(plan::write(&plan).as_bytes()).expect("it is a plan"), plan);
+        prop_assert_eq!(read(plan::write(&plan, None).as_bytes()).expect("it is a plan"), plan);
     }
 
     #[test]
@@ -257,7 +293,7 @@ proptest! {
         at in any::<prop::sample::Index>(),
     ) {
         // From nothing, or inside a real file.
-        let mut file = [String::new(), plan::write(&sample()), write_trace(&trace_sample())]
+        let mut file = [String::new(), plan::write(&sample(), None), write_trace(&trace_sample())]
             [start].clone().into_bytes();
         let from = at.index(file.len() + 1);
         file.splice(from..(from + bytes.len()).min(file.len()), bytes);
@@ -391,7 +427,7 @@ fn damaged_traces_are_refused() {
     assert!(matches!(result, Err(FileError::Trace { .. })), "{result:?}");
     let newer = text.replacen("\"version\":1", "\"version\":7", 1);
     assert!(matches!(read(&newer), Err(FileError::Newer { found: 7, supported: 1, .. })));
-    let plan = read(&plan::write(&sample()));
+    let plan = read(&plan::write(&sample(), None));
     assert!(matches!(plan, Err(FileError::Foreign { expected: "trace", .. })), "{plan:?}");
 }
 

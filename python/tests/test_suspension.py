@@ -15,19 +15,19 @@ TRAINING = """
         return total
     model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(10)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(24):
+    for step in range(12):
         loss = model(torch.randn(1024, 512)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if CAP and step % 5 == 3:
+        if CAP and step % 4 == 2:
             before = [parameter.data_ptr() for parameter in model.parameters()]
             with smartswap.suspended() as bytes_held:
                 assert held() <= bytes_held < 2 * MIB, (held(), bytes_held)
                 assert smartswap.stats()["reserved_bytes"]["current"] == bytes_held
             assert held() > 10 * MIB
             assert [parameter.data_ptr() for parameter in model.parameters()] == before
-        if CAP and step == 21:
+        if CAP and step == 9:
             # Nobody brings it back: what is used comes.
             smartswap.suspend()
     print(loss.item().hex(), [parameter.sum().item().hex() for parameter in model.parameters()])

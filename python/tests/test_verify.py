@@ -8,7 +8,7 @@ TRAINING = """
     layers = (torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Dropout(0.1))
     model = torch.nn.Sequential(*(copy.deepcopy(layer) for _ in range(10) for layer in layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(16):
+    for step in range(10):
         loss = model(torch.randn(1024, 512)).square().mean()
         optimizer.zero_grad()
         loss.backward()

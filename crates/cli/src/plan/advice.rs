@@ -80,8 +80,9 @@ pub(super) fn advice(
 
 /// The setting without which there is a plan.
 fn setting(settings: &Settings, step: &Step, budget_bytes: u64) -> Option<String> {
+    let step = step.under(budget_bytes);
     let plan = |settings: &Settings| {
-        let made = joint_planner(settings, budget_bytes).make(&step.under(budget_bytes).trace);
+        let made = joint_planner(settings, budget_bytes).make(&step.trace);
         made.infeasible.is_none().then_some(made)
     };
     let mut without_all = settings.clone();

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, OpIndex, Orders, Origin,
-    Phase, Plan, PlanBlock, Residency,
+    Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, OpIndex, Orders, Origin, Phase, Plan,
+    PlanBlock, Residency,
 };
 
-use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
+use super::lab::{BLOCK, ENOUGH, Lab, read, write};
+use super::lending::lend;
 
 /// The lot of that number, if memory were cut into blocks.
 fn lot(number: u64) -> Option<Lot> {
@@ -68,10 +69,7 @@ fn a_block_that_is_held_or_lent_keeps_its_lot_whatever_the_orders_become() {
     let [held, lent] = [1, 2].map(|tag| lab.make(tag));
     settle_in(&mut lab, &[held, lent], &[lot(0), lot(1)]);
     lab.engine.hold(held, "a test").expect("lives");
-    lab.ops.begin_aside(OP, lab.engine.compute_stream()).expect("begins");
-    lab.ops.touch(lent, AccessMode::ReadWrite).expect("is there");
-    lab.engine.lend(lent, "a test").expect("lives");
-    lab.ops.end().expect("ends");
+    lend(&mut lab, lent).expect("is there");
     let compute = lab.engine.stream_handles().expect("handles")[0];
     lab.write_unseen(compute, lent, 12);
     // Others want both lots, and there is not room for all of them.

@@ -5,7 +5,7 @@ use swap_core::{AccessMode, ActionKind, BlockId, Error, Held, Residency};
 use super::lab::{BLOCK, Lab, OP, read};
 
 /// As somebody does who takes the address of a block.
-fn lend(lab: &mut Lab, block: BlockId) -> Result<(), Error> {
+pub(super) fn lend(lab: &mut Lab, block: BlockId) -> Result<(), Error> {
     lab.ops.begin_aside(OP, lab.engine.compute_stream())?;
     let lent = lab.ops.touch(block, AccessMode::ReadWrite).map(drop);
     let lent = lent.and_then(|()| lab.engine.lend(block, "a test"));

@@ -3,6 +3,7 @@
 use swap_core::{AccessMode, Error, HostConfig, MemoryError, Residency};
 
 use super::lab::{BLOCK, Lab, OP, read, write};
+use super::lending::lend;
 
 #[test]
 fn all_memory_is_for_others_until_it_comes_back() {
@@ -39,10 +40,7 @@ fn what_is_held_small_or_in_use_stays_and_what_is_lent_is_taken_back() {
     let [held, lent, used, other] = [1, 2, 3, 4].map(|tag| lab.make(tag));
     let small = lab.make_sized(1000, 5);
     lab.engine.hold(held, "a test").expect("lives");
-    lab.ops.begin_aside(OP, lab.engine.compute_stream()).expect("begins");
-    lab.ops.touch(lent, AccessMode::Read).expect("is there");
-    lab.engine.lend(lent, "a test").expect("lives");
-    lab.ops.end().expect("ends");
+    lend(&mut lab, lent).expect("is there");
     let compute = lab.engine.stream_handles().expect("handles")[0];
     lab.write_unseen(compute, lent, 12);
     lab.ops.begin(OP).expect("begins");

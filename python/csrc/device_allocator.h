@@ -58,20 +58,6 @@ inline void trim() {
   }
 }
 
-// The start of the block around `memory`, and its bytes if they are asked for; null if the memory
-// is not the engine's.
-inline void* base_of(const void* memory, size_t* size_bytes) {
-  void* start = nullptr;
-  uint64_t bytes = 0;
-  if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
-    return nullptr;
-  }
-  if (size_bytes != nullptr) {
-    *size_bytes = bytes;
-  }
-  return start;
-}
-
 // Runs `copy` as an op that reads `source` and may write any part of `target`.
 template <class Copy>
 void copy_as_op(void* target, const void* source, Copy copy) {
@@ -86,7 +72,7 @@ void copy_as_op(void* target, const void* source, Copy copy) {
     raise(code, text);
   }
   copy();
-  seals::forget(base_of(target, nullptr));
+  seals::forget(target);
   check(smartswap_end());
 }
 
@@ -108,13 +94,6 @@ void list_segments(std::vector<SegmentInfo>& segments) {
     static_cast<std::vector<SegmentInfo>*>(list)->push_back(std::move(segment));
   };
   check(smartswap_list(add, &segments));
-}
-
-inline smartswap_stats engine_stats() {
-  smartswap_stats now = {};
-  now.struct_size = sizeof(now);
-  check(smartswap_get_stats(&now));
-  return now;
 }
 
 // The engine's counters in a framework's own shape, whose places for all blocks and for large

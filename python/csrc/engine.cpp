@@ -32,6 +32,25 @@ void check(int code) {
   }
 }
 
+void* base_of(const void* memory, size_t* size_bytes) {
+  void* start = nullptr;
+  uint64_t bytes = 0;
+  if (smartswap_find(memory, &start, &bytes) != SMARTSWAP_OK) {
+    return nullptr;
+  }
+  if (size_bytes != nullptr) {
+    *size_bytes = bytes;
+  }
+  return start;
+}
+
+smartswap_stats engine_stats() {
+  smartswap_stats now = {};
+  now.struct_size = sizeof(now);
+  check(smartswap_get_stats(&now));
+  return now;
+}
+
 uint64_t current_stream() {
 #ifdef SMARTSWAP_CUDA
   if (attached().type == c10::DeviceType::CUDA) {

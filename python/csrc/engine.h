@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -33,6 +34,13 @@ void watch_forks();
 [[noreturn]] void raise(int code, const std::string& text);
 // Throws if the call failed.
 void check(int code);
+
+// The start of the block around `memory`, and its bytes if they are asked for; null if the memory
+// is not the engine's.
+void* base_of(const void* memory, size_t* size_bytes = nullptr);
+
+// The engine's counters. Throws if none is open.
+smartswap_stats engine_stats();
 
 // The stream on which operators of the calling thread run now.
 uint64_t current_stream();

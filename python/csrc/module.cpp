@@ -143,10 +143,7 @@ uint64_t suspend() {
   py::gil_scoped_release released;
   observer::watch_again();
   check(smartswap_suspend());
-  smartswap_stats now = {};
-  now.struct_size = sizeof(now);
-  check(smartswap_get_stats(&now));
-  return now.reserved.current;
+  return engine_stats().reserved.current;
 }
 
 void resume() {
@@ -208,9 +205,7 @@ py::dict calls_dict(const uint64_t (&calls)[4]) {
 }
 
 py::dict stats() {
-  smartswap_stats now = {};
-  now.struct_size = sizeof(now);
-  check(smartswap_get_stats(&now));
+  const auto now = engine_stats();
   static const char* const stages[] = {"WarmUp", "SearchPolicy", "Stable"};
   py::dict result;
   result["stage"] = stages[now.stage];

@@ -67,7 +67,7 @@ struct Thread {
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
   Aside aside = Aside::automatic;
-  // The name of the op that was announced last by who is no operator.
+  // The name of the op that was announced last by who is no operator, for seals.
   std::string announced;
   // What the running operator uses, until the engine is told.
   std::vector<smartswap_touched> touched;
@@ -406,8 +406,8 @@ void begin(const char* name) {
   Thread& own = thread();
   const auto part = smartswap_depth() == 0 && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   check(smartswap_begin(name, current_stream(), part));
-  own.announced = name;
   if (C10_UNLIKELY(seals::watches())) {
+    own.announced = name;
     seals::begin();
   }
 }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -80,10 +79,8 @@ bool is_used(const char* memory) {
 // Whether it is all of a block that moves, which nobody writes unseen.
 bool is_sealable(const c10::Storage& storage) {
   const char* memory = start_of(storage);
-  void* start = nullptr;
-  uint64_t size_bytes = 0;
   if (storage.nbytes() < attached().least_bytes || smartswap_moves(memory) == 0 ||
-      smartswap_find(memory, &start, &size_bytes) != SMARTSWAP_OK || start != memory) {
+      base_of(memory) != memory) {
     return false;
   }
   auto& known = all();
@@ -178,7 +175,7 @@ uint64_t n_compared() {
 
 void forget(const void* memory) {
   if (C10_UNLIKELY(watches())) {
-    broken_open(static_cast<const char*>(memory));
+    broken_open(static_cast<const char*>(base_of(memory)));
   }
 }
 
@@ -193,13 +190,14 @@ void renew(const void* memory) {
 }
 
 void lend(const void* memory) {
-  void* start = nullptr;
-  uint64_t size_bytes = 0;
-  if (watches() && smartswap_find(memory, &start, &size_bytes) == SMARTSWAP_OK) {
-    broken_open(static_cast<char*>(start));
+  if (C10_LIKELY(!watches())) {
+    return;
+  }
+  if (const auto* start = static_cast<const char*>(base_of(memory)); start != nullptr) {
+    broken_open(start);
     auto& known = all();
     const std::lock_guard<std::mutex> guard(known.lock);
-    known.lent.insert(static_cast<char*>(start));
+    known.lent.insert(start);
   }
 }
 

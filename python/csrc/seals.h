@@ -22,9 +22,9 @@ bool watches();
 // Uses that were compared since.
 uint64_t n_compared();
 
-// Whatever is in the memory now is right.
+// Whatever is in the block around the memory now is right.
 void forget(const void* memory);
-// The memory begins a new life.
+// The memory, a whole block, begins a new life.
 void renew(const void* memory);
 // From now on somebody may write the memory whom nobody sees, as long as it is allocated.
 void lend(const void* memory);

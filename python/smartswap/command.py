@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import engine, launch, log, variables
+from . import launch, log, variables
 from .errors import SettingsError, SmartSwapError, nearest
-from .settings import PREFERENCES, STRATEGIES, Settings
+from .settings import PREFERENCES, STRATEGIES
 
 __all__ = ["Call", "main", "parse"]
 
@@ -123,10 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(help_text() if call.shows == "help" else _versions())
             return
         assert call.load is not None
-        # What is said here wins over the environment.
-        wishes = variables.wishes() | call.wishes
-        log.to_stderr(log.checked(wishes.pop("log_level", "warning")))
-        engine.open_with(Settings.parse(**wishes))
+        variables.open_engine(**call.wishes)
     except (SmartSwapError, RuntimeError) as error:
         print(f"smartswap: {str(error).removeprefix('SmartSwap: ')}", file=sys.stderr)
         raise SystemExit(2) from None

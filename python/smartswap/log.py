@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from .errors import SettingsError, nearest
+from .settings import check_choice
 
 __all__ = ["LEVELS", "checked", "to_stderr"]
 
@@ -13,9 +13,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 def checked(level: str) -> str:
     """The level itself. Raises SettingsError if there is no such level."""
-    if level not in LEVELS:
-        hint = nearest(level, LEVELS)
-        raise SettingsError(f"--log-level is one of {', '.join(LEVELS)}, not '{level}'{hint}")
+    check_choice("--log-level", level, LEVELS)
     return level
 
 

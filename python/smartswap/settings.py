@@ -13,7 +13,7 @@ from .errors import SettingsError, nearest
 from .ranks import Ranks, free_host_bytes
 from .sizes import parse_percent, parse_size
 
-__all__ = ["NAMES", "PREFERENCES", "STRATEGIES", "SWITCHES", "Settings"]
+__all__ = ["NAMES", "PREFERENCES", "STRATEGIES", "SWITCHES", "Settings", "check_choice"]
 
 PREFERENCES = ("performance", "memory")
 STRATEGIES = ("joint", "swap", "recompute", "keep")
@@ -22,7 +22,8 @@ STRATEGIES = ("joint", "swap", "recompute", "keep")
 _WAIT_S_MOST = 86400.0
 
 
-def _choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+def check_choice(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raises SettingsError, with those that are known, unless the value is one of them."""
     if value not in known:
         hint = nearest(str(value), known)
         raise SettingsError(f"{name} is one of {', '.join(known)}, not {value!r}{hint}")
@@ -126,9 +127,9 @@ class Settings:
 
     def _checked(self) -> Settings:
         if self.prefer is not None:
-            _choice("prefer", self.prefer, PREFERENCES)
+            check_choice("prefer", self.prefer, PREFERENCES)
         if self.strategy is not None:
-            _choice("strategy", self.strategy, STRATEGIES)
+            check_choice("strategy", self.strategy, STRATEGIES)
         if self.config is not None and not os.path.isfile(self.config):
             raise SettingsError(f"config: there is no file '{self.config}'")
         if self.report is not None and os.path.isfile(self.report):

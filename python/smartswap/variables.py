@@ -21,7 +21,7 @@ from . import engine, log
 from .errors import SettingsError
 from .settings import NAMES, SWITCHES, Settings
 
-__all__ = ["open_when_used", "wishes"]
+__all__ = ["open_engine", "open_when_used", "wishes"]
 
 _PREFIX = "SMARTSWAP_"
 _LOG_LEVEL = "log_level"
@@ -48,6 +48,16 @@ def wishes(environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     return found
 
 
+def open_engine(**said: Any) -> None:
+    """Opens the engine as the variables ask, and what is said here, which wins.
+
+    Raises what `enable` raises.
+    """
+    asked = wishes() | said
+    log.to_stderr(log.checked(asked.pop(_LOG_LEVEL, "warning")))
+    engine.open_with(Settings.parse(**asked))
+
+
 def open_when_used() -> None:
     """Opens the engine when the device is first used, or now if that is the host.
 
@@ -66,9 +76,7 @@ def open_when_used() -> None:
 def _open() -> None:
     # A script's own call comes first.
     if not engine.is_enabled():
-        asked = wishes()
-        log.to_stderr(log.checked(asked.pop(_LOG_LEVEL, "warning")))
-        engine.open_with(Settings.parse(**asked))
+        open_engine()
 
 
 def _module_of(wish: str) -> Any:

@@ -75,6 +75,7 @@ open_engine()
 install()
 kept = [torch.full((COUNT,), float(index), device="npu") for index in range(2)]
 side = torch.npu.Stream()
+side.wait_stream(torch.npu.current_stream())
 with torch.npu.stream(side):
     doubled = kept[1] * 2
 doubled.record_stream(torch.npu.current_stream())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from smartswap import _native
@@ -15,6 +16,9 @@ except NotBuiltError:
     if os.environ.get("SMARTSWAP_REQUIRE") == "package":
         raise
     pytest.skip("the compiled part of the package is not built", allow_module_level=True)
+
+# Settings under which how long a step takes does not decide what a test sees.
+PATIENT = Path(__file__).parent / "training" / "patient.toml"
 
 START = """
 import copy, ctypes, gc, io, os, pickle, sys, torch, smartswap

@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
-PATIENT = Path(__file__).parent / "training" / "patient.toml"
+from processes import PATIENT
 
 PROGRAM = """
 import hashlib, json, sys

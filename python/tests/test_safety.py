@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from processes import python, run
+from processes import PATIENT, python, run
 
 HERE = Path(__file__).parent
 REFUSED, SOAK = HERE / "refused_ops.py", HERE / "soak.py"
@@ -42,10 +42,10 @@ def test_blocks_just_above_the_least_that_moves(tmp_path):
     assert run(tmp_path, text) == "done\n"
 
 
-JUMPS = """
+JUMPS = f"""
     torch.manual_seed(1)
     if len(sys.argv) < 2:
-        smartswap.enable("76MiB", device="host")
+        smartswap.enable("76MiB", device="host", config={str(PATIENT)!r})
     model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     def train(steps, batch):

@@ -2,7 +2,8 @@
 
 Each sample runs three times: twice as usual, which also shows whether the operator gives the same
 bits at all, and once with each output that can be made again dropped at once. All three must give
-the same bytes, leave their inputs alone, and leave the generators alike.
+the same bytes, leave their inputs alone, and leave the generators alike. Each finds other bytes in
+freed memory, so that words that an operator leaves unwritten do not pass for its output.
 
     python remade_ops.py host float32 bfloat16          # what CI runs
     python remade_ops.py cuda:0 float32 bfloat16 --samples 1000
@@ -50,6 +51,20 @@ def _results(value: Any) -> list[Any]:
     return leaves
 
 
+def _overwrite(results: Any, inputs: list[Any], value: int) -> None:
+    """Leaves other bytes in memory that is freed next; what shares memory with inputs stays."""
+    taken = {leaf.untyped_storage()._cdata for leaf in inputs if _is_plain(leaf)}
+    for leaf in tree_leaves(results):
+        if _is_plain(leaf) and leaf.untyped_storage()._cdata not in taken:
+            whole = torch.empty(0, dtype=torch.uint8, device=leaf.device)
+            whole.set_(leaf.untyped_storage()).fill_(value)
+
+
+def _is_plain(leaf: Any) -> bool:
+    is_strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+    return is_strided and not leaf.is_nested
+
+
 def _generator_state(device: str) -> bytes:
     state = torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()
     return bytes(state.tolist())
@@ -81,21 +96,23 @@ class Judge:
         inputs = [leaf for leaf in tree_leaves((sample.input, sample.args, sample.kwargs))]
         before = _results(inputs)
 
-        def call(drop: bool) -> tuple[list[Any], bytes]:
+        def call(drop: bool, left: int) -> tuple[list[Any], bytes]:
             torch.manual_seed(7)
             self.adapter.drop_at_once(drop)
             try:
                 made = function(sample.input, *sample.args, **sample.kwargs)
             finally:
                 self.adapter.drop_at_once(False)
-            return _results(made), _generator_state(self.device)
+            gave = _results(made), _generator_state(self.device)
+            _overwrite(made, inputs, left)
+            return gave
 
-        first, second = call(False), call(False)
+        first, second = call(False, left=0x55), call(False, left=0xAA)
         if first != second or _results(inputs) != before:
             return "gives other bits each time"
         runs = self.adapter.recipes()["runs"]
         try:
-            third = call(True)
+            third = call(True, left=0)
         except Exception as error:  # it did not fail before
             self.wrong.append(f"{name}: {error}")
             return "wrong"

@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).parent / "script_features.py"
 TIMEOUT_S = 300
 
 
-def run_python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+def run_python(arguments: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs a command line of Python that must end well."""
-    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} | variables
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
         env=environment,
@@ -25,9 +25,9 @@ def run_python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def run(arguments: list[str]) -> tuple[list[str], int]:
+def run(arguments: list[str], **variables: str) -> tuple[list[str], int]:
     """Runs it. Returns what it printed but for the last line, and that line's number."""
-    *lines, last = run_python(arguments).stdout.splitlines()
+    *lines, last = run_python(arguments, **variables).stdout.splitlines()
     return lines, int(last.split()[1])
 
 
@@ -45,6 +45,35 @@ def test_a_script_prints_the_same_under_a_cap(tmp_path, extra):
     assert len(plain) > 28
     assert 0 < capped_bytes <= cap_bytes
     assert (report / "explain.json").is_file()
+
+
+def test_a_variable_is_enough(tmp_path):
+    """Nothing but SMARTSWAP_MEMORY is set, and each use of a block finds the bytes left there."""
+    arguments = [str(SCRIPT), "--checkpoint", str(tmp_path / "state.pt")]
+    plain, plain_bytes = run(arguments)
+    cap_bytes = plain_bytes * 6 // 10
+    capped, capped_bytes = run(arguments, SMARTSWAP_MEMORY=str(cap_bytes), SMARTSWAP_VERIFY="1")
+    assert capped == plain
+    assert 0 < capped_bytes <= cap_bytes
+
+
+def test_another_process_has_the_device_while_training_is_suspended():
+    """Three eighths of the device are the training's, and the other takes three quarters."""
+    program = (
+        "import subprocess, sys, torch, smartswap\n"
+        "eighth = torch.cuda.mem_get_info()[1] // 8\n"
+        "smartswap.enable()\n"
+        "kept = [torch.full((64 << 20,), float(i), device='cuda') for i in range(3 * eighth >> 28)]\n"
+        "addresses = [one.data_ptr() for one in kept]\n"
+        "guest = 'import torch; print(torch.ones(%d, device=\"cuda\")[-1].item())'\n"
+        "with smartswap.suspended() as held:\n"
+        "    command = [sys.executable, '-c', guest % (6 * eighth // 4)]\n"
+        "    print(subprocess.check_output(command, text=True).strip(), held < 64 << 20)\n"
+        "print(all((one == i).all() for i, one in enumerate(kept)),\n"
+        "      [one.data_ptr() for one in kept] == addresses)\n"
+    )
+    done = run_python(["-c", program])
+    assert done.stdout.splitlines() == ["1.0 True", "True True"]
 
 
 def test_an_operator_that_cannot_fit_is_an_error_that_says_so(tmp_path):

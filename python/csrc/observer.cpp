@@ -289,7 +289,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return refuse(fn, *op, /*begun=*/false, code, std::move(own.unraised));
   }
   const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
-  int code = smartswap_begin(op->name.c_str(), current_stream(), part);
+  // What operators inside one use, it uses.
+  int code =
+      outermost ? smartswap_begin(op->name.c_str(), current_stream(), part) : SMARTSWAP_OK;
   const bool begun = code == SMARTSWAP_OK;
   if (begun) {
     own.running.emplace_back(op, true);
@@ -300,7 +302,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     }
     code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(own, fn, *op);
     if (C10_UNLIKELY(seals::watches()) && code == SMARTSWAP_OK) {
-      seals::begin();
+      if (outermost) {
+        seals::begin();
+      }
       seals::use_inputs(fn, *op);
     }
   }
@@ -339,22 +343,27 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
     return;
   }
   --own.depth;
-  if (own.depth == 0) {
-    note_another_way(own, *op);
-  }
-  if (!op->returns_inputs || op->is_metadata) {
+  const bool outermost = own.depth == 0;
+  // What an operator inside another makes stays until the other ends, and may be its workspace.
+  if ((outermost || op->is_collective) && (!op->returns_inputs || op->is_metadata)) {
     for (const c10::IValue& output : fn.outputs()) {
       add_touched(own, output, SMARTSWAP_OUTPUT);
     }
     // A fresh block is resident: this cannot fail for want of memory.
     touch_added(own, op->is_collective);
   }
-  const bool may_offer = op->again && own.depth == 0;
+  if (C10_UNLIKELY(seals::watches())) {
+    seals::use_outputs(fn, *op);
+  }
+  if (!outermost) {
+    return;
+  }
+  note_another_way(own, *op);
+  const bool may_offer = op->again.has_value();
   if (may_offer) {
     replay::offer(fn);
   }
   if (C10_UNLIKELY(seals::watches())) {
-    seals::use_outputs(fn, *op);
     seals::end(op->name);
   }
   if (smartswap_end() != SMARTSWAP_OK && own.unraised_code == SMARTSWAP_OK) {

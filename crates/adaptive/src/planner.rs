@@ -21,6 +21,10 @@ const AT_BOUND: f64 = 1e-9;
 
 /// A plan is made for less memory at most so often until its layout fits.
 const TIGHTER_PLANS: usize = 3;
+/// The same for the first plan of the loop, for which training waits, and for steps up to
+/// [`SKETCHES_OPS_MAX`] alone: those of larger ones take seconds each.
+const TIGHTER_SKETCHES: usize = 2;
+const SKETCHES_OPS_MAX: usize = 5_000;
 /// What an action without a lot costs at least: a mapping beside copies takes a millisecond, of
 /// which a part is hidden.
 const UNPLACED_ACTION_US: f64 = 300.0;
@@ -132,16 +136,16 @@ impl JointPlanner {
         }
     }
 
-    /// A plan that takes little time, if the little is enough for one that fits. No other is made
-    /// for the sake of its layout.
-    fn sketch(trace: &Trace, machine: &Machine, config: JointConfig) -> Option<Made> {
-        let mut quick = config;
-        quick.generate.effort = 1;
-        quick.fits_layout = false;
-        let Made { made, .. } = with_layout(trace, machine, quick);
+    /// A plan that takes little time, if the little is enough for one that fits. One whose layout
+    /// does not fit is made again: a step that maps at each turn takes several times as long.
+    fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
+        config.generate.effort = 1;
+        let made = offered(trace, machine, &config);
         let is_plan = made.infeasible.is_none() && !made.plan.actions.is_empty();
-        let layout = || config.fits_layout.then(|| lay_out(trace, &made.plan, machine));
-        is_plan.then(layout).map(|layout| Made { made, layout, is_sketch: true })
+        let bears_another = trace.ops.len() <= SKETCHES_OPS_MAX;
+        let tighter = if bears_another { TIGHTER_SKETCHES } else { 0 };
+        let sketch = || with_layout(trace, machine, config, made, tighter);
+        is_plan.then(sketch).map(|sketch| Made { is_sketch: true, ..sketch })
     }
 
     /// What there is to offer without keeping the training waiting.
@@ -162,7 +166,7 @@ impl JointPlanner {
             return Some(sketch);
         }
         let trace = trace.clone();
-        let thread = thread::spawn(move || with_layout(&trace, &machine, config));
+        let thread = thread::spawn(move || whole(&trace, &machine, config));
         self.jobs.insert(kind, Job { asked, thread });
         None
     }
@@ -187,7 +191,7 @@ impl Planner for JointPlanner {
             let config = JointPlanner::quickly(config, feedback.tries);
             self.without_waiting(trace, machine, config, feedback.tries == 0)
         } else {
-            Some(with_layout(trace, &machine, config))
+            Some(whole(trace, &machine, config))
         };
         let Some(Made { made, layout, is_sketch }) = made else { return Ok(None) };
         let offer = !made.plan.actions.is_empty();
@@ -219,11 +223,26 @@ impl Planner for JointPlanner {
     }
 }
 
-/// The plan that is the fastest as laid out, with its layout; without one, if layouts do not count.
-fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Made {
-    let plan =
-        |config: &JointConfig| best(&Joint::new(trace, machine, config), Rivals::WithoutDemand);
-    let first = plan(&config);
+/// The plan that the loop is offered, with all the effort that the settings say.
+fn whole(trace: &Trace, machine: &Machine, config: JointConfig) -> Made {
+    let made = offered(trace, machine, &config);
+    with_layout(trace, machine, config, made, TIGHTER_PLANS)
+}
+
+/// The best plan that leaves nothing to demand, wherever its blocks may lie.
+fn offered(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated {
+    best(&Joint::new(trace, machine, config), Rivals::WithoutDemand)
+}
+
+/// The plan that is the fastest as laid out, with its layout: `first`, or one of at most `tighter`
+/// that are made for less memory. Without a layout, if layouts do not count.
+fn with_layout(
+    trace: &Trace,
+    machine: &Machine,
+    mut config: JointConfig,
+    first: Generated,
+    tighter: usize,
+) -> Made {
     if !config.fits_layout {
         return Made { made: first, layout: None, is_sketch: false };
     }
@@ -234,7 +253,7 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Mad
     let mut excess_bytes = best.layout.excess_bytes(limit_bytes);
     // A large step bears to wait rather than to be planned over and over.
     let is_large = gets_one_look(trace, &config);
-    for _ in 0..TIGHTER_PLANS {
+    for _ in 0..tighter {
         let fits = best.layout.excess_bytes(limit_bytes) == 0;
         let is_good = fits && (is_large || best.hardly_waits());
         if is_good || best.made.infeasible.is_some() {
@@ -243,7 +262,7 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Mad
         let more_bytes = excess_bytes.max(limit_bytes / ROOM_DIVISOR);
         let reserve_bytes = &mut config.generate.reserve_bytes;
         *reserve_bytes = reserve_bytes.saturating_add(more_bytes);
-        let made = plan(&config);
+        let made = offered(trace, machine, &config);
         if made.infeasible.is_some() || made.simulation.step_us > best.step_us(limit_bytes) {
             break;
         }

@@ -8,7 +8,7 @@ use adaptive::{
 use policy::synthetic::{
     LargeShape, RandomShape, TransformerShape, large_trace, random_trace, transformer_trace,
 };
-use policy::{ActionKind, GenerateConfig, Origin, Plan};
+use policy::{ActionKind, GenerateConfig, Layout, Origin, Plan, lay_out};
 
 fn machine(trace: &Trace, percent: u64) -> Machine {
     let rate = 20_000.0;
@@ -127,6 +127,29 @@ fn beside_the_training_a_sketch_comes_first_and_then_the_plan_itself() {
             assert_ne!(proposal.plan, whole.plan);
         }
     }
+}
+
+#[test]
+fn a_sketch_whose_layout_lacks_a_little_is_made_again() {
+    let (mut fit, mut mended) = (0, 0);
+    for seed in 0..24 {
+        let trace = random_trace(seed, &RandomShape::small());
+        let machine = machine(&trace, 50 + 10 * (seed % 3));
+        let config = JointConfig { fits_layout: true, ..config(Strategy::Joint, None) };
+        let mut hasty = config;
+        hasty.generate.effort = 1;
+        let first = JointPlanner::new(machine, hasty).make(&trace);
+        let lacks = |layout: &Layout| layout.excess_bytes(machine.limit_bytes) > 0;
+        let first_lacks = lacks(&lay_out(&trace, &first.plan, &machine));
+        let mut beside = JointPlanner::new(machine, config).beside_training();
+        let sketch = beside.plan(&trace, &Feedback::default()).expect("the trace is well formed");
+        let Some(sketch) = sketch.filter(|sketch| sketch.is_sketch) else { continue };
+        let sketch_lacks = lacks(sketch.layout.as_ref().expect("it was asked for"));
+        fit += u32::from(!sketch_lacks);
+        mended += u32::from(first_lacks && !sketch_lacks);
+        assert!(first_lacks || !sketch_lacks, "{seed}");
+    }
+    assert!(fit > 5 && mended > 2, "{fit} {mended}");
 }
 
 #[test]

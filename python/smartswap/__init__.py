@@ -9,6 +9,7 @@ from __future__ import annotations
 # First, as it calls `smartswap_autoload`, which imports the modules below.
 import torch  # noqa: F401
 
+from .advice import advise
 from .callbacks import hugging_face_callback, lightning_callback
 from .custom_ops import adapt_mem_func_wrapper
 from .engine import (
@@ -36,6 +37,7 @@ __all__ = [
     "SmartSwapError",
     "adapt_mem_func_wrapper",
     "add_arguments",
+    "advise",
     "beside_step",
     "check_arguments",
     "disable",

@@ -53,6 +53,8 @@ __all__ = [
 
 _log = logging.getLogger("smartswap")
 _AUTOMATIC, _BESIDE = 0, 1
+# So many Stable steps say what a cap costs.
+_STEPS_TO_TELL = 4
 
 
 @dataclass
@@ -70,6 +72,7 @@ class _Open:
     extensions: Extensions
     files: TensorFiles
     faults: Faults
+    has_told_cost: bool = False
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
@@ -265,6 +268,8 @@ def _end_step() -> None:
     assert _open is not None
     _open.agreement.end_step()
     _tell_news()
+    if not _open.has_told_cost and _log.isEnabledFor(logging.INFO):
+        _open.has_told_cost = _tell_cost()
 
 
 def _tell_news() -> None:
@@ -272,6 +277,26 @@ def _tell_news() -> None:
     if _log.isEnabledFor(logging.DEBUG):
         for line in _native.adapter().take_news().splitlines():
             _log.debug("%s", line)
+
+
+def _tell_cost() -> bool:
+    """Logs what the cap costs, once a plan is settled. Returns whether there is no more to tell."""
+    if _native.adapter().stats()["steps_by_stage"]["Stable"] < _STEPS_TO_TELL:
+        return False
+    explained = explain()
+    measured, predicted = explained["measured"], explained["prediction"]
+    if measured is None or predicted is None:
+        return True
+    step_us, unlimited_us = measured["step_us"], predicted["unlimited_us"]
+    out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
+    _log.info(
+        "the cap of %s costs %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for all; "
+        "%s leave and %s come back, and operators run again for %.1f ms; smartswap.advise() tells "
+        "what other caps cost",
+        format_size(explained["limit_bytes"]), step_us / max(unlimited_us, 1e-9), step_us / 1e3,
+        predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
+    )
+    return True
 
 
 def stats() -> dict[str, Any]:

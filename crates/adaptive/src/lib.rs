@@ -46,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod gap;
 mod joint;
 mod planner;
@@ -54,6 +55,7 @@ mod rivals;
 mod settings;
 mod smartswap;
 
+pub use advice::{Burden, CapCost, CapCosts, cap_costs};
 pub use gap::{gap_fraction, gap_reason};
 pub use joint::{JointConfig, Prefer, Strategy};
 pub use planner::JointPlanner;

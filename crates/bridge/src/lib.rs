@@ -13,6 +13,7 @@
 //! | `local` | what belongs to one thread: its open op |
 //! | `settings` | what `smartswap_open` was given, and the defaults |
 
+mod advice;
 mod blocks;
 mod context;
 mod device;

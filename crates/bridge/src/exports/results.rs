@@ -6,6 +6,7 @@ use std::ptr;
 
 use adaptive::{MemoryCalls, Peak, save, save_bytes, save_trace};
 
+use crate::advice::advise;
 use crate::context::{self, Context};
 use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
@@ -130,6 +131,17 @@ pub extern "C" fn smartswap_explain() -> *mut c_char {
         let context = context::current()?;
         context.drain()?;
         text_for_c(explain(&context)?.to_string())
+    });
+    text.map_or(ptr::null_mut(), CString::into_raw)
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_advise() -> *mut c_char {
+    let text = guard(|| {
+        let context = context::current()?;
+        context.drain()?;
+        text_for_c(advise(&context)?.to_string())
     });
     text.map_or(ptr::null_mut(), CString::into_raw)
 }

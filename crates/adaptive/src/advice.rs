@@ -1,0 +1,139 @@
+//! What a recorded step costs under one cap after another.
+
+use policy::{Machine, Plan, Trace, simulate};
+
+use crate::joint::JointConfig;
+use crate::planner::JointPlanner;
+
+/// Caps that are tried, in percent of the step's peak.
+const PERCENTS: [u64; 9] = [100, 90, 80, 70, 60, 50, 40, 30, 20];
+/// More memory than any step has.
+const ENDLESS_BYTES: u64 = u64::MAX / 8;
+/// A step that is longer by less than this share of it is not said to wait for anything.
+const NOTHING: f64 = 0.01;
+
+/// What most of the time goes to that a cap adds to a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Burden {
+    /// It adds next to none.
+    Nothing,
+    /// Operators wait for copies.
+    Link,
+    /// Operators run again.
+    Recompute,
+}
+
+impl Burden {
+    /// `none`, `link` or `recompute`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Burden::Nothing => "none",
+            Burden::Link => "link",
+            Burden::Recompute => "recompute",
+        }
+    }
+}
+
+/// What a step takes under one cap, as simulated.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CapCost {
+    /// The cap on device memory.
+    pub limit_bytes: u64,
+    /// The step, in microseconds.
+    pub step_us: f64,
+    /// Copied to the host in a step.
+    pub out_bytes: u64,
+    /// Copied back in a step.
+    pub in_bytes: u64,
+    /// Spent on running operators again, in microseconds.
+    pub recomputed_us: f64,
+    /// What the added time goes to.
+    pub burden: Burden,
+}
+
+/// A step with memory for everything, and what it costs under smaller caps.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CapCosts {
+    /// The step with memory for everything, in microseconds.
+    pub unlimited_us: f64,
+    /// The most that it needs then.
+    pub peak_bytes: u64,
+    /// From the largest cap to the smallest. Caps that no plan reaches are left out.
+    pub caps: Vec<CapCost>,
+}
+
+/// What a step costs at the machine's cap and at 100 to 20 percent of the step's peak, each with a
+/// plan that is made with little effort. No smaller cap is said to be faster than a larger one.
+///
+/// # Panics
+/// As [`JointPlanner::make`].
+///
+/// # Examples
+/// ```
+/// # use adaptive::synthetic::{TransformerShape, transformer_trace};
+/// # use adaptive::{JointConfig, Link, Machine, cap_costs};
+/// # let shape =
+/// #     TransformerShape { layers: 4, weight_mib: 24, activation_mib: 64, forward_us: 4_000.0 };
+/// # let trace = transformer_trace(&shape);
+/// # let rate = 25_000.0;
+/// # let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
+/// # let machine =
+/// #     Machine { limit_bytes: 1 << 30, host_limit_bytes: 64 << 30, link, copy_submit_us: 8.0 };
+/// let costs = cap_costs(&trace, &machine, &JointConfig::default());
+/// assert_eq!(costs.caps[0].limit_bytes, costs.peak_bytes);
+/// assert!(costs.caps.iter().all(|cap| cap.step_us >= costs.unlimited_us));
+/// ```
+pub fn cap_costs(trace: &Trace, machine: &Machine, config: &JointConfig) -> CapCosts {
+    let endless = machine.with_limit(ENDLESS_BYTES);
+    let unlimited = simulate(trace, &Plan::default(), &endless);
+    let peak_bytes = unlimited.resident_bytes_peak;
+    let mut limits: Vec<u64> = PERCENTS.iter().map(|percent| peak_bytes * percent / 100).collect();
+    if machine.limit_bytes < peak_bytes {
+        limits.push(machine.limit_bytes);
+    }
+    limits.sort_unstable_by_key(|&limit| std::cmp::Reverse(limit));
+    limits.dedup();
+    let mut config = *config;
+    config.generate.effort = 1;
+    let reached = limits.into_iter().map_while(|limit_bytes| {
+        cost(trace, &machine.with_limit(limit_bytes), config, unlimited.step_us)
+    });
+    let mut caps: Vec<CapCost> = reached.collect();
+    // A plan for less memory fits into more.
+    for index in (1..caps.len()).rev() {
+        if caps[index].step_us < caps[index - 1].step_us {
+            caps[index - 1] = CapCost { limit_bytes: caps[index - 1].limit_bytes, ..caps[index] };
+        }
+    }
+    CapCosts { unlimited_us: unlimited.step_us, peak_bytes, caps }
+}
+
+/// `None` where no plan reaches the cap.
+fn cost(
+    trace: &Trace,
+    machine: &Machine,
+    config: JointConfig,
+    unlimited_us: f64,
+) -> Option<CapCost> {
+    let made = JointPlanner::new(*machine, config).make(trace);
+    if made.infeasible.is_some() {
+        return None;
+    }
+    let simulation = &made.simulation;
+    let added_us = simulation.step_us - unlimited_us;
+    let burden = if added_us < NOTHING * unlimited_us {
+        Burden::Nothing
+    } else if 2.0 * simulation.recomputed_us > added_us {
+        Burden::Recompute
+    } else {
+        Burden::Link
+    };
+    Some(CapCost {
+        limit_bytes: machine.limit_bytes,
+        step_us: simulation.step_us.max(unlimited_us),
+        out_bytes: simulation.swapped_out_bytes,
+        in_bytes: simulation.swapped_in_bytes,
+        recomputed_us: simulation.recomputed_us,
+        burden,
+    })
+}

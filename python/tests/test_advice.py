@@ -1,0 +1,63 @@
+"""What the cap costs, and what others would: told once, and on request."""
+
+import re
+
+from processes import PATIENT, python, run
+
+MODEL = """
+    import torch
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(10)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    def train(steps):
+        for _ in range(steps):
+            loss = model(torch.randn(1024, 512)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+"""
+OPENED = f"""
+    smartswap.enable("40MiB", device="host", min_block="64KiB", config={str(PATIENT)!r})
+    try:
+        smartswap.advise()
+    except RuntimeError as error:
+        print(error)
+"""
+ADVISED = """
+    train(12)
+    advice = smartswap.advise()
+    assert advice.memory == 40 * MIB < advice.peak, advice
+    sizes = [cap.memory for cap in advice.caps]
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == advice.peak, sizes
+    assert 40 * MIB in sizes and len(sizes) > 3, sizes
+    costs = [cap.step_ms for cap in advice.caps]
+    assert costs == sorted(costs) and costs[0] == advice.unlimited_ms, costs
+    tight = advice.caps[sizes.index(40 * MIB)]
+    assert tight.out_bytes + tight.recomputed_ms > 0 and tight.ratio >= 1, tight
+    text = str(advice)
+    assert text.count("<- now") == 1 and len(text.splitlines()) >= len(sizes) + 3, text
+    print(train(3).hex())
+"""
+TOLD = re.compile(
+    r"smartswap: the cap of 40.00 MiB costs \d+\.\d\dx: .* a step, .* predicted, .* leave and .*; "
+    r"smartswap.advise\(\) tells what other caps cost"
+)
+
+
+def test_caps_are_told_from_all_that_the_step_needs_to_the_least(tmp_path):
+    error, last = run(tmp_path, OPENED + MODEL + ADVISED).splitlines()
+    assert error.endswith("no step has been recorded yet: run a few steps first")
+    # It looks, and changes nothing.
+    assert run(tmp_path, MODEL + "    print(train(15).hex())\n") == f"{last}\n"
+
+
+def test_one_line_says_what_the_cap_costs_once_a_plan_is_settled(tmp_path):
+    flags = ["--memory", "40MiB", "--device", "host", "--min-block", "64KiB"]
+    flags += ["--config", PATIENT, "--log-level", "info"]
+    script = tmp_path / "train.py"
+    script.write_text("if True:\n" + MODEL + "    train(40)\n")
+    done = python("-m", "smartswap", *flags, script)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if TOLD.fullmatch(line)]
+    assert len(told) == 1, done.stderr

@@ -121,7 +121,7 @@ fn cost(
     }
     let simulation = &made.simulation;
     let added_us = simulation.step_us - unlimited_us;
-    let burden = if added_us < NOTHING * unlimited_us {
+    let burden = if added_us <= NOTHING * unlimited_us {
         Burden::Nothing
     } else if 2.0 * simulation.recomputed_us > added_us {
         Burden::Recompute

@@ -55,6 +55,8 @@ _log = logging.getLogger("smartswap")
 _AUTOMATIC, _BESIDE = 0, 1
 # So many Stable steps say what a cap costs.
 _STEPS_TO_TELL = 4
+# A step that takes so many times its own time is worth a warning.
+_COSTLY_RATIO = 2.0
 
 
 @dataclass
@@ -268,8 +270,8 @@ def _end_step() -> None:
     assert _open is not None
     _open.agreement.end_step()
     _tell_news()
-    if not _open.has_told_cost and _log.isEnabledFor(logging.INFO):
-        _open.has_told_cost = _tell_cost()
+    if not _open.has_told_cost:
+        _open.has_told_cost = _tell_cost(_open)
 
 
 def _tell_news() -> None:
@@ -279,21 +281,28 @@ def _tell_news() -> None:
             _log.debug("%s", line)
 
 
-def _tell_cost() -> bool:
-    """Logs what the cap costs, once a plan is settled. Returns whether there is no more to tell."""
+def _tell_cost(opened: _Open) -> bool:
+    """Logs what the cap costs, once a plan is settled: as a warning if that is much.
+
+    Returns whether there is no more to tell.
+    """
     if _native.adapter().stats()["steps_by_stage"]["Stable"] < _STEPS_TO_TELL:
         return False
     explained = explain()
     measured, predicted = explained["measured"], explained["prediction"]
     if measured is None or predicted is None:
         return True
-    step_us, unlimited_us = measured["step_us"], predicted["unlimited_us"]
+    unlimited_us = max(predicted["unlimited_us"], 1e-9)
+    ratio, expected = (one["step_us"] / unlimited_us for one in (measured, predicted))
+    # What a busy machine adds is not the cap's.
+    is_much = min(ratio, expected) >= _COSTLY_RATIO and opened.ranks.rank == 0
     out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
-    _log.info(
+    _log.log(
+        logging.WARNING if is_much else logging.INFO,
         "the cap of %s costs %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for all; "
         "%s leave and %s come back, and operators run again for %.1f ms; smartswap.advise() tells "
         "what other caps cost",
-        format_size(explained["limit_bytes"]), step_us / max(unlimited_us, 1e-9), step_us / 1e3,
+        format_size(explained["limit_bytes"]), ratio, measured["step_us"] / 1e3,
         predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
     )
     return True

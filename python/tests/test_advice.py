@@ -39,6 +39,20 @@ ADVISED = """
     assert text.count("<- now") == 1 and len(text.splitlines()) >= len(sizes) + 3, text
     print(train(3).hex())
 """
+# The real figures, but for how long the steps took.
+COSTLY = """
+    import logging
+    from smartswap import engine
+    logging.getLogger("smartswap").addHandler(logging.StreamHandler(sys.stdout))
+    explain = engine.explain
+    def costly():
+        told = explain()
+        for one in (told["measured"], told["prediction"]):
+            one["step_us"] = FACTOR * told["prediction"]["unlimited_us"]
+        return told
+    engine.explain = costly
+    train(40)
+"""
 TOLD = re.compile(
     r"smartswap: the cap of 40.00 MiB costs \d+\.\d\dx: .* a step, .* predicted, .* leave and .*; "
     r"smartswap.advise\(\) tells what other caps cost"
@@ -61,3 +75,9 @@ def test_one_line_says_what_the_cap_costs_once_a_plan_is_settled(tmp_path):
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if TOLD.fullmatch(line)]
     assert len(told) == 1, done.stderr
+
+
+def test_without_a_wish_only_a_cap_that_costs_much_is_told_of(tmp_path):
+    [_, warned] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "2.5")).splitlines()
+    assert warned.startswith("the cap of 40.00 MiB costs 2.50x: ")
+    [_] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "1.5")).splitlines()

@@ -120,9 +120,11 @@ def test_a_suspended_training_leaves_the_device_to_others(npu, plain):
         for step in range(6):
             print(training.step().hex())
             if step % 2 == 1:
+                in_use_bytes = smartswap.stats()["active_bytes"]["current"]
                 with smartswap.suspended() as held_bytes:
                     assert ledger()["chunk_bytes"] == held_bytes < 8 << 20, (ledger(), held_bytes)
-                assert ledger()["chunk_bytes"] > 16 << 20, ledger()
+                # What was there comes back.
+                assert ledger()["chunk_bytes"] >= in_use_bytes > 8 << 20, (ledger(), in_use_bytes)
         assert ledger()["chunk_bytes_peak"] <= CAP
         """
     cap_bytes = plain["peak_bytes"] * 60 // 100

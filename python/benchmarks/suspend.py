@@ -14,6 +14,9 @@ import subprocess
 import sys
 import time
 
+import smartswap
+import torch
+
 GIB = 1 << 30
 TENSOR_BYTES = 256 << 20
 ROUNDS = 3
@@ -33,9 +36,6 @@ def main() -> None:
     parser.add_argument("--device", default=None, help="such as cuda:0; that of this process")
     args = parser.parse_args()
 
-    import smartswap
-    import torch
-
     smartswap.enable(args.memory, device=args.device)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -50,15 +50,15 @@ def main() -> None:
     plain_s = seconds(lambda: pinned.copy_(tensors[0]), synchronize)
     for number in range(ROUNDS):
         synchronize()
-        free_before = free_bytes(torch, device)
+        free_before = free_bytes(device)
         suspend_s = seconds(smartswap.suspend, synchronize)
-        given_back = free_bytes(torch, device) - free_before
+        given_back = free_bytes(device) - free_before
         guest = subprocess.run(
             [sys.executable, "-c", GUEST, str(count * TENSOR_BYTES), device],
             capture_output=True, text=True, check=True,
         )
         assert int(guest.stdout) == count * TENSOR_BYTES, guest.stdout
-        resume_s = seconds(lambda: resume_all(smartswap, tensors), synchronize)
+        resume_s = seconds(lambda: resume_all(tensors), synchronize)
         for seed, tensor in enumerate(tensors):
             assert int((tensor != seed).sum()) == 0, "other bits came back"
             tensor.fill_(seed)
@@ -84,14 +84,14 @@ def seconds(call, synchronize) -> float:
     return time.perf_counter() - begin
 
 
-def resume_all(smartswap, tensors) -> None:
+def resume_all(tensors) -> None:
     """Brings all back and uses one word of each, so that none is still on its way."""
     smartswap.resume()
     for tensor in tensors:
         tensor[:1].add_(0)
 
 
-def free_bytes(torch, device: str) -> int:
+def free_bytes(device: str) -> int:
     """What the driver has left."""
     return torch.cuda.mem_get_info()[0] if device == "cuda" else 0
 

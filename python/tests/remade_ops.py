@@ -35,7 +35,7 @@ _MODES = ("plain", "autocast", "noncontiguous", "out")
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes | None:
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+    if not _is_plain(tensor):
         return None
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     # Of a copy, as nothing is made again from what NumPy sees.
@@ -62,7 +62,7 @@ def _overwrite(results: Any, inputs: list[Any], value: int) -> None:
 
 def _is_plain(leaf: Any) -> bool:
     is_strided = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
-    return is_strided and not leaf.is_nested
+    return is_strided and not leaf.is_nested and not leaf.is_quantized
 
 
 def _generator_state(device: str) -> bytes:

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use adaptive::{CapCost, Machine, Planner, cap_costs};
+use adaptive::{CapCost, cap_costs};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::shown::ShownStep;
 
 /// What the step that reports show would take under other caps. Plans for each, which takes
 /// seconds for large steps; training on other threads goes on meanwhile.
@@ -17,9 +16,8 @@ pub(crate) fn advise(context: &Context) -> Result<Value, Failure> {
         let course = context.course();
         let none = || Failure::usage("no step has been recorded yet: run a few steps first");
         let shown = course.shown.as_ref().ok_or_else(none)?;
-        let machine = context.settings.machine;
-        let link = course.session.policy().planner().link().unwrap_or(machine.link);
-        (Arc::clone(&shown.trace), Machine { link, ..machine }, ShownStep::measured(shown))
+        let machine = course.with_link(context.settings.machine);
+        (Arc::clone(&shown.trace), machine, shown.measured())
     };
     let costs = cap_costs(&trace, &machine, config);
     let cap = |cap: &CapCost| {

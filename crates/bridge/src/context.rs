@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
-    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, JointPlanner, OpName, Plan, Session,
-    Stage, StreamId, Trace, save_trace,
+    AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, JointPlanner, Machine, OpName, Plan,
+    Planner, Session, Stage, StreamId, Trace, save_trace,
 };
 
 use crate::blocks::{Blocks, Live};
@@ -423,5 +423,11 @@ impl Course {
     /// The plan that steps run under.
     pub(crate) fn plan(&self) -> Option<&Arc<Plan>> {
         self.session.plan()
+    }
+
+    /// A machine with the link as plans are made for it by now.
+    pub(crate) fn with_link(&self, machine: Machine) -> Machine {
+        let link = self.session.policy().planner().link().unwrap_or(machine.link);
+        Machine { link, ..machine }
     }
 }

@@ -13,8 +13,8 @@ const DECISIONS_MAX: usize = 200;
 /// The whole answer.
 pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let course = context.course();
-    let machine = &context.settings.machine;
-    let link = course.session.policy().planner().link().unwrap_or(machine.link);
+    let machine = course.with_link(context.settings.machine);
+    let link = machine.link;
     let stage = format!("{:?}", course.session.stage());
     let totals = &course.totals;
     let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);

@@ -127,44 +127,43 @@ pub extern "C" fn smartswap_reset_peaks() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_explain() -> *mut c_char {
-    let text = guard(|| {
+    text_for_c(guard(|| {
         let context = context::current()?;
         context.drain()?;
-        text_for_c(explain(&context)?.to_string())
-    });
-    text.map_or(ptr::null_mut(), CString::into_raw)
+        Ok(explain(&context)?.to_string())
+    }))
 }
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_advise() -> *mut c_char {
-    let text = guard(|| {
+    text_for_c(guard(|| {
         let context = context::current()?;
         context.drain()?;
-        text_for_c(advise(&context)?.to_string())
-    });
-    text.map_or(ptr::null_mut(), CString::into_raw)
+        Ok(advise(&context)?.to_string())
+    }))
 }
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_held() -> *mut c_char {
-    let text = guard(|| text_for_c(held(&*context::current()?)?.to_string()));
-    text.map_or(ptr::null_mut(), CString::into_raw)
+    text_for_c(guard(|| Ok(held(&*context::current()?)?.to_string())))
 }
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_take_news() -> *mut c_char {
-    let text = guard(|| {
+    text_for_c(guard(|| {
         let news = context::current()?.course().session.take_news();
-        text_for_c(news.iter().map(|news| format!("{news}\n")).collect())
-    });
-    text.map_or(ptr::null_mut(), CString::into_raw)
+        Ok(news.iter().map(|news| format!("{news}\n")).collect())
+    }))
 }
 
-fn text_for_c(text: String) -> Result<CString, Failure> {
-    CString::new(text).map_err(|_| Failure::usage("a name has a zero in it"))
+/// A text that C frees, or null if there is none.
+fn text_for_c(text: Result<String, c_int>) -> *mut c_char {
+    let zero = || Failure::usage("a name has a zero in it");
+    let text = text.and_then(|text| guard(|| CString::new(text).map_err(|_| zero())));
+    text.map_or(ptr::null_mut(), CString::into_raw)
 }
 
 /// See `smartswap.h`.

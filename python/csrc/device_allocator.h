@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "deferred.h"
 #include "engine.h"
 #include "observer.h"
 #include "seals.h"
@@ -61,6 +62,8 @@ inline void trim() {
 // Runs `copy` as an op that reads `source` and may write any part of `target`.
 template <class Copy>
 void copy_as_op(void* target, const void* source, Copy copy) {
+  deferred::run_before(base_of(source));
+  deferred::run_before(base_of(target));
   check(smartswap_begin("smartswap::copy_data", current_stream(), SMARTSWAP_STEP));
   int code = smartswap_touch(source, SMARTSWAP_READ);
   if (code == SMARTSWAP_OK) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "allocators.h"
+#include "deferred.h"
 #include "engine.h"
 #include "faults.h"
 #include "npu_allocator.h"
@@ -344,6 +345,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "hold",
       [](uint64_t address, const std::string& by) {
+        deferred::run_before(reinterpret_cast<void*>(address));
         seals::lend(reinterpret_cast<void*>(address));
         check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
       },
@@ -351,6 +353,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "lend",
       [](uint64_t address, const std::string& by) {
+        deferred::run_before(reinterpret_cast<void*>(address));
         seals::lend(reinterpret_cast<void*>(address));
         check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
       },
@@ -363,9 +366,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     return smartswap_find(reinterpret_cast<void*>(address), nullptr, nullptr) == SMARTSWAP_OK;
   });
   module.def("discard", [](const at::Tensor& tensor) {
+    deferred::run_before(tensor);
     seals::forget(start_of(tensor.storage()));
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });
+  module.def("put_off", &deferred::put_off);
+  module.def("n_put_off", &deferred::count);
+  module.def("run_put_off", &deferred::run_all, Released());
   module.def("recipes", &recipes);
   module.def("went_without_memory", &observer::went_without);
   module.def("verify", &seals::watch);

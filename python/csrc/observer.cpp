@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "deferred.h"
 #include "engine.h"
 #include "operators.h"
 #include "refusal.h"
@@ -289,6 +290,11 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return refuse(fn, *op, /*begun=*/false, code, std::move(own.unraised));
   }
   const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
+  if (C10_UNLIKELY(deferred::count() != 0)) {
+    if (auto failed = deferred::run_before(fn)) {
+      return refuse(fn, *op, /*begun=*/false, failed->code, std::move(failed->text));
+    }
+  }
   // What operators inside one use, it uses.
   int code =
       outermost ? smartswap_begin(op->name.c_str(), current_stream(), part) : SMARTSWAP_OK;
@@ -422,6 +428,7 @@ void begin(const char* name) {
 }
 
 void touch(const at::Tensor& tensor, smartswap_access access) {
+  deferred::run_before(tensor);
   visit_storages(tensor, [&](const c10::Storage& storage) {
     check(smartswap_touch(start_of(storage), access));
     if (C10_UNLIKELY(seals::watches())) {
@@ -439,7 +446,7 @@ void end() {
 
 void sleep_if_calm() {
   const bool may = !asleep.load(std::memory_order_relaxed) && !seals::watches() &&
-      smartswap_may_sleep() != 0;
+      deferred::count() == 0 && smartswap_may_sleep() != 0;
   if (may && smartswap_sleep() == SMARTSWAP_OK) {
     asleep.store(true);
     remove();

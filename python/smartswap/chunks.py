@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from .deferred import DeferredUpdates, is_list
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
@@ -28,6 +29,8 @@ CAP_DIVISOR = 16
 _SCALARS_IN_TENSOR = frozenset({"_foreach_addcdiv", "_foreach_addcmul"})
 # Types whose size in bytes is that of their memory, and quick to ask for.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+# Functions of torch.optim that update lists of tensors.
+_UPDATES = ("_multi_tensor_", "_fused_", "_single_tensor_")
 _inside = threading.local()
 
 
@@ -50,10 +53,6 @@ def split(lists: Sequence[Sequence[Any]], limit_bytes: int) -> list[tuple[int, i
         part_bytes += size_bytes
     ranges.append((start, len(sizes)))
     return ranges
-
-
-def _is_list(value: Any, length: int) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == length
 
 
 def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
@@ -80,7 +79,7 @@ def _run_part(
     taken = []
 
     def take(value: Any) -> Any:
-        if not _is_list(value, length):
+        if not is_list(value, length):
             return value
         piece = value[part]
         if isinstance(value, list):
@@ -98,11 +97,13 @@ def _run_part(
 class ChunkedOps:
     """Replaces the operators over lists of tensors in PyTorch by ones that run part by part.
 
-    `install` and `remove` are each other's inverse. `limit_bytes` is the size of a part.
+    `install` and `remove` are each other's inverse. `limit_bytes` is the size of a part. What
+    optimizers update waits if `updates` says so.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, updates: DeferredUpdates | None = None) -> None:
         self.limit_bytes = max(1, limit_bytes)
+        self.updates = updates
         self.parts_run = 0
         self._patches = Patches()
 
@@ -112,7 +113,7 @@ class ChunkedOps:
             return
         for module in _optimizer_modules():
             for name, function in list(vars(module).items()):
-                if name.startswith(("_multi_tensor_", "_fused_")) and inspect.isfunction(function):
+                if name.startswith(_UPDATES) and inspect.isfunction(function):
                     self._patches.replace(module, name, self._chunk_optimizer(function))
         for name in dir(torch):
             if name.startswith("_foreach_"):
@@ -137,21 +138,36 @@ class ChunkedOps:
             if tensors is None or _has_mixed_default_eps(tensors, kwargs):
                 return function(*args, **kwargs)
             length = len(tensors)
-            values = (*args, *kwargs.values())
-            parts = self._parts([value for value in values if _is_list(value, length)])
-            if not parts:
-                return function(*args, **kwargs)
-            for start, end in parts:
-                # Inside, the lists are short enough already.
-                _inside.part = True
-                try:
-                    _run_part(function, args, kwargs, length, slice(start, end))
-                finally:
-                    _inside.part = False
-                self.parts_run += 1
-            return None
+            lists = [value for value in (*args, *kwargs.values()) if is_list(value, length)]
+            updates = self.updates
+            if updates is None:
+                return self._run_parts(function, args, kwargs, lists)
+            if updates.takes(function, lists, kwargs):
+                slices = split(lists, updates.slice_bytes)
+                return updates.put_off(function, args, kwargs, length, slices)
+            with updates.watching(function, lists):
+                return self._run_parts(function, args, kwargs, lists)
 
         return run
+
+    def _run_parts(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        lists: Sequence[Sequence[Any]],
+    ) -> None:
+        parts = self._parts(lists)
+        if not parts:
+            function(*args, **kwargs)
+        for start, end in parts:
+            # Inside, the lists are short enough already.
+            _inside.part = True
+            try:
+                _run_part(function, args, kwargs, len(lists[0]), slice(start, end))
+            finally:
+                _inside.part = False
+            self.parts_run += 1
 
     def _chunk_foreach(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         in_place = name.endswith("_")
@@ -168,7 +184,7 @@ class ChunkedOps:
             if has_scalars:
                 args, kwargs = _spread_scalars(args, kwargs)
             values = (*args, *kwargs.values())
-            parts = self._parts([value for value in values if _is_list(value, length)])
+            parts = self._parts([value for value in values if is_list(value, length)])
             if not parts:
                 return function(*args, **kwargs)
             results: list[Any] = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import launch, log, variables
+from .deferred import MODES
 from .errors import SettingsError, SmartSwapError, nearest
 from .settings import PREFERENCES, STRATEGIES
 
@@ -26,6 +27,7 @@ _OPTIONS = (
     ("--report", "report", "FOLDER", "write what was done and why, at the end"),
     ("--record", "record", "FILE", "save each newly recorded step, for `smartswap plan`"),
     ("--rank-wait", "rank_wait", "SECONDS", "a rank that waits so long chooses alone [30]"),
+    ("--defer-updates", "defer_updates", "|".join(MODES), "optimizer updates wait for use [auto]"),
     ("--config", "config", "FILE.toml", "more settings; flags win over it"),
     ("--log-level", "log_level", "|".join(log.LEVELS), "what is told on stderr [warning]"),
 )

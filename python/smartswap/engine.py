@@ -20,6 +20,7 @@ from . import _native, page
 from .agreement import Agreement
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
+from .deferred import DeferredUpdates, Trial
 from .devices import check_device, choose_device, total_bytes
 from .errors import (
     AlreadyEnabledError,
@@ -31,6 +32,7 @@ from .extensions import Extensions
 from .faults import Faults
 from .loop import StepEnds
 from .pointers import RawPointers
+from .progress import Progress, run_summary, tell_news
 from .ranks import Ranks
 from .settings import Settings
 from .sizes import format_size
@@ -53,10 +55,6 @@ __all__ = [
 
 _log = logging.getLogger("smartswap")
 _AUTOMATIC, _BESIDE = 0, 1
-# So many Stable steps say what a cap costs.
-_STEPS_TO_TELL = 4
-# A step that takes so many times its own time is worth a warning.
-_COSTLY_RATIO = 2.0
 
 
 @dataclass
@@ -74,7 +72,8 @@ class _Open:
     extensions: Extensions
     files: TensorFiles
     faults: Faults
-    has_told_cost: bool = False
+    updates: DeferredUpdates
+    progress: Progress
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
@@ -104,6 +103,7 @@ def enable(
     manual_steps: bool = False,
     verify: bool = False,
     rank_wait: float | None = None,
+    defer_updates: str | None = None,
 ) -> None:
     """Opens the engine. Call it before the first tensor is made on the device.
 
@@ -124,6 +124,10 @@ def enable(
     rank_wait: ranks of a process group choose their plans alike, by the times of the slowest. One
         that waits so many seconds for the others goes on alone for good; 30 if left out. With 0
         each rank plans for itself from the start.
+    defer_updates: whether updates of torch.optim's optimizers wait until somebody uses a tensor of
+        theirs, so that their traffic goes on under compute: "on", "off", or "auto", which tries it
+        where the optimizer waits for copies and keeps it if steps become shorter; "auto" is "off"
+        where several ranks train together. Bits are the same.
 
     Raises SettingsError, AlreadyEnabledError, EnabledTooLateError, IncompatibleTorchError.
     """
@@ -140,6 +144,7 @@ def enable(
         "manual_steps": manual_steps,
         "verify": verify,
         "rank_wait": rank_wait,
+        "defer_updates": defer_updates,
     }
     open_with(Settings.parse(**wishes))
 
@@ -183,18 +188,22 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
     limit_bytes = adapter.stats()["limit_bytes"]
     pointers = RawPointers(adapter)
     agreement = Agreement(adapter, settings.rank_wait_s)
+    updates = DeferredUpdates(adapter, limit_bytes, is_on=settings.defer_updates == "on")
+    tries = settings.defer_updates == "auto" and ranks.n_ranks == 1
     opened = _Open(
         settings=settings,
         device=device,
         ranks=ranks,
         agreement=agreement,
         ends=StepEnds(_end_step),
-        chunks=ChunkedOps(limit_bytes // CAP_DIVISOR),
+        chunks=ChunkedOps(limit_bytes // CAP_DIVISOR, updates),
         pointers=pointers,
         compiled=CompiledCode(adapter, pointers, is_capped=settings.has_cap),
         extensions=Extensions(adapter),
         files=TensorFiles(),
         faults=Faults(adapter),
+        updates=updates,
+        progress=Progress(Trial(updates) if tries else None),
     )
     try:
         opened.chunks.install()
@@ -247,6 +256,7 @@ def disable() -> None:
     if not is_enabled():
         return
     assert _open is not None
+    _open.updates.run_all()
     _finish(_open)
     _native.adapter().close()
     _open.agreement.leave()
@@ -269,43 +279,7 @@ def step() -> None:
 def _end_step() -> None:
     assert _open is not None
     _open.agreement.end_step()
-    _tell_news()
-    if not _open.has_told_cost:
-        _open.has_told_cost = _tell_cost(_open)
-
-
-def _tell_news() -> None:
-    """Logs what the search for a plan did since the last time."""
-    if _log.isEnabledFor(logging.DEBUG):
-        for line in _native.adapter().take_news().splitlines():
-            _log.debug("%s", line)
-
-
-def _tell_cost(opened: _Open) -> bool:
-    """Logs what the cap costs, once a plan is settled: as a warning if that is much.
-
-    Returns whether there is no more to tell.
-    """
-    if _native.adapter().stats()["steps_by_stage"]["Stable"] < _STEPS_TO_TELL:
-        return False
-    explained = explain()
-    measured, predicted = explained["measured"], explained["prediction"]
-    if measured is None or predicted is None:
-        return True
-    unlimited_us = max(predicted["unlimited_us"], 1e-9)
-    ratio, expected = (one["step_us"] / unlimited_us for one in (measured, predicted))
-    # What a busy machine adds is not the cap's.
-    is_much = min(ratio, expected) >= _COSTLY_RATIO and opened.ranks.rank == 0
-    out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
-    _log.log(
-        logging.WARNING if is_much else logging.INFO,
-        "the cap of %s costs %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for all; "
-        "%s leave and %s come back, and operators run again for %.1f ms; smartswap.advise() tells "
-        "what other caps cost",
-        format_size(explained["limit_bytes"]), ratio, measured["step_us"] / 1e3,
-        predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
-    )
-    return True
+    _open.progress.tell(_native.adapter(), is_first_rank=_open.ranks.rank == 0)
 
 
 def stats() -> dict[str, Any]:
@@ -401,7 +375,13 @@ def _forget_after_fork() -> None:
         opened.remove()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+def _update_before_fork() -> None:
+    """A child has its parent's tensors as they are, and cannot run what waits."""
+    if _open is not None:
+        _open.updates.run_all()
+
+
+os.register_at_fork(before=_update_before_fork, after_in_child=_forget_after_fork)
 
 
 def _report_folder(opened: _Open) -> str:
@@ -420,32 +400,13 @@ def _write_report(opened: _Open) -> None:
 
 def summary() -> str:
     """One line about the run so far."""
-    now = stats()
-    asked, held = (format_size(now[f"{name}_bytes"]["peak"]) for name in ("requested", "reserved"))
-    out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
-    return (
-        f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
-        f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
-        f"waited {now['stall_us'] / 1e6:.3f} s"
-    )
-
-
-def _steps(now: dict[str, Any]) -> str:
-    """The steps by stage, in words."""
-    by_stage = [f"{count} {stage}" for stage, count in now["steps_by_stage"].items() if count]
-    if not by_stage:
-        return (
-            "0 steps, so nothing was planned: no optimizer of torch.optim stepped; call "
-            "smartswap.step() at the end of each step"
-        )
-    plural = "" if now["steps"] == 1 else "s"
-    return f"{now['steps']} step{plural}: {', '.join(by_stage)}"
+    return run_summary(stats())
 
 
 def _finish(opened: _Open) -> None:
     if opened.settings.report is not None:
         _write_report(opened)
-    _tell_news()
+    tell_news(_native.adapter())
     now = stats()
     if now["allocations"] == 0:
         # A launcher, or a loader worker: it never used the device.
@@ -455,7 +416,7 @@ def _finish(opened: _Open) -> None:
     is_unplanned = now["steps"] == 0 and short and not _has_failed()
     level = logging.WARNING if is_unplanned else logging.INFO
     if _log.isEnabledFor(level):
-        _log.log(level, "%s", summary())
+        _log.log(level, "%s", run_summary(now))
 
 
 def _has_failed() -> bool:
@@ -468,5 +429,6 @@ def _at_exit() -> None:
     if not is_enabled():
         return
     assert _open is not None
+    _open.updates.run_all()
     _finish(_open)
     _open.agreement.leave()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from . import deferred
 from .errors import SettingsError, nearest
 from .ranks import Ranks, free_host_bytes
 from .sizes import parse_percent, parse_size
@@ -79,6 +80,7 @@ _PARSED = {
     "host_memory": ("host_memory_bytes", parse_size),
     "min_block": ("min_block_bytes", parse_size),
     "rank_wait": ("rank_wait_s", _seconds),
+    "defer_updates": ("defer_updates", _text),
 }
 NAMES = tuple(_PARSED)
 SWITCHES = tuple(name for name, (_, parse) in _PARSED.items() if parse is _switch)
@@ -102,6 +104,7 @@ class Settings:
     manual_steps: bool = False
     verify: bool = False
     rank_wait_s: float = 30.0
+    defer_updates: str = "auto"
 
     @staticmethod
     def parse(**wishes: Any) -> Settings:
@@ -130,6 +133,7 @@ class Settings:
             check_choice("prefer", self.prefer, PREFERENCES)
         if self.strategy is not None:
             check_choice("strategy", self.strategy, STRATEGIES)
+        check_choice("defer_updates", self.defer_updates, deferred.MODES)
         if self.config is not None and not os.path.isfile(self.config):
             raise SettingsError(f"config: there is no file '{self.config}'")
         if self.report is not None and os.path.isfile(self.report):

@@ -1,5 +1,6 @@
 //! Why a plan misses the bound, in one line.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use policy::{Bytes, Direction, Generated, OpIndex, Simulation, Trace};
@@ -64,6 +65,20 @@ pub fn gap_reason(trace: &Trace, made: &Generated) -> Option<String> {
         let _ = write!(text, "{also}blocks made again take {replays_ms:.1} ms");
     }
     Some(text)
+}
+
+/// What the outermost ops of each name wait for copies in all, in microseconds; the longest first.
+pub fn waits_by_name<'trace>(
+    trace: &'trace Trace,
+    simulation: &Simulation,
+) -> Vec<(&'trace str, f64)> {
+    let mut by_name: BTreeMap<&str, f64> = BTreeMap::new();
+    for wait in waits(trace, simulation) {
+        *by_name.entry(&trace.ops[wait.op.0 as usize].name).or_default() += wait.wait_us;
+    }
+    let mut longest_first: Vec<_> = by_name.into_iter().collect();
+    longest_first.sort_by(|one, other| other.1.total_cmp(&one.1));
+    longest_first
 }
 
 /// An outermost op that starts later than it could.

@@ -56,7 +56,7 @@ mod settings;
 mod smartswap;
 
 pub use advice::{Burden, CapCost, CapCosts, cap_costs};
-pub use gap::{gap_fraction, gap_reason};
+pub use gap::{gap_fraction, gap_reason, waits_by_name};
 pub use joint::{JointConfig, Prefer, Strategy};
 pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};

@@ -1,6 +1,6 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Held, Planner, Prefer, Treatment};
+use adaptive::{Decision, Held, Planner, Prefer, Simulation, Trace, Treatment};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -9,6 +9,8 @@ use crate::shown::ShownStep;
 
 /// Decisions in the answer at most, the largest blocks first.
 const DECISIONS_MAX: usize = 200;
+/// Names of operators that wait, at most.
+const WAITS_MAX: usize = 20;
 
 /// The whole answer.
 pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
@@ -37,6 +39,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "swapped_in_bytes": generated.simulation.swapped_in_bytes,
             "recomputed_us": generated.simulation.recomputed_us,
             "infeasible_bytes": generated.infeasible.as_ref().map(|lack| lack.missing_bytes),
+            "waits": shown.map_or_else(Vec::new, |shown| waits(&shown.trace, &generated.simulation)),
         })
     });
     let decisions = generated.map_or(&[][..], |generated| &generated.decisions);
@@ -74,6 +77,12 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "prediction": prediction,
         "decisions": largest(decisions),
     }))
+}
+
+/// For what operators the step waits, the longest waits first.
+fn waits(trace: &Trace, simulation: &Simulation) -> Vec<Value> {
+    let longest = adaptive::waits_by_name(trace, simulation).into_iter().take(WAITS_MAX);
+    longest.map(|(name, wait_us)| json!({ "op": name, "wait_us": wait_us })).collect()
 }
 
 /// Who keeps memory on the device, most bytes first.

@@ -1,0 +1,229 @@
+// The updates that wait, by the memory that they use.
+#include "deferred.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "engine.h"
+#include "tensors.h"
+
+namespace py = pybind11;
+
+namespace smartswap::deferred {
+
+std::atomic<size_t> detail::waiting{0};
+
+namespace {
+
+struct Update {
+  std::vector<const void*> starts;
+  py::function run;
+  // As it was where the update was put off: gradients off, the optimizer's stream.
+  at::ThreadLocalState state;
+  std::optional<c10::Stream> stream;
+  // Set once it runs.
+  std::optional<std::thread::id> runner;
+  bool has_ended = false;
+};
+
+struct Updates {
+  std::mutex lock;
+  std::condition_variable ended;
+  std::vector<std::shared_ptr<Update>> in_order;
+  // No two wait for the same memory.
+  std::unordered_map<const void*, std::shared_ptr<Update>> by_start;
+};
+
+// Never destroyed: tensors are used until the process ends.
+Updates& updates() {
+  static auto& value = *new Updates();
+  return value;
+}
+
+std::optional<c10::Stream> stream_now() {
+  const auto& device = attached();
+  if (device.type == c10::DeviceType::CPU) {
+    return std::nullopt;
+  }
+  const c10::impl::VirtualGuardImpl guard(device.type);
+  return guard.getStream(c10::Device(device.type, device.index));
+}
+
+// Runs on the stream of then; what the calling thread does next waits for it.
+void run_as_then(Update& update) {
+  const py::gil_scoped_acquire held;
+  const auto now = stream_now();
+  // Its tensors are let go here, under the lock, whatever happens.
+  const auto run = std::exchange(update.run, py::function());
+  const at::ThreadLocalStateGuard as_then(update.state);
+  if (!now || *now == *update.stream) {
+    run();
+    return;
+  }
+  {
+    const c10::StreamGuard on_its_stream(*update.stream);
+    run();
+  }
+  c10::Event done(now->device_type());
+  done.record(*update.stream);
+  done.block(*now);
+}
+
+void forget(const std::shared_ptr<Update>& update) {
+  auto& all = updates();
+  {
+    const std::lock_guard<std::mutex> guard(all.lock);
+    update->has_ended = true;
+    for (const void* start : update->starts) {
+      all.by_start.erase(start);
+    }
+    all.in_order.erase(std::find(all.in_order.begin(), all.in_order.end(), update));
+    detail::waiting.store(all.in_order.size(), std::memory_order_relaxed);
+  }
+  all.ended.notify_all();
+}
+
+// Another thread runs it, and may need the interpreter's lock to end it.
+void wait_for(const std::shared_ptr<Update>& update) {
+  std::optional<py::gil_scoped_release> released;
+  if (PyGILState_Check() != 0) {
+    released.emplace();
+  }
+  auto& all = updates();
+  std::unique_lock<std::mutex> guard(all.lock);
+  all.ended.wait(guard, [&] { return update->has_ended; });
+}
+
+// Runs one, unless this thread is at it, or waits until the thread that runs it is done.
+void run(const std::shared_ptr<Update>& update) {
+  const auto self = std::this_thread::get_id();
+  {
+    const std::lock_guard<std::mutex> guard(updates().lock);
+    if (update->has_ended || update->runner == self) {
+      return;
+    }
+    if (!update->runner) {
+      update->runner = self;
+    }
+  }
+  if (update->runner != self) {
+    return wait_for(update);
+  }
+  try {
+    run_as_then(*update);
+  } catch (...) {
+    forget(update);
+    throw;
+  }
+  forget(update);
+}
+
+std::shared_ptr<Update> find(const void* start) {
+  auto& all = updates();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  const auto found = all.by_start.find(start);
+  return found == all.by_start.end() ? nullptr : found->second;
+}
+
+// Memory of any device: the steps that an optimizer counts may lie on the host.
+const void* start_of_any(const at::Tensor& tensor) {
+  const bool has_storage = tensor.defined() && tensor.unsafeGetTensorImpl()->has_storage();
+  return has_storage ? start_of(tensor.unsafeGetTensorImpl()->unsafe_storage()) : nullptr;
+}
+
+void run_before_use_of(const c10::IValue& value) {
+  if (value.isTensor()) {
+    deferred::run_before(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      run_before_use_of(element);
+    }
+  }
+}
+
+int code_of(const std::exception& error) {
+  if (const auto* raised = dynamic_cast<const py::error_already_set*>(&error)) {
+    const py::gil_scoped_acquire held;
+    const auto out_of_memory = py::module_::import("torch").attr("OutOfMemoryError");
+    return raised->matches(out_of_memory) ? SMARTSWAP_OUT_OF_MEMORY : SMARTSWAP_BROKEN;
+  }
+  return SMARTSWAP_BROKEN;
+}
+
+}  // namespace
+
+void put_off(const std::vector<at::Tensor>& tensors, py::function run) {
+  auto update = std::make_shared<Update>();
+  for (const auto& tensor : tensors) {
+    const void* start = start_of_any(tensor);
+    if (start != nullptr) {
+      run_before(start);
+      update->starts.push_back(start);
+    }
+  }
+  update->run = std::move(run);
+  update->stream = stream_now();
+  auto& all = updates();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  for (const void* start : update->starts) {
+    all.by_start.emplace(start, update);
+  }
+  all.in_order.push_back(std::move(update));
+  detail::waiting.store(all.in_order.size(), std::memory_order_relaxed);
+}
+
+std::optional<Failure> run_before(const at::RecordFunction& fn) {
+  try {
+    for (const c10::IValue& input : fn.inputs()) {
+      run_before_use_of(input);
+    }
+  } catch (const std::exception& error) {
+    return Failure{
+        code_of(error),
+        std::string("an optimizer's update that had waited failed: ") + error.what()};
+  }
+  return std::nullopt;
+}
+
+void run_before(const at::Tensor& tensor) {
+  if (const void* start = start_of_any(tensor)) {
+    run_before(start);
+  }
+}
+
+void run_before(const void* start) {
+  const auto update = C10_LIKELY(count() == 0) ? nullptr : find(start);
+  if (update != nullptr) {
+    run(update);
+  }
+}
+
+void run_all() {
+  for (;;) {
+    std::shared_ptr<Update> first;
+    {
+      auto& all = updates();
+      const std::lock_guard<std::mutex> guard(all.lock);
+      const auto self = std::this_thread::get_id();
+      const auto is_others = [self](const auto& update) { return update->runner != self; };
+      const auto found = std::find_if(all.in_order.begin(), all.in_order.end(), is_others);
+      first = found == all.in_order.end() ? nullptr : *found;
+    }
+    if (first == nullptr) {
+      return;
+    }
+    run(first);
+  }
+}
+
+}  // namespace smartswap::deferred

@@ -1,0 +1,50 @@
+// Updates of an optimizer that wait until somebody uses memory of theirs.
+//
+// An optimizer steps when nothing else computes, so what it needs would come and go beside an idle
+// device. An update that waits runs just before the first operator that uses one of its tensors:
+// most often in the next forward pass, layer by layer, under whose compute the next layer's state
+// comes back. Nobody can tell the difference but by the clock: whoever looks finds it done.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace smartswap::deferred {
+
+// Why an operator must not run: an update before it failed.
+struct Failure {
+  int code;
+  std::string text;
+};
+
+namespace detail {
+extern std::atomic<size_t> waiting;
+}
+
+// How many updates wait.
+inline size_t count() {
+  return detail::waiting.load(std::memory_order_relaxed);
+}
+
+// Lets `run` wait until somebody uses the memory of one of `tensors`. What waits for the same
+// memory already runs first. Call it with the interpreter's lock.
+void put_off(const std::vector<at::Tensor>& tensors, pybind11::function run);
+
+// Runs what waits for the memory that an operator's inputs lie in.
+std::optional<Failure> run_before(const at::RecordFunction& fn);
+// The same for one tensor, or for the memory that begins at `start`. Throws what the update threw.
+void run_before(const at::Tensor& tensor);
+void run_before(const void* start);
+
+// Runs all, in the order in which they were put off. Throws what the first that fails threw.
+void run_all();
+
+}  // namespace smartswap::deferred

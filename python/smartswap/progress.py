@@ -1,0 +1,95 @@
+"""What is told on stderr while a training runs, and at its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from .deferred import Trial
+from .sizes import format_size
+
+__all__ = ["Progress", "run_summary", "tell_news"]
+
+_log = logging.getLogger("smartswap")
+# So many Stable steps say what a cap costs.
+_STEPS_TO_TELL = 4
+# A step that takes so many times its own time is worth a warning.
+_COSTLY_RATIO = 2.0
+
+
+class Progress:
+    """Tells, after each step, what is new.
+
+    trial: finds out whether the optimizer's updates should wait, before the cost is told.
+    """
+
+    def __init__(self, trial: Trial | None) -> None:
+        self._trial = trial
+        self._has_told_cost = False
+
+    def tell(self, adapter: Any, is_first_rank: bool) -> None:
+        """Call it after each step."""
+        tell_news(adapter)
+        if self._has_told_cost:
+            return
+        n_stable = adapter.stats()["steps_by_stage"]["Stable"]
+        if self._trial is not None:
+            if not self._trial.consider(n_stable, lambda: json.loads(adapter.explain())):
+                return
+            if self._trial.outcome:
+                _log.info("%s", self._trial.outcome)
+            self._trial = None
+        if n_stable >= _STEPS_TO_TELL:
+            _tell_cost(json.loads(adapter.explain()), is_first_rank)
+            self._has_told_cost = True
+
+
+def tell_news(adapter: Any) -> None:
+    """Logs what the search for a plan did since the last time."""
+    if _log.isEnabledFor(logging.DEBUG):
+        for line in adapter.take_news().splitlines():
+            _log.debug("%s", line)
+
+
+def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> None:
+    """Logs what the cap costs: as a warning if that is much."""
+    measured, predicted = explained["measured"], explained["prediction"]
+    if measured is None or predicted is None:
+        return
+    unlimited_us = max(predicted["unlimited_us"], 1e-9)
+    # The plan leaves out what a busy machine adds; the measured step has it, and is compared with
+    # operators as fast as each ever was. The truth lies between.
+    least, most = sorted(one["step_us"] / unlimited_us for one in (measured, predicted))
+    out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
+    _log.log(
+        logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
+        "the cap of %s costs %.2fx to %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for "
+        "all; %s leave and %s come back, and operators run again for %.1f ms; smartswap.advise() "
+        "tells what other caps cost",
+        format_size(explained["limit_bytes"]), least, most, measured["step_us"] / 1e3,
+        predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
+    )
+
+
+def run_summary(now: dict[str, Any]) -> str:
+    """One line about the run so far, from `stats()`."""
+    asked, held = (format_size(now[f"{name}_bytes"]["peak"]) for name in ("requested", "reserved"))
+    out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
+    return (
+        f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
+        f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
+        f"waited {now['stall_us'] / 1e6:.3f} s"
+    )
+
+
+def _steps(now: dict[str, Any]) -> str:
+    """The steps by stage, in words."""
+    by_stage = [f"{count} {stage}" for stage, count in now["steps_by_stage"].items() if count]
+    if not by_stage:
+        return (
+            "0 steps, so nothing was planned: no optimizer of torch.optim stepped; call "
+            "smartswap.step() at the end of each step"
+        )
+    plural = "" if now["steps"] == 1 else "s"
+    return f"{now['steps']} step{plural}: {', '.join(by_stage)}"

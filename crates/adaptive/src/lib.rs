@@ -74,7 +74,7 @@ pub use policy::{
     Directive, Driver, DriverError, Engine, Error, ErrorKind, EventHandle, EventKind, Feedback,
     Figures, FileError, FinishedStep, GenerateConfig, Generated, GroupMemory, Held, HostConfig,
     HostDriver, HostFunction, HostLink, HostMapping, HostMemory, HostPtr, HostStats, InParts,
-    Ledger, Link, LinkRates, Loop, LoopConfig, Machine, MapCosts, MemoryCalls, MemoryError,
+    Layout, Ledger, Link, LinkRates, Loop, LoopConfig, Machine, MapCosts, MemoryCalls, MemoryError,
     MemoryInfo, MemoryStats, MeterDriver, Mode, Movable, Move, OneLine, OpIndex, OpName, OpStack,
     OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError, PatternKernels, Peak,
     Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal, Reason, Recipe, RecipeUse,

@@ -6,8 +6,8 @@ use std::panic;
 use std::thread::{self, JoinHandle};
 
 use policy::{
-    Feedback, Generated, Layout, Link, Machine, Movable, Planner, Prediction, Proposal, Signature,
-    Trace, TraceFault, both, check_trace, has_spare_cores, lay_out,
+    Feedback, Generated, Layout, Link, Machine, Movable, Plan, Planner, Prediction, Proposal,
+    Signature, Trace, TraceFault, both, check_trace, has_spare_cores, lay_out,
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
@@ -102,6 +102,14 @@ impl JointPlanner {
     /// If the trace is not well formed ([`check_trace`]), or if a rate of the link is not above 0.
     pub fn make(&self, trace: &Trace) -> Generated {
         best(&Joint::new(trace, &self.machine, &self.config), Rivals::Any)
+    }
+
+    /// Where the blocks of a step would lie under a plan, in the loop.
+    ///
+    /// # Panics
+    /// As [`make`](JointPlanner::make).
+    pub fn lay_out(&self, trace: &Trace, plan: &Plan) -> Layout {
+        lay_out(trace, plan, &self.machine)
     }
 
     /// The machine and the settings that earlier tries speak for.

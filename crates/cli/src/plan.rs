@@ -35,9 +35,12 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let budget_bytes = budget_bytes(args.budget, recorded.peak_bytes)?;
     let step = recorded.under(budget_bytes);
     let started = now();
-    let made = joint_planner(&args.settings, budget_bytes).make(&step.trace);
+    let planner = joint_planner(&args.settings, budget_bytes);
+    let made = planner.make(&step.trace);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
-    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms };
+    let is_whole = made.infeasible.is_none();
+    let layout = is_whole.then(|| planner.lay_out(&step.trace, &made.plan));
+    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms, layout };
     if made.infeasible.is_none()
         && let Some(path) = &out
     {

@@ -44,10 +44,15 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// What the step holds where its blocks lie so, at most.
+    pub fn total_bytes(&self) -> u64 {
+        self.height_bytes + self.beside_bytes
+    }
+
     /// What is too much under a cap. Each step takes it from idle lots and maps again all those
     /// that share a part of it.
     pub fn excess_bytes(&self, limit_bytes: u64) -> u64 {
-        (self.height_bytes + self.beside_bytes).saturating_sub(limit_bytes)
+        self.total_bytes().saturating_sub(limit_bytes)
     }
 
     /// Whether it saves calls under a cap, though a little may be too much.

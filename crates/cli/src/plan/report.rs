@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use adaptive::{
-    Budget, Decision, Generated, Prefer, PrintLevel, Shortfall, Strategy, Treatment, gap_fraction,
-    gap_reason,
+    Budget, Decision, Generated, Layout, Prefer, PrintLevel, Shortfall, Strategy, Treatment,
+    gap_fraction, gap_reason,
 };
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub(super) struct Report<'a> {
     pub(super) budget_bytes: u64,
     pub(super) made: &'a Generated,
     pub(super) plan_ms: f64,
+    /// Where the blocks would lie in training, if the plan reaches the budget.
+    pub(super) layout: Option<Layout>,
 }
 
 /// What the simulation says is null where no plan reaches the budget: it ends early then.
@@ -41,6 +43,10 @@ struct Object<'a> {
     peak_bytes: Option<u64>,
     held_bytes_peak: Option<u64>,
     host_bytes_peak: Option<u64>,
+    /// What the step holds where each block has its place: of the live bytes at their peak, 1 is
+    /// perfect. What is above the budget is mapped anew in each step.
+    layout_bytes: Option<u64>,
+    layout_ratio: Option<f64>,
     recorded_us: f64,
     baseline_us: f64,
     step_us: Option<f64>,
@@ -94,6 +100,11 @@ impl Report<'_> {
         gap_fraction(self.made)
     }
 
+    fn layout_ratio(&self) -> Option<f64> {
+        let live_bytes = self.made.simulation.resident_bytes_peak.max(1) as f64;
+        self.layout.as_ref().map(|layout| layout.total_bytes() as f64 / live_bytes)
+    }
+
     /// The JSON object, on one line.
     pub(super) fn json(&self) -> serde_json::Result<String> {
         let Report { args, step, made, .. } = self;
@@ -113,6 +124,8 @@ impl Report<'_> {
             peak_bytes: bytes(simulation.resident_bytes_peak),
             held_bytes_peak: bytes(simulation.held_bytes_peak),
             host_bytes_peak: bytes(simulation.host_bytes_peak),
+            layout_bytes: self.layout.as_ref().map(Layout::total_bytes),
+            layout_ratio: self.layout_ratio(),
             recorded_us: step.trace.step_us,
             baseline_us: made.unlimited_us,
             step_us: time(simulation.step_us),

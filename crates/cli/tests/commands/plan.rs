@@ -75,6 +75,9 @@ fn a_plan_holds_its_budget_and_the_simulation_agrees() {
             let added_us = float(&plan, "step_us") - float(&plan, "baseline_us");
             assert!(added_us + 1e-6 >= float(&plan, "bound_us"), "{strategy}: {plan}");
             assert!(float(&plan, "plan_ms") > 0.0);
+            let layout_bytes = number(&plan, "layout_bytes");
+            assert!(layout_bytes >= number(&plan, "peak_bytes"), "{strategy}: {plan}");
+            assert!(float(&plan, "layout_ratio") < 1.2, "{strategy}: {plan}");
             let args = ["--memory", &budget.to_string(), "--plan", file, "--json"];
             let simulated = on("simulate", &trace, &args).json();
             for field in [
@@ -114,6 +117,8 @@ fn the_object_has_exactly_the_documented_fields() {
         "peak_bytes",
         "held_bytes_peak",
         "host_bytes_peak",
+        "layout_bytes",
+        "layout_ratio",
         "recorded_us",
         "baseline_us",
         "step_us",

@@ -1,4 +1,4 @@
-"""The models of the benchmark: a Llama-like decoder in bf16, and a small GPT."""
+"""The models of the benchmarks: Llama-like decoders, in bf16 where nothing else is said."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ SHAPES = {
     "llama4k": Shape(32000, 4096, 32, 11008, 8, 1, 8192),
     "gpt12k": Shape(32000, 12288, 96, 32768, 3, 2, 8192),
     "small": Shape(32000, 1024, 16, 4096, 8, 4, 1024),
+    # 2.9 billion parameters.
+    "b3": Shape(32000, 3072, 24, 8192, 24, 4, 2048),
     # With its optimizer's state, so that more than activations has to move.
     "llama4k-adamw": Shape(32000, 4096, 32, 11008, 8, 1, 4096, optimizer=True),
     # Small enough to try every mode on.
@@ -87,11 +89,13 @@ class Decoder(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build(shape: Shape, device: str, recompute: bool) -> Decoder:
-    """The model in bf16 on the device, the same weights in each process."""
+def build(
+    shape: Shape, device: str, recompute: bool, dtype: torch.dtype = torch.bfloat16
+) -> Decoder:
+    """The model on the device, the same weights in each process."""
     torch.manual_seed(0)
     previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
             return Decoder(shape, recompute)

@@ -41,6 +41,8 @@ class DeferredUpdates:
 
     def __init__(self, adapter: Any, limit_bytes: int, is_on: bool) -> None:
         self.is_on = is_on
+        # Slices that waited so far.
+        self.n_deferred = 0
         self.slice_bytes = max(1, limit_bytes // _CAP_DIVISOR)
         self._adapter = adapter
         # Whether a function leaves its lists as they are: found out at its first call.
@@ -95,6 +97,7 @@ class DeferredUpdates:
             cut = functools.partial(_cut, length=length, places=slice(start, end))
             own_kwargs = {name: cut(value) for name, value in kwargs.items()}
             self._adapter.put_off(used, functools.partial(function, *map(cut, args), **own_kwargs))
+            self.n_deferred += 1
 
     def run_all(self) -> None:
         """Runs what waits."""

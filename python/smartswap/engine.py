@@ -292,7 +292,8 @@ def stats() -> dict[str, Any]:
     same bits twice, operators that did not, and why other calls are not kept. By operator,
     "went_without_memory" counts calls that found no room for a workspace and went on without,
     whose last bits may differ from those with more memory. "verified_uses" counts uses of blocks
-    before which their bytes were compared, with `verify`.
+    before which their bytes were compared, with `verify`. "deferred_updates" counts slices of
+    optimizer updates that waited until somebody used a tensor of theirs.
     """
     adapter = open_adapter()
     assert _open is not None
@@ -302,6 +303,7 @@ def stats() -> dict[str, Any]:
         "recipes": adapter.recipes(),
         "went_without_memory": adapter.went_without_memory(),
         "verified_uses": adapter.verified_uses(),
+        "deferred_updates": _open.updates.n_deferred,
         "agreeing_ranks": _open.agreement.n_ranks,
     }
 

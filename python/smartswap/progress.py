@@ -79,8 +79,12 @@ def run_summary(now: dict[str, Any]) -> str:
     return (
         f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
         f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
-        f"waited {now['stall_us'] / 1e6:.3f} s"
+        f"waited {now['stall_us'] / 1e6:.3f} s{_deferred(now['deferred_updates'])}"
     )
+
+
+def _deferred(count: int) -> str:
+    return f"; {count} parts of optimizer updates ran when they were used" if count else ""
 
 
 def _steps(now: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """What only a GPU can show: `pytest python/tests/gpu` where there is one; skipped elsewhere."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_a_script_prints_the_same_under_a_cap(tmp_path, extra):
     assert len(plain) > 28
     assert 0 < capped_bytes <= cap_bytes
     assert (report / "explain.json").is_file()
+
+
+def test_updates_that_wait_for_their_use_give_the_same(tmp_path):
+    """Under GradScaler and clipping, with prefetching on another stream."""
+    arguments = [str(SCRIPT), "--checkpoint", str(tmp_path / "state.pt")]
+    plain, plain_bytes = run(arguments)
+    cap = ["--memory", str(plain_bytes * 6 // 10), "--defer-updates", "on", "--log-level", "info"]
+    done = run_python(["-m", "smartswap", *cap, *arguments])
+    assert done.stdout.splitlines()[:-1] == plain
+    assert re.search(r"[1-9]\d* parts of optimizer updates ran", done.stderr), done.stderr[-2000:]
 
 
 def test_a_variable_is_enough(tmp_path):

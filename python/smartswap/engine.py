@@ -279,7 +279,7 @@ def step() -> None:
 def _end_step() -> None:
     assert _open is not None
     _open.agreement.end_step()
-    _open.progress.tell(_native.adapter(), is_first_rank=_open.ranks.rank == 0)
+    _open.progress.tell(_native.adapter(), explain, is_first_rank=_open.ranks.rank == 0)
 
 
 def stats() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from .deferred import Trial
@@ -28,20 +28,22 @@ class Progress:
         self._trial = trial
         self._has_told_cost = False
 
-    def tell(self, adapter: Any, is_first_rank: bool) -> None:
+    def tell(
+        self, adapter: Any, explain: Callable[[], dict[str, Any]], is_first_rank: bool
+    ) -> None:
         """Call it after each step."""
         tell_news(adapter)
         if self._has_told_cost:
             return
         n_stable = adapter.stats()["steps_by_stage"]["Stable"]
         if self._trial is not None:
-            if not self._trial.consider(n_stable, lambda: json.loads(adapter.explain())):
+            if not self._trial.consider(n_stable, explain):
                 return
             if self._trial.outcome:
                 _log.info("%s", self._trial.outcome)
             self._trial = None
         if n_stable >= _STEPS_TO_TELL:
-            _tell_cost(json.loads(adapter.explain()), is_first_rank)
+            _tell_cost(explain(), is_first_rank)
             self._has_told_cost = True
 
 

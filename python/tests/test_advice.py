@@ -54,7 +54,8 @@ COSTLY = """
     train(40)
 """
 TOLD = re.compile(
-    r"smartswap: the cap of 40.00 MiB costs \d+\.\d\dx: .* a step, .* predicted, .* leave and .*; "
+    r"smartswap: the cap of 40.00 MiB costs \d+\.\d\dx to \d+\.\d\dx: .* a step, .* predicted, "
+    r".* leave and .*; "
     r"smartswap.advise\(\) tells what other caps cost"
 )
 
@@ -79,5 +80,5 @@ def test_one_line_says_what_the_cap_costs_once_a_plan_is_settled(tmp_path):
 
 def test_without_a_wish_only_a_cap_that_costs_much_is_told_of(tmp_path):
     [_, warned] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "2.5")).splitlines()
-    assert warned.startswith("the cap of 40.00 MiB costs 2.50x: ")
+    assert warned.startswith("the cap of 40.00 MiB costs 2.50x to 2.50x: ")
     [_] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "1.5")).splitlines()

@@ -48,8 +48,8 @@ def train(args: argparse.Namespace, tell) -> dict:
     shape = SHAPES[job.shape]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if args.deterministic:
-        # Operators without a deterministic way only warn: they are not ours.
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # With mere warnings attention would still take its way that gives other bits each time.
+        torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     model = build(shape, device, recompute=False, dtype=getattr(torch, job.weights))

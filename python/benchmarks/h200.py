@@ -87,6 +87,8 @@ def run_cell(args: argparse.Namespace) -> dict:
         strategy, prefer = (method.split("-")[1:] + [None, None])[:2]
         smartswap.enable(
             memory=cap_bytes,
+            host_memory=args.host_memory,
+            defer_updates=args.defer_updates,
             strategy=strategy,
             prefer=prefer,
             manual_steps=not shape.optimizer,
@@ -99,14 +101,16 @@ def run_cell(args: argparse.Namespace) -> dict:
     peak_bytes = 0
     for step in range(args.steps):
         torch.manual_seed(step)
-        ids = torch.randint(shape.vocab, (shape.batch, shape.sequence), device=device)
-        targets = torch.randint(shape.vocab, (shape.batch, shape.sequence), device=device)
+        size = (shape.accumulate, 2, shape.batch, shape.sequence)
+        batches = torch.randint(shape.vocab, size, device=device)
         synchronize(torch, device)
         begin = time.perf_counter()
         for parameter in model.parameters():
             parameter.grad = None
-        loss = model(ids, targets)
-        loss.backward()
+        for ids, targets in batches:
+            with torch.autocast(device, torch.bfloat16, enabled=shape.autocast):
+                loss = model(ids, targets) / shape.accumulate
+            loss.backward()
         if optimizer is not None:
             optimizer.step()
         elif smartswap is not None:
@@ -127,6 +131,7 @@ def run_cell(args: argparse.Namespace) -> dict:
     result = {
         "cell": args.cell,
         "step_ms": median(times_ms[last]),
+        "tflops": tflops(shape, model.parameter_count(), median(times_ms[last])),
         "host_ms": median(host_ms[last]),
         "driver_peak_gib": peak_bytes / GIB,
         "loss": float(loss.detach()),
@@ -144,6 +149,13 @@ def run_cell(args: argparse.Namespace) -> dict:
     result["gradients"] = digest(p.grad for p in model.parameters())
     result["weights"] = digest(model.parameters())
     return result
+
+
+def tflops(shape, n_parameters: int, step_ms: float) -> float:
+    """What forward and backward passes come to, without what is computed twice."""
+    tokens = shape.accumulate * shape.batch * shape.sequence
+    attention = 6 * shape.layers * shape.sequence * shape.hidden
+    return tokens * (6 * n_parameters + attention) / (step_ms / 1e3) / 1e12
 
 
 def used_bytes(torch) -> int:
@@ -166,14 +178,17 @@ def spawn(cell: str, args: argparse.Namespace) -> dict:
         command.append("--deterministic")
     if args.verbose:
         command.append("--verbose")
+    for name in ("host_memory", "defer_updates"):
+        if getattr(args, name):
+            command += [f"--{name.replace('_', '-')}", getattr(args, name)]
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=None if args.verbose else subprocess.PIPE,
-            text=True, timeout=CELL_TIMEOUT_S, env=environment,
+            text=True, timeout=args.timeout, env=environment,
         )
     except subprocess.TimeoutExpired:
-        return {"cell": cell, "failed": f"not done in {CELL_TIMEOUT_S} s"}
+        return {"cell": cell, "failed": f"not done in {args.timeout} s"}
     if done.returncode != 0:
         lines = (done.stderr or "").strip().splitlines()
         return {"cell": cell, "failed": lines[-1][:60] if lines else f"exit {done.returncode}"}
@@ -186,16 +201,16 @@ def table(results: list[dict], deterministic: bool) -> str:
     keys = ("losses", "gradients", "weights") if deterministic else ("losses",)
     native = {r["cell"].split(":")[0]: r for r in results if r["cell"].endswith(":native")}
     lines = [
-        "| model | method | cap | step ms | of native | reserved GiB | driver's peak GiB "
-        f"| out / in GiB a step | same {", ".join(keys)} |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+        "| model | method | cap | step ms | of native | TFLOP/s | reserved GiB | driver's peak GiB "
+        f"| out / in GiB a step | same {', '.join(keys)} |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for result in results:
         model, method, *cap = result["cell"].split(":")
         shown = f"| {model} | {method} | {cap[0] if cap else ''} "
         reserved = f"{result['reserved_gib']:.2f}" if "reserved_gib" in result else ""
         if "failed" in result:
-            lines.append(shown + f"| {result['failed']} ||||||")
+            lines.append(shown + f"| {result['failed']} |||||||")
             continue
         base = native.get(model)
         ratio = f"{result['step_ms'] / base['step_ms']:.3f}" if base else ""
@@ -209,7 +224,7 @@ def table(results: list[dict], deterministic: bool) -> str:
             moved = f"{stats['swapped_out_bytes'] / steps / GIB:.2f} / "
             moved += f"{stats['swapped_in_bytes'] / steps / GIB:.2f}"
         lines.append(
-            shown + f"| {result['step_ms']:.1f} | {ratio} | {reserved} "
+            shown + f"| {result['step_ms']:.1f} | {ratio} | {result['tflops']:.1f} | {reserved} "
             f"| {result['driver_peak_gib']:.2f} | {moved} | {same} |"
         )
     return "\n".join(lines)
@@ -224,6 +239,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--measured", type=int, default=5, help="the last so many steps count")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--min-block", help="blocks of at least this size move")
+    parser.add_argument("--host-memory", help="cap on pinned host memory")
+    parser.add_argument("--defer-updates", help="whether the optimizer's updates wait")
+    parser.add_argument("--timeout", type=int, default=CELL_TIMEOUT_S, help="seconds a cell")
     parser.add_argument("--record", help="save the trace of recorded steps here")
     parser.add_argument("--explain", help="save what the engine decided here")
     parser.add_argument("--verbose", action="store_true")

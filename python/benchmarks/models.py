@@ -23,6 +23,12 @@ class Shape:
     sequence: int
     # Whether a step ends with a fused AdamW.
     optimizer: bool = False
+    # Batches whose gradients make one step.
+    accumulate: int = 1
+    # Whether weights are fp32, and bf16 comes from autocast.
+    autocast: bool = False
+    # Whether each layer is checkpointed, whatever the method.
+    checkpointed: bool = False
 
 
 SHAPES = {
@@ -31,12 +37,24 @@ SHAPES = {
     "small": Shape(32000, 1024, 16, 4096, 8, 4, 1024),
     # 2.9 billion parameters.
     "b3": Shape(32000, 3072, 24, 8192, 24, 4, 2048),
+    # The same as it is trained, with one micro-batch and with four.
+    "b3-adamw": Shape(32000, 3072, 24, 8192, 24, 4, 2048, optimizer=True, autocast=True),
+    "b3-adamw-4": Shape(
+        32000, 3072, 24, 8192, 24, 4, 2048, optimizer=True, accumulate=4, autocast=True
+    ),
+    # 6.7 billion, and 13.0 and 31.3 billion with checkpoints: AdamW's state in bf16 as well.
+    "b7-adamw-8": Shape(32000, 4096, 32, 11008, 32, 1, 4096, optimizer=True, accumulate=8),
+    "b13-adamw": Shape(32000, 5120, 40, 13824, 40, 1, 8192, optimizer=True, checkpointed=True),
+    "b28-adamw": Shape(32000, 8192, 64, 22016, 38, 1, 8192, optimizer=True, checkpointed=True),
     # With its optimizer's state, so that more than activations has to move.
     "llama4k-adamw": Shape(32000, 4096, 32, 11008, 8, 1, 4096, optimizer=True),
     # Small enough to try every mode on.
     "mid-adamw": Shape(32000, 2048, 16, 5504, 8, 2, 2048, optimizer=True),
     # For trying the script out without a GPU.
     "tiny": Shape(512, 128, 4, 512, 3, 2, 128),
+    "tiny-adamw-2": Shape(
+        512, 128, 4, 512, 3, 2, 128, optimizer=True, accumulate=2, autocast=True, checkpointed=True
+    ),
 }
 
 
@@ -77,6 +95,10 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(shape.hidden)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
 
+    def parameter_count(self) -> int:
+        """How many weights there are."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Both are [batch, sequence]."""
         x = self.embed(ids)
@@ -90,14 +112,15 @@ class Decoder(nn.Module):
 
 
 def build(
-    shape: Shape, device: str, recompute: bool, dtype: torch.dtype = torch.bfloat16
+    shape: Shape, device: str, recompute: bool, dtype: torch.dtype | None = None
 ) -> Decoder:
     """The model on the device, the same weights in each process."""
+    dtype = dtype or (torch.float32 if shape.autocast else torch.bfloat16)
     torch.manual_seed(0)
     previous = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            return Decoder(shape, recompute)
+            return Decoder(shape, recompute or shape.checkpointed)
     finally:
         torch.set_default_dtype(previous)

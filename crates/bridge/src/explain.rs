@@ -39,7 +39,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "swapped_in_bytes": generated.simulation.swapped_in_bytes,
             "recomputed_us": generated.simulation.recomputed_us,
             "infeasible_bytes": generated.infeasible.as_ref().map(|lack| lack.missing_bytes),
-            "waits": shown.map_or_else(Vec::new, |shown| waits(&shown.trace, &generated.simulation)),
+            "waits": shown.map(|shown| waits(&shown.trace, &generated.simulation)),
         })
     });
     let decisions = generated.map_or(&[][..], |generated| &generated.decisions);

@@ -128,6 +128,8 @@ class Build(BuildExtension):
 
 SHARED = shared_recipe()
 RECIPE = recipe()
+if RECIPE.lack():
+    print(f"smartswap: the package is built{RECIPE.lack()}")
 FOLDERS = {"build": {"build_base": str(NPU_BUILD)}} if npu_folder() else {}
 
 setup(ext_modules=[adapter(RECIPE)], cmdclass={"build_ext": Build}, options=FOLDERS)

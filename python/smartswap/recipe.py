@@ -94,8 +94,6 @@ def cuda_include_folders(torch: Torch) -> list[str] | None:
     folders.append(Path("/usr/local/cuda/include"))
     for header in CUDA_HEADERS:
         if not any((folder / header).is_file() for folder in folders):
-            text = f"smartswap: no {header} found, so the adapter is built for the CPU alone"
-            print(text, file=sys.stderr)
             return None
     return [str(folder) for folder in folders if folder.is_dir()]
 
@@ -115,6 +113,12 @@ class Recipe(NamedTuple):
         sources = sorted(self.sources_folder.glob("*.cpp"))
         left_out = CUDA_SOURCES if self.cuda is None else ()
         return [source for source in sources if source.name not in left_out]
+
+    def lack(self) -> str:
+        """A clause that says so where PyTorch has CUDA and the adapter will not; else empty."""
+        if self.torch.cuda is None or self.cuda is not None:
+            return ""
+        return " for the CPU alone, as CUDA's headers are not found (pip install nvidia-cuda-crt)"
 
     def defines(self) -> list[str]:
         """The macros that switch devices on."""

@@ -107,8 +107,13 @@ def test_any_other_pytorch_gets_an_adapter_of_its_own_once(package, compiler, ve
     assert left == [chosen.name]
 
 
-def test_cuda_is_compiled_in_where_its_headers_are(package, compiler, tmp_path, monkeypatch):
-    alone = folder_for(package, torch("2.16.0"))
+def test_cuda_is_compiled_in_where_its_headers_are(
+    package, compiler, tmp_path, monkeypatch, caplog
+):
+    # One that no machine has.
+    monkeypatch.setattr(recipe, "CUDA_HEADERS", ("of_this_test.h",))
+    alone = folder_for(package, torch("2.16.0", "14.0"))
+    assert "for the CPU alone, as CUDA's headers are not found" in caplog.text
     for header in recipe.CUDA_HEADERS:
         file = tmp_path / "cuda" / "include" / header
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +123,7 @@ def test_cuda_is_compiled_in_where_its_headers_are(package, compiler, tmp_path, 
     assert chosen != alone
     assert made(compiler) == ["_adapter", "_adapter", "cuda_allocator", "module", "module"]
     assert json.loads((chosen / BUILT_FOR).read_text())["cuda"] is True
+    assert caplog.text.count("CPU alone") == 1
 
 
 def test_other_sources_are_compiled_again(package, compiler):

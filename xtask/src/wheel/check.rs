@@ -58,6 +58,8 @@ fn train(shell: &Shell, places: &Places, python: &Path) -> anyhow::Result<()> {
     let cache = places.work.join("cache");
     shell.remove_path(&cache)?;
     let _threads = shell.push_env("OMP_NUM_THREADS", "1");
+    // PyTorch warns that there is no NumPy, which it does not need.
+    let _warnings = shell.push_env("PYTHONWARNINGS", "ignore");
     let _cache = shell.push_env("XDG_CACHE_HOME", &cache);
     let _memory = shell.push_env("SMARTSWAP_MEMORY", "");
     let plain = cmd!(shell, "{python} {script}").quiet().read()?;

@@ -6,12 +6,12 @@ SMARTSWAP_ENGINE_LIBRARY names a built libsmartswap.so, which is then taken inst
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 # Of torch_npu only the headers are needed: to load it takes a machine with Ascend's library.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
@@ -23,10 +23,6 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension  # noqa: E402
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 HEADERS = REPOSITORY / "crates" / "bridge" / "include"
-CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
-CUDA_SOURCES = ("cuda_allocator.cpp",)
-# Older ones have another interface for allocators.
-CUDA_TORCH_LEAST = (2, 11)
 # What is compiled for torch_npu stays apart, so that neither build undoes the other.
 NPU_BUILD = HERE / "build" / "npu"
 
@@ -52,29 +48,12 @@ def engine_library() -> tuple[Path, Path | None]:
     return library, program if program.is_file() else None
 
 
-def cuda_include_folders() -> list[str] | None:
-    """Folders with CUDA's headers; None where PyTorch or the headers are without CUDA."""
-    if torch.version.cuda is None:
-        return None
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < CUDA_TORCH_LEAST:
-        least = ".".join(map(str, CUDA_TORCH_LEAST))
-        raise SystemExit(
-            f"PyTorch {torch.__version__} is too old: for CUDA SmartSwap needs {least} or later; "
-            f"pip install 'torch>={least}'"
-        )
-    major = torch.version.cuda.partition(".")[0]
-    sites = dict.fromkeys([Path(torch.__file__).parents[1], Path(sysconfig.get_paths()["purelib"])])
-    names = (f"cu{major}", "cuda_runtime", "cuda_nvcc")
-    folders = [site / "nvidia" / name / "include" for site in sites for name in names]
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(name):
-            folders.insert(0, Path(os.environ[name]) / "include")
-    folders.append(Path("/usr/local/cuda/include"))
-    for header in CUDA_HEADERS:
-        if not any((folder / header).is_file() for folder in folders):
-            print(f"smartswap: no {header} found, so the package is built for the CPU alone")
-            return None
-    return [str(folder) for folder in folders if folder.is_dir()]
+def shared_recipe() -> ModuleType:
+    """What the package itself knows of compiling, which is not installed yet."""
+    spec = importlib.util.spec_from_file_location("recipe", HERE / "smartswap" / "recipe.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def npu_folder() -> Path | None:
@@ -95,38 +74,32 @@ def linked(npu: Path) -> Path:
     return link
 
 
-def adapter() -> CppExtension:
-    """The extension module that ties the engine to PyTorch."""
-    cuda_folders = cuda_include_folders()
+def recipe() -> NamedTuple:
+    """What goes into the adapter for the installed PyTorch."""
+    installed = SHARED.Torch(
+        Path(torch.__file__).parent, str(torch.__version__), torch.version.cuda
+    )
+    try:
+        cuda_folders = SHARED.cuda_include_folders(installed)
+    except SHARED.CannotBuildError as error:
+        raise SystemExit(str(error)) from error
     npu = npu_folder()
-    sources = sorted((HERE / "csrc").glob("*.cpp"))
-    defines = []
-    libraries = ["smartswap"]
-    if cuda_folders is None:
-        sources = [source for source in sources if source.name not in CUDA_SOURCES]
-    else:
-        defines.append(("SMARTSWAP_CUDA", None))
-        libraries += ["c10_cuda", "torch_cuda"]
-    include_folders = [HEADERS, HERE / "csrc", *(cuda_folders or [])]
-    library_folders = []
-    if npu is not None:
-        npu = linked(npu)
-        defines.append(("SMARTSWAP_NPU", None))
-        libraries.append("torch_npu")
-        library_folders.append(npu / "lib")
-        headers = npu / "include"
-        third_party = headers / "third_party"
-        include_folders += [headers, third_party / "acl" / "inc", third_party / "hccl" / "inc"]
+    return SHARED.Recipe(
+        HERE / "csrc", HEADERS, installed, cuda_folders, None if npu is None else linked(npu)
+    )
+
+
+def adapter(recipe: NamedTuple) -> CppExtension:
+    """The extension module that ties the engine to PyTorch."""
     return CppExtension(
         "smartswap._adapter",
-        [str(source.relative_to(HERE)) for source in sources],
-        include_dirs=[str(folder) for folder in include_folders],
-        library_dirs=[str(folder) for folder in library_folders],
-        define_macros=defines,
-        libraries=libraries,
-        # Without NDEBUG some of PyTorch's types have another layout.
-        extra_compile_args=["-O2", "-g0", "-DNDEBUG", "-fvisibility=hidden"],
-        extra_link_args=["-Wl,-rpath,$ORIGIN/lib"],
+        [str(source.relative_to(HERE)) for source in recipe.sources()],
+        include_dirs=recipe.include_folders(),
+        library_dirs=[] if recipe.npu is None else [str(recipe.npu / "lib")],
+        define_macros=[(name, None) for name in recipe.defines()],
+        libraries=recipe.libraries(),
+        extra_compile_args=list(SHARED.OPTIONS),
+        extra_link_args=[f"-Wl,-rpath,{SHARED.RUN_PATH}"],
     )
 
 
@@ -150,15 +123,13 @@ class Build(BuildExtension):
         for extension in self.extensions:
             extension.library_dirs.append(str(package / "lib"))
         super().run()
-        has_cuda = any(name == "SMARTSWAP_CUDA" for name, _ in self.extensions[0].define_macros)
-        built_for = {
-            "torch": torch.__version__,
-            "torch_cuda": torch.version.cuda,
-            "cuda": has_cuda,
-        }
-        (package / "_built_for.json").write_text(json.dumps(built_for) + "\n")
+        (package / SHARED.BUILT_FOR).write_text(RECIPE.built_for())
 
 
+SHARED = shared_recipe()
+RECIPE = recipe()
+if RECIPE.lack():
+    print(f"smartswap: the package is built{RECIPE.lack()}")
 FOLDERS = {"build": {"build_base": str(NPU_BUILD)}} if npu_folder() else {}
 
-setup(ext_modules=[adapter()], cmdclass={"build_ext": Build}, options=FOLDERS)
+setup(ext_modules=[adapter(RECIPE)], cmdclass={"build_ext": Build}, options=FOLDERS)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from .errors import IncompatibleTorchError, NotBuiltError
+from . import adapters
+from .errors import IncompatibleTorchError
+from .recipe import BUILT_FOR, Torch
 
 __all__ = ["FOLDER", "adapter", "built_for", "check_torch", "loaded", "op"]
 
 FOLDER = Path(__file__).parent
-_BUILD_FILE = FOLDER / "_built_for.json"
 TORCH_LEAST = (2, 7)
 
 _REINSTALL = "build it again: pip install --force-reinstall --no-deps --no-build-isolation ./python"
@@ -28,14 +31,18 @@ def _numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def check_torch(built_for: dict[str, Any], version: str, cuda: str | None) -> None:
-    """Raises IncompatibleTorchError unless the installed PyTorch fits what was built."""
+def _check_age(version: str) -> None:
     if _numbers(version) < TORCH_LEAST:
         least = ".".join(map(str, TORCH_LEAST))
         raise IncompatibleTorchError(
             f"PyTorch {version} is too old: SmartSwap needs {least} or later; "
             f"pip install 'torch>={least}', then {_REINSTALL}"
         )
+
+
+def check_torch(built_for: dict[str, Any], version: str, cuda: str | None) -> None:
+    """Raises IncompatibleTorchError unless the installed PyTorch fits what setup.py built."""
+    _check_age(version)
     if built_for["torch"] != version:
         raise IncompatibleTorchError(
             f"SmartSwap was built against PyTorch {built_for['torch']}, but {version} is "
@@ -48,15 +55,20 @@ def check_torch(built_for: dict[str, Any], version: str, cuda: str | None) -> No
         )
 
 
+@cache
+def _adapter_folder() -> Path:
+    running = Torch(Path(torch.__file__).parent, str(torch.__version__), torch.version.cuda)
+    _check_age(running.version)
+    folder = adapters.folder_for(FOLDER, running)
+    if folder != FOLDER:
+        # The module is of this package wherever it lies.
+        sys.modules[__package__].__path__.append(str(folder))
+    return folder
+
+
 def built_for() -> dict[str, Any]:
-    """What the package was built for: `torch`, `torch_cuda` and `cuda` (compiled in or not)."""
-    try:
-        return json.loads(_BUILD_FILE.read_text())
-    except (OSError, ValueError) as error:
-        raise NotBuiltError(
-            "the compiled part of SmartSwap is missing; in the repository run: "
-            "pip install --no-build-isolation ./python"
-        ) from error
+    """What the adapter was built for: `torch`, `torch_cuda` and `cuda` (compiled in or not)."""
+    return json.loads((_adapter_folder() / BUILT_FOR).read_text())
 
 
 _adapter: ModuleType | None = None
@@ -66,12 +78,15 @@ def adapter() -> ModuleType:
     """The compiled adapter, loaded at the first call."""
     global _adapter
     if _adapter is None:
-        check_torch(built_for(), torch.__version__, torch.version.cuda)
+        folder = _adapter_folder()
+        if folder == FOLDER:
+            check_torch(built_for(), torch.__version__, torch.version.cuda)
         try:
             _adapter = importlib.import_module("smartswap._adapter")
         except ImportError as error:
+            again = _REINSTALL if folder == FOLDER else f"remove {folder} and install it again"
             raise IncompatibleTorchError(
-                f"the compiled part of SmartSwap does not load ({error}); {_REINSTALL}"
+                f"the compiled part of SmartSwap does not load ({error}); {again}"
             ) from error
     return _adapter
 

@@ -120,6 +120,7 @@ def test_another_torch_is_told():
 def test_a_package_that_was_not_built_is_told(monkeypatch, tmp_path):
     from smartswap import _native
 
-    monkeypatch.setattr(_native, "_BUILD_FILE", tmp_path / "none.json")
+    monkeypatch.setattr(_native, "FOLDER", tmp_path)
+    _native._adapter_folder.cache_clear()
     with pytest.raises(NotBuiltError, match="pip install"):
         _native.built_for()

@@ -16,6 +16,7 @@ mod metadata;
 mod mutants;
 mod python;
 mod tidy;
+mod wheel;
 
 const HELP: &str = "\
 cargo xtask <command>
@@ -30,6 +31,9 @@ cargo xtask <command>
   asan                 the tests of the crates with unsafe code, under AddressSanitizer (slow)
   acl-headers          what npu-sys declares of Ascend's library, against the vendor's headers
                        (fetches packages with pip)
+  wheel [--torch <minors>|installed] [--python <file>] [--out <folder>]
+                       the Python package as a wheel that needs no toolchain, built and checked;
+                       `installed` packs what is built already (fetches packages with pip)
   help                 this text
 ";
 
@@ -62,6 +66,7 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         ["mutants", shard] => mutants::run(&shell, Some(shard)),
         ["asan"] => asan::run(&shell),
         ["bench"] => bench::run(&shell),
+        ["wheel", ref rest @ ..] => wheel::run(&shell, root, rest),
         ["acl-headers"] => acl_headers::run(&shell, root),
         _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),
     }

@@ -1,0 +1,20 @@
+// Linked into the adapters of a wheel, so that they load with glibc 2.28 wherever they were built.
+#include <pthread.h>
+
+// The compiler's headers ask this of glibc 2.32 and later to save atomic instructions in processes
+// of one thread. "No" is always right.
+__attribute__((visibility("hidden"))) char __libc_single_threaded = 0;
+
+// pthread_once has a second version since glibc 2.34, which does the same. The linker's --wrap
+// leads calls here, and from here to the first one, which each glibc has.
+#if defined(__x86_64__)
+__asm__(".symver first_pthread_once, pthread_once@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+__asm__(".symver first_pthread_once, pthread_once@GLIBC_2.17");
+#endif
+int first_pthread_once(pthread_once_t* control, void (*routine)(void));
+
+__attribute__((visibility("hidden"))) int __wrap_pthread_once(
+    pthread_once_t* control, void (*routine)(void)) {
+  return first_pthread_once(control, routine);
+}

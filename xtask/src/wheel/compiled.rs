@@ -1,0 +1,119 @@
+//! The compiled parts of a wheel: the engine, the command line, and an adapter for each PyTorch.
+
+use std::env;
+use std::iter;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use xshell::{Shell, cmd};
+
+use super::Places;
+use crate::metadata;
+
+/// Linked for this glibc by zig, which knows the symbols of each.
+pub(super) const TARGET: &str = "x86_64-unknown-linux-gnu";
+const GLIBC: &str = "2.28";
+/// Has the adapter's calls go through `python/packing/glibc.c`.
+const WRAPS: &str = "-Wl,--wrap=pthread_once";
+
+/// Builds everything into the stage.
+pub(super) fn build(
+    shell: &Shell,
+    places: &Places,
+    tools: &Path,
+    minors: &[String],
+    stage: &Path,
+) -> anyhow::Result<()> {
+    let programs = tools.parent().context("a Python lies in a folder")?;
+    let engine = engine(shell, programs)?;
+    let compiled = stage.join("compiled");
+    copy_stripped(shell, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
+    copy_stripped(shell, &engine.join("smartswap"), &compiled.join("bin"))?;
+    let site = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let site = cmd!(shell, "{tools} -c {site}").quiet().read()?;
+    let glibc = places.work.join("glibc.o");
+    let source = places.root.join("python/packing/glibc.c");
+    cmd!(shell, "cc -O2 -fPIC -c {source} -o {glibc}").run()?;
+    let _cuda = shell.push_env("CUDA_HOME", Path::new(&site).join("nvidia/cu13"));
+    let _links = shell.push_env("LDFLAGS", format!("{} {WRAPS} -s", glibc.display()));
+    for minor in minors {
+        let torch = torch(shell, places, minor)?.join("torch");
+        let objects = places.work.join("objects");
+        shell.remove_path(&objects)?;
+        let (python, root) = (&places.python, &places.root);
+        cmd!(
+            shell,
+            "{python} {root}/python/smartswap/recipe.py --torch {torch} --engine {engine}
+             --sources {root}/python/csrc --headers {root}/crates/bridge/include
+             --objects {objects} --out {compiled}/adapters"
+        )
+        .run()
+        .with_context(|| format!("the adapter for PyTorch {minor} does not build"))?;
+    }
+    Ok(())
+}
+
+/// The folder with the engine and the command line, built for release.
+fn engine(shell: &Shell, programs: &Path) -> anyhow::Result<PathBuf> {
+    let zigbuild = programs.join("cargo-zigbuild");
+    let others = env::var_os("PATH").unwrap_or_default();
+    let others = env::split_paths(&others);
+    cmd!(
+        shell,
+        "{zigbuild} zigbuild --release --locked -p bridge -p cli --target {TARGET}.{GLIBC}"
+    )
+    // It asks the first Python for zig.
+    .env("PATH", env::join_paths(iter::once(programs.to_owned()).chain(others))?)
+    .run()?;
+    Ok(metadata::workspace(shell)?.target_folder.join(TARGET).join("release"))
+}
+
+fn copy_stripped(shell: &Shell, from: &Path, folder: &Path) -> anyhow::Result<()> {
+    shell.create_dir(folder)?;
+    let to = folder.join(from.file_name().context("a program has a name")?);
+    cmd!(shell, "strip -o {to} {from}").run()?;
+    Ok(())
+}
+
+/// The folder with PyTorch's latest release of a minor and all that it needs, fetched unless it is
+/// there.
+pub(super) fn torch(shell: &Shell, places: &Places, minor: &str) -> anyhow::Result<PathBuf> {
+    let folder = places.work.join(format!("torch{minor}-{}", places.tag));
+    if !folder.join("torch/version.py").is_file() {
+        shell.remove_path(&folder)?;
+        let python = &places.python;
+        let options = ["--quiet", "--no-compile", "--only-binary=:all:", "--target"];
+        cmd!(shell, "{python} -m pip install {options...} {folder} torch=={minor}.*").run()?;
+    }
+    Ok(folder)
+}
+
+/// Copies what `cargo xtask test`, or `pip install ./python`, has left beside an installed PyTorch.
+pub(super) fn from_installed(shell: &Shell, places: &Places, stage: &Path) -> anyhow::Result<()> {
+    let package = places.site.join("smartswap");
+    ensure!(
+        package.join("_built_for.json").is_file(),
+        "no package was built into {}: pip install --no-build-isolation ./python",
+        places.site.display()
+    );
+    let compiled = stage.join("compiled");
+    copy_stripped(shell, &package.join("lib/libsmartswap.so"), &compiled.join("lib"))?;
+    let program = package.join("bin/smartswap");
+    if program.is_file() {
+        copy_stripped(shell, &program, &compiled.join("bin"))?;
+    }
+    let (python, recipe) = (&places.python, places.root.join("python/smartswap/recipe.py"));
+    let find =
+        "import importlib.util as u; print(*u.find_spec('torch').submodule_search_locations)";
+    let torch = cmd!(shell, "{python} -c {find}").quiet().read()?;
+    let name = cmd!(shell, "{python} {recipe} --torch {torch} --name").quiet().read()?;
+    let adapter = compiled.join("adapters").join(name);
+    shell.create_dir(&adapter)?;
+    for file in shell.read_dir(&package)? {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with("_adapter.") || name == "_built_for.json" {
+            shell.copy_file(&file, &adapter)?;
+        }
+    }
+    Ok(())
+}

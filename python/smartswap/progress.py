@@ -27,6 +27,8 @@ class Progress:
     def __init__(self, trial: Trial | None) -> None:
         self._trial = trial
         self._has_told_cost = False
+        # The plans that were tried, in order.
+        self._plans: list[int] = []
 
     def tell(
         self, adapter: Any, explain: Callable[[], dict[str, Any]], is_first_rank: bool
@@ -35,7 +37,10 @@ class Progress:
         tell_news(adapter)
         if self._has_told_cost:
             return
-        n_stable = adapter.stats()["steps_by_stage"]["Stable"]
+        now = adapter.stats()
+        n_stable = now["steps_by_stage"]["Stable"]
+        if n_stable == 0 and _log.isEnabledFor(logging.INFO):
+            self._tell_step(now, explain)
         if self._trial is not None:
             if not self._trial.consider(n_stable, explain):
                 return
@@ -45,6 +50,19 @@ class Progress:
         if n_stable >= _STEPS_TO_TELL:
             _tell_cost(explain(), is_first_rank)
             self._has_told_cost = True
+
+
+    def _tell_step(self, now: dict[str, Any], explain: Callable[[], dict[str, Any]]) -> None:
+        """Logs one line about a step before the first Stable one."""
+        plan, step_us = now["plan"], now["last_step_us"]
+        if plan and plan not in self._plans:
+            self._plans.append(plan)
+        does = f"trying plan {self._plans.index(plan) + 1}" if plan else "finding out what it needs"
+        predicted = explain()["prediction"] if plan else None
+        # Of a step whose operators are as fast as each was; the first ones may all have been slow.
+        ratio = step_us / predicted["unlimited_us"] if predicted else 0.0
+        costs = f", {ratio:.2f}x" if ratio >= 1 else ""
+        _log.info("step %d, %s: %.1f ms%s", now["steps"], does, step_us / 1e3, costs)
 
 
 def tell_news(adapter: Any) -> None:

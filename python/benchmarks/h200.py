@@ -67,7 +67,7 @@ def run_cell(args: argparse.Namespace) -> dict:
     import torch
 
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    from models import SHAPES, build
+    from decoders import SHAPES, build
 
     shape = SHAPES[model_name]
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,7 +22,7 @@ def train(args: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
     from h200 import digest
-    from models import SHAPES, build
+    from decoders import SHAPES, build
 
     rank = int(os.environ["LOCAL_RANK"])
     has_gpu = torch.cuda.is_available()

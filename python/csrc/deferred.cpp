@@ -1,6 +1,8 @@
 // The updates that wait, by the memory that they use.
 #include "deferred.h"
 
+#include <torch/csrc/utils/pybind.h>
+
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -27,7 +29,7 @@ namespace {
 
 struct Update {
   std::vector<const void*> starts;
-  py::function run;
+  std::function<void()> run;
   // As it was where the update was put off: gradients off, the optimizer's stream.
   at::ThreadLocalState state;
   std::optional<c10::Stream> stream;
@@ -64,7 +66,7 @@ void run_as_then(Update& update) {
   const py::gil_scoped_acquire held;
   const auto now = stream_now();
   // Its tensors are let go here, under the lock, whatever happens.
-  const auto run = std::exchange(update.run, py::function());
+  const auto run = std::exchange(update.run, nullptr);
   const at::ThreadLocalStateGuard as_then(update.state);
   if (!now || *now == *update.stream) {
     run();
@@ -162,7 +164,7 @@ int code_of(const std::exception& error) {
 
 }  // namespace
 
-void put_off(const std::vector<at::Tensor>& tensors, py::function run) {
+void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run) {
   auto update = std::make_shared<Update>();
   for (const auto& tensor : tensors) {
     const void* start = start_of_any(tensor);

@@ -6,13 +6,12 @@
 // comes back. Nobody can tell the difference but by the clock: whoever looks finds it done.
 #pragma once
 
-#include <torch/csrc/utils/pybind.h>
-
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,8 +34,9 @@ inline size_t count() {
 }
 
 // Lets `run` wait until somebody uses the memory of one of `tensors`. What waits for the same
-// memory already runs first. Call it with the interpreter's lock.
-void put_off(const std::vector<at::Tensor>& tensors, pybind11::function run);
+// memory already runs first. Call it with the interpreter's lock, under which `run` is called, and
+// let go of, as well.
+void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run);
 
 // Runs what waits for the memory that an operator's inputs lie in.
 std::optional<Failure> run_before(const at::RecordFunction& fn);

@@ -370,7 +370,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     seals::forget(start_of(tensor.storage()));
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });
-  module.def("put_off", &deferred::put_off);
+  module.def("put_off", [](const std::vector<at::Tensor>& tensors, const py::function& run) {
+    deferred::put_off(tensors, [run] { run(); });
+  });
   module.def("n_put_off", &deferred::count);
   module.def("run_put_off", &deferred::run_all, Released());
   module.def("recipes", &recipes);

@@ -42,7 +42,7 @@ def fingerprint(tensors) -> str:
 def train(args: argparse.Namespace, tell) -> dict:
     """Trains, and returns times, losses and weights."""
     import torch
-    from models import SHAPES, build
+    from decoders import SHAPES, build
 
     job = JOBS[args.model]
     shape = SHAPES[job.shape]

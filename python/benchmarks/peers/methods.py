@@ -28,7 +28,7 @@ ACTIVATION_BUDGET = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a shape of `models.py`, and how."""
+    """What is trained: a shape of `decoders.py`, and how."""
 
     shape: str
     # Weights of 32 bits are used under autocast to bfloat16.
@@ -215,7 +215,7 @@ def zero_offload(stage: int, job: Job, model: nn.Module, device: str) -> Trainin
 
 def zero_config(stage: int, job: Job) -> dict:
     """What `deepspeed.initialize` takes."""
-    from models import SHAPES
+    from decoders import SHAPES
 
     on_host = {"device": "cpu", "pin_memory": True}
     zero = {"stage": stage, "offload_optimizer": on_host}

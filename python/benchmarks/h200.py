@@ -60,6 +60,35 @@ def digest(tensors) -> str:
     return state.hexdigest()[:16]
 
 
+def opened(args: argparse.Namespace, method: str, cap_bytes: int | None, manual_steps: bool):
+    """The package, with its engine open as the cell's method says."""
+    import smartswap
+
+    strategy, prefer = (method.split("-")[1:] + [None, None])[:2]
+    smartswap.enable(
+        memory=cap_bytes,
+        host_memory=args.host_memory,
+        defer_updates=args.defer_updates,
+        strategy=strategy,
+        prefer=prefer,
+        manual_steps=manual_steps,
+        min_block=args.min_block,
+        record=args.record,
+    )
+    return smartswap
+
+
+def passes(torch, model, batches, shape):
+    """Forward and backward passes of one step; the last loss."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    for ids, targets in batches:
+        with torch.autocast(batches.device.type, torch.bfloat16, enabled=shape.autocast):
+            loss = model(ids, targets) / shape.accumulate
+        loss.backward()
+    return loss.detach()
+
+
 def run_cell(args: argparse.Namespace) -> dict:
     """Trains one cell in this process."""
     model_name, method, *cap = args.cell.split(":")
@@ -82,19 +111,7 @@ def run_cell(args: argparse.Namespace) -> dict:
             torch.cuda.set_per_process_memory_fraction(cap_bytes / total)
     smartswap = None
     if method.startswith("smartswap"):
-        import smartswap
-
-        strategy, prefer = (method.split("-")[1:] + [None, None])[:2]
-        smartswap.enable(
-            memory=cap_bytes,
-            host_memory=args.host_memory,
-            defer_updates=args.defer_updates,
-            strategy=strategy,
-            prefer=prefer,
-            manual_steps=not shape.optimizer,
-            min_block=args.min_block,
-            record=args.record,
-        )
+        smartswap = opened(args, method, cap_bytes, manual_steps=not shape.optimizer)
     model = build(shape, device, recompute=method == "recompute")
     optimizer = torch.optim.AdamW(model.parameters(), fused=True) if shape.optimizer else None
     times_ms, losses, host_ms = [], [], []
@@ -105,12 +122,7 @@ def run_cell(args: argparse.Namespace) -> dict:
         batches = torch.randint(shape.vocab, size, device=device)
         synchronize(torch, device)
         begin = time.perf_counter()
-        for parameter in model.parameters():
-            parameter.grad = None
-        for ids, targets in batches:
-            with torch.autocast(device, torch.bfloat16, enabled=shape.autocast):
-                loss = model(ids, targets) / shape.accumulate
-            loss.backward()
+        loss = passes(torch, model, batches, shape)
         if optimizer is not None:
             optimizer.step()
         elif smartswap is not None:
@@ -118,7 +130,7 @@ def run_cell(args: argparse.Namespace) -> dict:
         host_ms.append((time.perf_counter() - begin) * 1e3)
         synchronize(torch, device)
         times_ms.append((time.perf_counter() - begin) * 1e3)
-        losses.append(float(loss.detach()).hex())
+        losses.append(float(loss).hex())
         if args.deterministic:
             losses.append(digest(p.grad for p in model.parameters()))
         if device == "cuda":
@@ -134,12 +146,11 @@ def run_cell(args: argparse.Namespace) -> dict:
         "tflops": tflops(shape, model.parameter_count(), median(times_ms[last])),
         "host_ms": median(host_ms[last]),
         "driver_peak_gib": peak_bytes / GIB,
-        "loss": float(loss.detach()),
+        "loss": float(loss),
         "losses": hashlib.sha256("".join(losses).encode()).hexdigest()[:16],
     }
     if smartswap is not None:
-        now = smartswap.stats()
-        result["stats"] = {key: value for key, value in now.items()}
+        result["stats"] = now = smartswap.stats()
         result["reserved_gib"] = now["reserved_bytes"]["peak"] / GIB
         if args.explain:
             Path(args.explain).write_text(json.dumps(smartswap.explain(), indent=1))

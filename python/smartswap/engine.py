@@ -256,7 +256,6 @@ def disable() -> None:
     if not is_enabled():
         return
     assert _open is not None
-    _open.updates.run_all()
     _finish(_open)
     _native.adapter().close()
     _open.agreement.leave()
@@ -406,6 +405,7 @@ def summary() -> str:
 
 
 def _finish(opened: _Open) -> None:
+    opened.updates.run_all()
     if opened.settings.report is not None:
         _write_report(opened)
     tell_news(_native.adapter())
@@ -431,6 +431,5 @@ def _at_exit() -> None:
     if not is_enabled():
         return
     assert _open is not None
-    _open.updates.run_all()
     _finish(_open)
     _open.agreement.leave()

@@ -61,12 +61,10 @@ pub(crate) fn run(shell: &Shell, root: &Path, words: &[&str]) -> anyhow::Result<
     let began = Instant::now();
     let wish = wish(words)?;
     let python = root.join(&wish.python);
-    let told = "import sys, sysconfig; print(sys.implementation.cache_tag); \
-                print(sysconfig.get_path('purelib'))";
-    let told = cmd!(shell, "{python} -c {told}").quiet().read()?;
-    let (tag, site) = told.split_once('\n').context("Python did not say what it is")?;
+    let tag = "import sys; print(sys.implementation.cache_tag)";
+    let tag = cmd!(shell, "{python} -c {tag}").quiet().read()?;
+    let site = site(shell, &python)?;
     let work = metadata::workspace(shell)?.target_folder.join("wheel");
-    let (tag, site) = (tag.to_owned(), PathBuf::from(site));
     let places = Places { root: root.to_owned(), work, python, site, tag };
     let is_installed = wish.minors == [INSTALLED];
     let stage = lay_out(shell, &places)?;
@@ -98,6 +96,12 @@ pub(crate) fn run(shell: &Shell, root: &Path, words: &[&str]) -> anyhow::Result<
         began.elapsed().as_secs()
     );
     Ok(())
+}
+
+/// The folder with the packages of a Python's environment.
+fn site(shell: &Shell, python: &Path) -> anyhow::Result<PathBuf> {
+    let told = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    Ok(PathBuf::from(cmd!(shell, "{python} -c {told}").quiet().read()?))
 }
 
 /// Reads the command line.

@@ -1,12 +1,12 @@
 //! What a wheel must do: install where there is no toolchain, and train the same weights.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use xshell::{Shell, cmd};
 
-use super::{INSTALLED, Places, compiled};
+use super::{INSTALLED, Places, compiled, site};
 
 const BYTES_MAX: u64 = 25_000_000;
 /// Below what the training of `python/packing/train.py` takes, so that it must swap.
@@ -35,9 +35,7 @@ pub(super) fn run(
     }
     let _path = shell.push_env("PATH", &programs);
     cmd!(shell, "{python} -m pip install --quiet --no-deps --no-index {wheel}").run()?;
-    let site =
-        cmd!(shell, "{python} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'");
-    let paths = PathBuf::from(site.quiet().read()?).join("pytorch.pth");
+    let paths = site(shell, &python)?.join("pytorch.pth");
     for minor in minors {
         let folder = match minor.as_str() {
             INSTALLED => places.site.clone(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xshell::{Shell, cmd};
 
-use super::Places;
+use super::{Places, site};
 use crate::metadata;
 
 /// Linked for this glibc by zig, which knows the symbols of each.
@@ -29,12 +29,10 @@ pub(super) fn build(
     let compiled = stage.join("compiled");
     copy_stripped(shell, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
     copy_stripped(shell, &engine.join("smartswap"), &compiled.join("bin"))?;
-    let site = "import sysconfig; print(sysconfig.get_path('purelib'))";
-    let site = cmd!(shell, "{tools} -c {site}").quiet().read()?;
     let glibc = places.work.join("glibc.o");
     let source = places.root.join("python/packing/glibc.c");
     cmd!(shell, "cc -O2 -fPIC -c {source} -o {glibc}").run()?;
-    let _cuda = shell.push_env("CUDA_HOME", Path::new(&site).join("nvidia/cu13"));
+    let _cuda = shell.push_env("CUDA_HOME", site(shell, tools)?.join("nvidia/cu13"));
     let _links = shell.push_env("LDFLAGS", format!("{} {WRAPS} -s", glibc.display()));
     for minor in minors {
         let torch = torch(shell, places, minor)?.join("torch");

@@ -329,6 +329,7 @@ impl Context {
     pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
         let course = self.course();
         let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
+        let moves = moves || course.session.may_outgrow();
         let calm = course.session.stage() == Stage::Stable && !moves;
         // The last step's peak; the running one has only begun.
         let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;

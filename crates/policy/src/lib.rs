@@ -69,6 +69,7 @@ mod check;
 mod cost;
 mod curve;
 mod error;
+mod family;
 mod file;
 mod filter;
 mod generate;
@@ -90,6 +91,7 @@ pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use cost::Cost;
 pub use error::{FileError, OneLine, PlanFault, RecordedFault};
+pub use family::{Family, peak_bytes};
 pub use file::{
     RecordedConfig, SavedPlan, load, load_bytes, load_trace, read_plan, read_trace, save,
     save_bytes, save_in_parts, save_trace, write_trace,
@@ -107,7 +109,7 @@ pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
-pub use stage::{Directive, Loop, LoopConfig, News, Stage, Turn, Why};
+pub use stage::{Directive, Loop, LoopConfig, News, Sizes, Stage, Turn, Why};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{

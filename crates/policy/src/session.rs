@@ -274,6 +274,9 @@ impl<P: Planner> Session<P> {
     fn order(&mut self, directive: &Directive) -> Result<(), Error> {
         let lots = directive.plan.as_deref().and_then(|plan| self.lots_of(plan));
         let orders = directive.plan.as_ref().map(|plan| {
+            if let Some(sizes) = &directive.sizes {
+                return Arc::new(sizes.orders(plan, lots));
+            }
             let orders = match self.traces.get(&plan.signature) {
                 Some((_, trace)) => Orders::with_trace(plan, trace),
                 None => Orders::new(plan),
@@ -284,5 +287,10 @@ impl<P: Planner> Session<P> {
             })
         });
         self.engine.set_orders(directive.record, orders)
+    }
+
+    /// Whether a step that is larger than the last ones would have to move anything.
+    pub fn may_outgrow(&self) -> bool {
+        self.current.sizes.as_ref().is_some_and(|sizes| sizes.may_move())
     }
 }

@@ -19,7 +19,8 @@
 //! twice by the same other kind, that one is expected next; else the same again.
 //!
 //! A step that differs in a few ops, and yet went by the expected kind's plan, is a *branch* of
-//! that kind: it counts as one of it, and changes nothing.
+//! that kind: it counts as one of it, and changes nothing. Steps whose sizes differ from each other
+//! are a *family*, which has one place for all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
 
 mod branches;
+mod families;
 mod guarded;
 mod news;
 mod track;
@@ -40,6 +42,8 @@ mod track;
 mod tests;
 
 use branches::Branches;
+use families::Families;
+pub use families::Sizes;
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
 use track::Track;
@@ -114,6 +118,8 @@ pub struct Directive {
     pub record: bool,
     /// The plan to run. Without one, memory is found on demand.
     pub plan: Option<Arc<Plan>>,
+    /// Set if the plan is for steps of any size.
+    pub sizes: Option<Arc<Sizes>>,
 }
 
 /// The loop. `P` makes the plans.
@@ -130,6 +136,7 @@ pub struct Loop<P> {
     running: Choice,
     steps: u64,
     branches: Branches,
+    families: Families,
     /// What was done, oldest first.
     news: VecDeque<News>,
 }
@@ -143,6 +150,8 @@ pub(crate) struct Choice {
     made: Option<Arc<Generated>>,
     /// Where its blocks lie, if its planner laid it out.
     layout: Option<Arc<Layout>>,
+    /// What other sizes run under, if it is for those too.
+    sizes: Option<Arc<Sizes>>,
 }
 
 /// What the loop knows about a finished step beside its report.
@@ -182,6 +191,7 @@ impl<P: Planner> Loop<P> {
             running: Choice::default(),
             steps: 0,
             branches: Branches::default(),
+            families: Families::default(),
             news: VecDeque::new(),
         }
     }
@@ -200,16 +210,19 @@ impl<P: Planner> Loop<P> {
 
     /// How to run the step that comes next. Before the first report: record it, without a plan.
     pub fn directive(&self) -> Directive {
+        let of_family = self.expected.and_then(|kind| self.families.records(kind));
         let expected = self.expected.and_then(|signature| self.tracks.get(&signature));
-        let record = expected.is_none_or(Track::records);
-        Directive { stage: self.stage(), record, plan: self.running.plan.clone() }
+        let record = of_family.unwrap_or_else(|| expected.is_none_or(Track::records));
+        let Choice { plan, sizes, .. } = self.running.clone();
+        Directive { stage: self.stage(), record, plan, sizes }
     }
 
     /// Where the expected kind of step stands.
     pub fn stage(&self) -> Stage {
-        self.expected
-            .and_then(|signature| self.tracks.get(&signature))
-            .map_or(Stage::WarmUp, Track::stage)
+        let of_track = |kind| self.tracks.get(&kind).map(Track::stage);
+        let expected = self.expected;
+        let stage = expected.and_then(|kind| of_track(kind).or_else(|| self.families.stage(kind)));
+        stage.unwrap_or(Stage::WarmUp)
     }
 
     /// What its planner knows of the plan that the last directive orders, if it said.
@@ -220,6 +233,12 @@ impl<P: Planner> Loop<P> {
     /// Where the blocks of that plan lie, if its planner said.
     pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
         self.running.layout.as_ref()
+    }
+
+    /// What steps of other sizes run under, if the plan that the last directive orders is for those
+    /// too.
+    pub(crate) fn sizes(&self) -> Option<&Arc<Sizes>> {
+        self.running.sizes.as_ref()
     }
 
     /// Tells of a plan's layout.
@@ -331,6 +350,9 @@ impl<P: Planner> Loop<P> {
     }
 
     fn take_in(&mut self, report: &StepReport, worst: Option<Figures>) -> Directive {
+        if worst.is_none() && self.take_in_family(report) {
+            return self.directive();
+        }
         let (signature, seen) = self.look(report);
         let seen = Seen { worst, ..seen };
         let intact = !seen.surprise && report.drifted_at.is_none();
@@ -363,6 +385,23 @@ impl<P: Planner> Loop<P> {
         self.forget_the_least_recent();
         self.expect_after(signature);
         self.directive()
+    }
+
+    /// Takes in a step whose like come in all sizes; any other one it leaves. Ranks that judge steps
+    /// together would each have other sizes.
+    fn take_in_family(&mut self, report: &StepReport) -> bool {
+        self.families.learn(report, self.steps + 1);
+        let Some(kind) = self.families.kind(report.family) else { return false };
+        self.steps += 1;
+        if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
+            before.was_followed_by(kind);
+        }
+        let turns = self.families.observe(&self.config, &mut self.planner, report, self.steps);
+        self.tell(kind, report.op_count, turns);
+        self.branches.end_row();
+        (self.previous, self.previous_signature) = (None, Some(kind));
+        self.expect(kind);
+        true
     }
 
     /// Whether a branch says nothing of its kind's plan. It tells of those that are new.
@@ -408,9 +447,17 @@ impl<P: Planner> Loop<P> {
     /// Chooses the kind of step to prepare for.
     fn expect_after(&mut self, signature: Signature) {
         let usual = self.tracks.get(&signature).and_then(Track::usual_successor);
-        let next = usual.filter(|next| self.tracks.contains_key(next)).unwrap_or(signature);
+        let is_known = |next: &Signature| {
+            self.tracks.contains_key(next) || self.families.choice(*next).is_some()
+        };
+        self.expect(usual.filter(is_known).unwrap_or(signature));
+    }
+
+    /// Prepares for a kind of step.
+    fn expect(&mut self, next: Signature) {
         self.expected = Some(next);
-        self.running = self.tracks.get(&next).map(Track::choice).unwrap_or_default();
+        let choice = self.tracks.get(&next).map(Track::choice);
+        self.running = choice.or_else(|| self.families.choice(next).cloned()).unwrap_or_default();
     }
 
     fn forget_the_least_recent(&mut self) {
@@ -428,7 +475,7 @@ impl<P: Planner> Loop<P> {
 impl Choice {
     pub(crate) fn of(plan: Arc<Plan>) -> Choice {
         let print = crate::search::fingerprint(&plan);
-        Choice { print, plan: Some(plan), made: None, layout: None }
+        Choice { print, plan: Some(plan), made: None, layout: None, sizes: None }
     }
 }
 

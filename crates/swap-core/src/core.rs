@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) clock: u64,
     pub(crate) step: Step,
     pub(crate) orders: Option<Arc<Orders>>,
+    /// What steps begin under: a large one may go on under the orders for larger ones.
+    pub(crate) ordered: Option<Arc<Orders>>,
     /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
     /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
     pub(crate) put_off: VecDeque<BlockId>,
@@ -118,6 +120,7 @@ impl Core {
             clock: 0,
             step: Step::default(),
             orders: None,
+            ordered: None,
             put_off: VecDeque::new(),
             quiet_boundaries: 0,
             suspended: Vec::new(),
@@ -158,7 +161,10 @@ impl Core {
         let (mut place, mut planned) = (NO_PLACE, NO_PLACE);
         if swappable && self.has_place(asker) {
             place = self.step.next_place();
-            planned = self.step.follower.allocated(id, size_bytes).unwrap_or(NO_PLACE);
+            if let Some(found) = self.step.follower.allocated(id, size_bytes) {
+                planned = found;
+                self.measure_up(found, size_bytes);
+            }
             self.step.signature = self.step.signature.mix(size_bytes);
             if let Some(recorder) = &mut self.recorder {
                 recorder.block(size_bytes, origin, &name, false);
@@ -393,7 +399,7 @@ impl Core {
         let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
         let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
         let lot = orders.lot(self.step.follower.coming_block(physical_bytes)?)?;
-        (lot.size_bytes == physical_bytes).then_some(lot)
+        (lot.size_bytes >= physical_bytes).then_some(lot)
     }
 
     /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside

@@ -10,6 +10,9 @@
 //!   running    a b c . . . d e f . j k        off at the points; d is where it had left
 //! ```
 //!
+//! Where steps differ in their sizes alone, the path is that of the largest: blocks may be smaller
+//! than the path's then, or missing.
+//!
 //! Nothing relies on it: what it says is a wish where to move what.
 
 use std::collections::VecDeque;
@@ -24,7 +27,7 @@ use crate::trace::{BlockIndex, OpIndex};
 use path::StretchKey;
 
 pub(crate) use align::align;
-pub(crate) use path::{OpKey, Path};
+pub(crate) use path::{OpKey, Path, Sizes};
 
 mod align;
 mod path;
@@ -137,7 +140,7 @@ impl Follower {
 
     /// Whether what the path allocates before the next op was allocated.
     fn has_all_blocks(&self, path: &Path) -> bool {
-        self.next_block == path.blocks_before(self.cursor)
+        path.expects() == Sizes::UpTo || self.next_block == path.blocks_before(self.cursor)
     }
 
     /// As above, for an op that is not the next one.
@@ -168,6 +171,7 @@ impl Follower {
         let op = self.cursor;
         self.cursor += 1;
         if let Some(path) = &self.path {
+            self.next_block = path.blocks_before(op);
             self.events = (path.event(op), event_count);
         }
         Some(OpIndex(op))
@@ -176,25 +180,28 @@ impl Follower {
     /// The block of the path that comes next, if it is one of this size.
     pub(crate) fn coming_block(&self, size_bytes: u64) -> Option<BlockIndex> {
         let next = self.next_block;
-        let is_next = |path: &Arc<Path>| {
-            next < path.blocks_before(self.cursor) && path.size_bytes(next) == size_bytes
-        };
-        (!self.is_off && self.path.as_ref().is_none_or(is_next)).then_some(BlockIndex(next))
+        let coming =
+            |path: &Arc<Path>| path.find(next..path.blocks_before(self.cursor), size_bytes);
+        let coming = || self.path.as_ref().map_or(Some(next), coming);
+        (!self.is_off).then(coming).flatten().map(BlockIndex)
     }
 
     /// A block was allocated. Says which one of the path it is.
     pub(crate) fn allocated(&mut self, id: BlockId, size_bytes: u64) -> Option<BlockIndex> {
         if let Some(place) = self.coming_block(size_bytes) {
-            self.next_block += 1;
+            self.next_block = place.0 + 1;
             self.bind(place, id);
             return Some(place);
         }
         let path = Arc::clone(self.path.as_ref()?);
         if !self.is_off {
+            if path.expects() == Sizes::UpTo {
+                return None;
+            }
             self.leave(&path, false);
         }
         if let Some(last) = self.recent.back_mut() {
-            last.key = last.key.allocating(size_bytes);
+            last.key = last.key.allocating(size_bytes, path.expects());
             last.blocks.push(id);
         }
         None
@@ -211,6 +218,15 @@ impl Follower {
             self.blocks.resize(at + 1, None);
         }
         self.blocks[at] = Some(id);
+    }
+
+    /// The step goes on by another path of the same ops and blocks, as if it had been that from
+    /// its start.
+    pub(crate) fn change_path(&mut self, path: &Arc<Path>) {
+        self.path = Some(Arc::clone(path));
+        if !self.is_off {
+            self.rejoined = Some(Box::new(Rejoined { skipped: 0..self.cursor, bound: Vec::new() }));
+        }
     }
 
     /// Where the step stands among the events of the path.
@@ -247,7 +263,9 @@ impl Follower {
         let rest = self.cursor..path.op_count();
         let left_out = || self.left_out.iter().chain([&rest]).filter(|ops| !ops.is_empty());
         let ops: u64 = left_out().map(|ops| ops.len() as u64).sum();
-        let unmade = || path.made().filter(|&block| self.blocks[block as usize].is_none());
+        // Where sizes vary, what is too small to be swappable is missing.
+        let made = || path.made().filter(|_| path.expects() == Sizes::Same);
+        let unmade = || made().filter(|&block| self.blocks[block as usize].is_none());
         let blocks = unmade().count() as u64;
         let is_much = |part: u64, whole: u64| part * LEFT_OUT_DIVISOR > whole;
         let is_other =
@@ -323,7 +341,10 @@ impl Follower {
         let stretches = std::mem::take(&mut self.recent);
         for (op, stretch) in (0..op).rev().zip(stretches.iter().rev()).take(agreeing as usize) {
             let places = path.blocks_of(op).map(BlockIndex);
-            bound.extend(places.zip(stretch.blocks.iter().copied()));
+            // Where sizes vary, it may lack some, and nobody knows which.
+            if places.len() == stretch.blocks.len() {
+                bound.extend(places.zip(stretch.blocks.iter().copied()));
+            }
         }
         for &(place, id) in &bound {
             self.bind(place, id);

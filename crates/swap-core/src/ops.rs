@@ -135,6 +135,7 @@ impl OpStack {
             }
             core.step.op_count += 1;
             core.step.signature = core.step.signature.mix(name.hash());
+            core.step.family = core.step.family.mix(name.hash());
             if let Some(recorder) = &mut core.recorder {
                 recorder.op(name.text(), self.frames.len());
             }

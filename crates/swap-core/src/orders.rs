@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vmem::Lot;
 
-use crate::follow::Path;
+use crate::follow::{Path, Sizes};
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
@@ -26,6 +26,10 @@ pub struct Orders {
     lots: Vec<Option<Lot>>,
     /// The recorded step, if the plan is for it.
     path: Option<Arc<Path>>,
+    /// A block whose size tells how large a step is.
+    probe: Option<BlockIndex>,
+    /// For steps that outgrow this one.
+    larger: Option<Arc<Orders>>,
 }
 
 impl Orders {
@@ -54,6 +58,8 @@ impl Orders {
             drops_others,
             lots: Vec::new(),
             path: None,
+            probe: None,
+            larger: None,
         }
     }
 
@@ -65,6 +71,52 @@ impl Orders {
     /// Orders for steps like `trace`, also where they differ in part: the plan acts as far as they
     /// follow it. Rescues choose by farthest next use.
     pub fn with_trace(plan: &Plan, trace: &Trace) -> Orders {
+        Orders::following(plan, trace, Sizes::Same)
+    }
+
+    /// As [`with_trace`](Orders::with_trace), for steps whose blocks may be smaller than those of
+    /// `trace`, or missing. Reports say how large the block `probe` was.
+    pub fn for_sizes_up_to(plan: &Plan, trace: &Trace, probe: BlockIndex) -> Orders {
+        Orders { probe: Some(probe), ..Orders::following(plan, trace, Sizes::UpTo) }
+    }
+
+    /// From the first block on that is larger than the one that this plan knows, a step runs under
+    /// those of these orders that know one as large, or under the last. They are for steps of the
+    /// same ops and blocks: others are left out.
+    #[must_use]
+    pub fn or_larger(self, larger: impl DoubleEndedIterator<Item = Orders>) -> Orders {
+        let joined = larger.rev().chain([self]).reduce(|larger, orders| {
+            let is_alike = orders.path.is_some() && orders.shape() == larger.shape();
+            Orders { larger: is_alike.then(|| Arc::new(larger)), ..orders }
+        });
+        joined.expect("there is this one")
+    }
+
+    fn shape(&self) -> Option<(u32, usize)> {
+        self.path.as_ref().map(|path| (path.op_count(), path.block_count()))
+    }
+
+    /// The orders that take over where this block is larger than these know it.
+    pub(crate) fn outgrown_by(&self, block: BlockIndex, size_bytes: u64) -> Option<&Arc<Orders>> {
+        let knows = |orders: &Orders| {
+            orders.path.as_ref().is_none_or(|path| path.size_bytes(block.0) >= size_bytes)
+        };
+        if knows(self) {
+            return None;
+        }
+        let mut larger = self.larger.as_ref()?;
+        while let Some(next) = larger.larger.as_ref().filter(|_| !knows(larger)) {
+            larger = next;
+        }
+        Some(larger)
+    }
+
+    /// The block whose size tells how large a step is.
+    pub(crate) fn probe(&self) -> Option<BlockIndex> {
+        self.probe
+    }
+
+    fn following(plan: &Plan, trace: &Trace, sizes: Sizes) -> Orders {
         let mut uses = vec![Vec::new(); trace.blocks.len()];
         for (position, event) in (0..).zip(&trace.events) {
             if let TraceEvent::Touch(block, _) = event {
@@ -74,7 +126,7 @@ impl Orders {
         let event_count = trace.events.len() as u64;
         let orders = Orders::new(plan);
         // A plan for another step is held against each block that it means.
-        let path = if orders.knows(trace) { Path::of(trace).map(Arc::new) } else { None };
+        let path = if orders.knows(trace) { Path::of(trace, sizes).map(Arc::new) } else { None };
         Orders { uses, event_count, path, ..orders }
     }
 

@@ -57,6 +57,10 @@ pub struct StepReport {
     pub step: u64,
     /// Its fingerprint.
     pub signature: Signature,
+    /// The fingerprint of its ops alone, which steps share that differ in sizes only.
+    pub family: Signature,
+    /// The size of the block that its orders told to look at, if there was one.
+    pub probe_bytes: Option<u64>,
     /// Number of ops, nested ones and without replays.
     pub op_count: u32,
     /// Counts.

@@ -22,6 +22,10 @@ pub(crate) struct Step {
     pub(crate) op_count: u32,
     pub(crate) event_count: u64,
     pub(crate) signature: Signature,
+    /// The same of its ops alone.
+    pub(crate) family: Signature,
+    /// The size of the block that its orders told to look at.
+    pub(crate) probe_bytes: Option<u64>,
     pub(crate) counters: StepCounters,
     /// Blocks that have a place in the step.
     block_count: u32,
@@ -150,6 +154,8 @@ impl Core {
         let report = StepReport {
             step: step.number,
             signature: step.signature,
+            family: step.family,
+            probe_bytes: step.probe_bytes,
             op_count: step.op_count,
             counters,
             device_us: 0.0,
@@ -177,6 +183,7 @@ impl Core {
         self.step.calls_before = self.memory.pool.stats().calls;
         self.step.segment_bytes = self.memory.pool.stats().segment_bytes.current;
         self.recorder = self.record_next.then(Recorder::default);
+        self.orders = self.ordered.clone();
         // What stays for replays alone is no part of the step.
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.free_wanted) {
             entry.place = NO_PLACE;
@@ -222,6 +229,20 @@ impl Core {
         self.step.follower = follower;
     }
 
+    /// A block of the plan has this size. Where that is more than the plan knows, the orders for
+    /// larger steps take over.
+    pub(crate) fn measure_up(&mut self, place: BlockIndex, size_bytes: u64) {
+        let Some(orders) = &self.orders else { return };
+        if orders.probe() == Some(place) {
+            self.step.probe_bytes = Some(size_bytes);
+        }
+        let Some(larger) = orders.outgrown_by(place, size_bytes).cloned() else { return };
+        if let Some(path) = larger.path() {
+            self.step.follower.change_path(path);
+            self.orders = Some(larger);
+        }
+    }
+
     /// Notes a copy of swapping in the running step.
     pub(crate) fn note_move(&mut self, id: BlockId, direction: Direction) -> Result<(), Error> {
         let size_bytes = self.memory.pool.size_bytes(id);
@@ -248,7 +269,8 @@ impl Core {
         self.moving |= orders.is_some();
         let lots = orders.as_ref().map_or_else(Vec::new, |orders| orders.lots());
         self.memory.pool.lay_out(&lots)?;
-        self.orders = orders;
+        self.orders = orders.clone();
+        self.ordered = orders;
         self.record_next = record;
         if record != self.recorder.is_some() {
             let mut step = std::mem::take(&mut self.step);

@@ -37,6 +37,8 @@ fn rescued(kind: u64, op_count: u32) -> StepReport {
     StepReport {
         step: 0,
         signature,
+        family: Signature::default(),
+        probe_bytes: None,
         op_count,
         counters: StepCounters { rescues: 1, ..StepCounters::default() },
         device_us: 100.0,

@@ -30,6 +30,24 @@ pub enum Turn {
         /// Ops that the plan does not know.
         strayed_ops: u32,
     },
+    /// Steps of the same ops come in all sizes.
+    Varies {
+        /// Sizes that were recorded.
+        members: usize,
+        /// What the block that tells their size has in the largest ordinary one.
+        ordinary_bytes: u64,
+        /// Sizes that there is to be a plan for.
+        levels: usize,
+    },
+    /// There is a plan for steps up to a size.
+    PlannedUpTo {
+        /// What the block that tells their size has in the largest.
+        probe_bytes: u64,
+        /// Actions of the plan.
+        actions: usize,
+        /// What its planner expects of the largest.
+        predicted: Prediction,
+    },
     /// It came from one stage to another.
     Moved {
         /// The stage before.
@@ -114,6 +132,14 @@ impl fmt::Display for Turn {
             Turn::Met => write!(f, "new, in {:?}", Stage::WarmUp),
             Turn::Branches { strayed_ops } => {
                 write!(f, "goes by the plan of another kind, but for {strayed_ops} ops")
+            }
+            Turn::Varies { members, ordinary_bytes, levels } => {
+                let ordinary = Gib(ordinary_bytes);
+                write!(f, "comes in {members} sizes, mostly up to {ordinary}: plans for {levels}")
+            }
+            Turn::PlannedUpTo { probe_bytes, actions, predicted } => {
+                let (size, ms) = (Gib(probe_bytes), Ms(predicted));
+                write!(f, "planned up to {size}: {actions} actions, {ms} predicted")
             }
             Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
             Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan once more"),

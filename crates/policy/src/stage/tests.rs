@@ -53,6 +53,8 @@ fn step(signature: Signature) -> StepReport {
     StepReport {
         step: 0,
         signature,
+        family: Signature::default(),
+        probe_bytes: None,
         op_count: 0,
         counters: StepCounters::default(),
         device_us: 100.0,
@@ -150,7 +152,7 @@ fn every_stage_meets_every_event() {
 #[test]
 fn a_model_that_fits_is_left_alone() {
     let under_test = after(9, &[step(A), step(A)]);
-    let expect = Directive { stage: Stage::Stable, record: false, plan: None };
+    let expect = Directive { stage: Stage::Stable, record: false, plan: None, sizes: None };
     assert_eq!(under_test.directive(), expect);
     assert_eq!(under_test.planner().made, 0, "nobody asked for a plan");
     // Until it no longer fits.
@@ -172,7 +174,7 @@ fn warm_up_counts_only_steps_in_a_row() {
 #[test]
 fn without_a_plan_on_offer_it_runs_on_demand() {
     let under_test = after(0, &[rescued(A), rescued(A)]);
-    let expect = Directive { stage: Stage::Stable, record: false, plan: None };
+    let expect = Directive { stage: Stage::Stable, record: false, plan: None, sizes: None };
     assert_eq!(under_test.directive(), expect);
     assert_eq!(under_test.planner().margins, [0]);
 }

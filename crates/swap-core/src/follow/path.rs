@@ -31,8 +31,11 @@ pub(super) struct StretchKey(Signature);
 
 impl StretchKey {
     #[must_use]
-    pub(super) fn allocating(self, size_bytes: u64) -> StretchKey {
-        StretchKey(self.0.mix(size_bytes))
+    pub(super) fn allocating(self, size_bytes: u64, expected: Sizes) -> StretchKey {
+        match expected {
+            Sizes::Same => StretchKey(self.0.mix(size_bytes)),
+            Sizes::UpTo => self,
+        }
     }
 }
 
@@ -41,9 +44,20 @@ fn context(stretches: impl Iterator<Item = StretchKey>) -> u64 {
     stretches.fold(Signature::default(), |mixed, stretch| mixed.mix(stretch.0.0)).0
 }
 
+/// How large the blocks are of steps that follow a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sizes {
+    /// As large as the path's: what allocates otherwise is another op.
+    Same,
+    /// Any: the path's are those of the largest step that it is meant for. Blocks that are large
+    /// enough to be swappable in that one may be missing.
+    UpTo,
+}
+
 /// The ops of a recorded step and the blocks that it allocates, in order.
 #[derive(Debug)]
 pub(crate) struct Path {
+    expects: Sizes,
     ops: Vec<PathOp>,
     /// Physical bytes of its blocks. Those that lived at its start come first.
     sizes: Vec<u64>,
@@ -64,7 +78,7 @@ struct PathOp {
 
 impl Path {
     /// The path of a recorded step. `None` if it has none: no ops, or blocks out of order.
-    pub(crate) fn of(trace: &Trace) -> Option<Path> {
+    pub(crate) fn of(trace: &Trace, expects: Sizes) -> Option<Path> {
         let sizes: Vec<u64> = trace.blocks.iter().map(|block| block.size_bytes).collect();
         let is_persistent = |origin: Origin| origin == Origin::Persistent;
         let persistent = trace.blocks.partition_point(|block| is_persistent(block.origin));
@@ -81,7 +95,7 @@ impl Path {
                 TraceEvent::Allocate(BlockIndex(block)) if block as usize == blocks => {
                     let size_bytes = *sizes.get(blocks)?;
                     if let Some(last) = ops.last_mut() {
-                        last.stretch = last.stretch.allocating(size_bytes);
+                        last.stretch = last.stretch.allocating(size_bytes, expects);
                     }
                     blocks += 1;
                 }
@@ -96,10 +110,10 @@ impl Path {
             ops.windows(CONTEXT_OPS).map(|ops| context(ops.iter().map(|op| op.stretch)));
         let mut index: Vec<(u64, u32)> = stretches.zip(CONTEXT_OPS as u32..).collect();
         index.sort_unstable();
-        Some(Path { ops, sizes, persistent: persistent as u32, index })
+        Some(Path { expects, ops, sizes, persistent: persistent as u32, index })
     }
 
-    pub(super) fn op_count(&self) -> u32 {
+    pub(crate) fn op_count(&self) -> u32 {
         self.ops.len() as u32
     }
 
@@ -108,7 +122,7 @@ impl Path {
         &self.sizes[..self.persistent as usize]
     }
 
-    pub(super) fn block_count(&self) -> usize {
+    pub(crate) fn block_count(&self) -> usize {
         self.sizes.len()
     }
 
@@ -141,15 +155,33 @@ impl Path {
         self.blocks_before(op)..self.blocks_before(op + 1)
     }
 
-    pub(super) fn size_bytes(&self, block: u32) -> u64 {
+    pub(crate) fn size_bytes(&self, block: u32) -> u64 {
         self.sizes[block as usize]
+    }
+
+    pub(super) fn expects(&self) -> Sizes {
+        self.expects
+    }
+
+    /// Which of these blocks, that come next, one of this size is. Where sizes vary, what is too
+    /// small for those before it was left out; one that is too large for all is the next.
+    pub(super) fn find(&self, mut blocks: Range<u32>, size_bytes: u64) -> Option<u32> {
+        let next = blocks.start;
+        match self.expects {
+            _ if blocks.is_empty() => None,
+            Sizes::Same => (self.size_bytes(next) == size_bytes).then_some(next),
+            Sizes::UpTo => {
+                Some(blocks.find(|&block| self.size_bytes(block) >= size_bytes).unwrap_or(next))
+            }
+        }
     }
 
     /// What tells an op's stretch up to where the step has this many blocks.
     pub(super) fn stretch_until(&self, op: u32, blocks: u32) -> StretchKey {
         let sizes = &self.sizes[self.blocks_before(op) as usize..blocks as usize];
         let begun = self.ops[op as usize].key.stretch();
-        sizes.iter().fold(begun, |stretch, &size_bytes| stretch.allocating(size_bytes))
+        let expects = self.expects;
+        sizes.iter().fold(begun, |stretch, &size_bytes| stretch.allocating(size_bytes, expects))
     }
 
     /// Whether an op's stretch is this one.

@@ -55,7 +55,7 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
 
 /// Runs `ops` where `recorded` was recorded.
 fn run(recorded: &[Op], ops: &[Op]) -> Run {
-    let path = Path::of(&trace(&[], recorded)).expect("ops in order");
+    let path = Path::of(&trace(&[], recorded), Sizes::Same).expect("ops in order");
     let (follower, _) = Follower::new(Some(Arc::new(path)), &[]);
     let mut run = Run { follower, ops: Vec::new(), skipped: Vec::new(), made: Vec::new() };
     let ids = ids();
@@ -342,8 +342,8 @@ fn without_a_recorded_step_ops_and_blocks_count_by_their_place() {
 fn traces_that_are_out_of_order_are_no_path() {
     let mut swapped = trace(&[1], &[("a", &[2]), ("b", &[3])]);
     swapped.signature = Signature(1);
-    assert!(Path::of(&swapped).is_some());
+    assert!(Path::of(&swapped, Sizes::Same).is_some());
     swapped.events.swap(1, 4);
-    assert!(Path::of(&swapped).is_none());
-    assert!(Path::of(&Trace::default()).is_none());
+    assert!(Path::of(&swapped, Sizes::Same).is_none());
+    assert!(Path::of(&Trace::default(), Sizes::Same).is_none());
 }

@@ -1,0 +1,236 @@
+//! Families: steps of the same ops whose sizes differ, as with batches of other lengths.
+//!
+//! Each size of such a step, and each time, follows from one number: the size of a block that comes
+//! early and is never the same, the *probe*. From a few recorded *members* a curve is fitted for
+//! each block and op, and any other member can be predicted before it runs.
+//!
+//! ```text
+//!   bytes of a block            x  recorded members
+//!     |            . - o        o  predicted: a larger one than any before
+//!     |       . x '
+//!     |  x '
+//!     +---------------- bytes of the probe
+//! ```
+
+use std::sync::Arc;
+
+use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
+
+mod fit;
+
+use fit::Curve;
+
+/// Members that are kept: more would hardly say more.
+const MEMBERS_MAX: usize = 8;
+
+/// Sizes are predicted in units of this, or of what all recorded ones are a multiple of.
+const UNIT_BYTES: u64 = 2 << 20;
+
+/// What is known of a family.
+#[derive(Clone, Debug, Default)]
+pub struct Family {
+    /// In order of their sizes; the last one says which ops and blocks there are.
+    members: Vec<Arc<Trace>>,
+    learnt: Option<Learnt>,
+}
+
+/// What its members say together.
+#[derive(Clone, Debug)]
+struct Learnt {
+    probe: BlockIndex,
+    /// What the probe has in each member that has it.
+    probe_bytes: Vec<u64>,
+    sizes: Vec<Curve>,
+    times: Vec<Curve>,
+    step: Curve,
+    unit_bytes: u64,
+}
+
+impl Family {
+    /// Takes in a recorded member. Of one that was there already, with the same sizes, the ops take
+    /// the least that they took.
+    pub fn learn(&mut self, trace: &Trace) {
+        let known = self.members.iter_mut().find(|known| known.signature == trace.signature);
+        match known {
+            Some(known) if known.ops.len() == trace.ops.len() => {
+                let known = Arc::make_mut(known);
+                for (op, again) in known.ops.iter_mut().zip(&trace.ops) {
+                    op.device_us = op.device_us.min(again.device_us);
+                }
+                known.step_us = known.step_us.min(trace.step_us);
+            }
+            Some(_) => return,
+            None => self.members.push(Arc::new(trace.clone())),
+        }
+        self.members.sort_by_key(|member| made_bytes(member));
+        if self.members.len() > MEMBERS_MAX {
+            self.forget_one();
+        }
+        self.learnt = Learnt::from(&self.members);
+    }
+
+    /// Forgets the member that says the least: the one that lies nearest to its neighbours.
+    fn forget_one(&mut self) {
+        let bytes: Vec<u64> = self.members.iter().map(|member| made_bytes(member)).collect();
+        let inner = bytes.windows(3).map(|near| near[2] - near[0]);
+        let nearest = inner.zip(1..).min().map_or(1, |(_, at)| at);
+        self.members.remove(nearest);
+    }
+
+    /// How many sizes of the probe were recorded; 0 as long as all steps were alike.
+    pub fn member_count(&self) -> usize {
+        self.learnt.as_ref().map_or(0, |learnt| learnt.probe_bytes.len())
+    }
+
+    /// The block whose size tells how large a step is.
+    pub fn probe(&self) -> Option<BlockIndex> {
+        self.learnt.as_ref().map(|learnt| learnt.probe)
+    }
+
+    /// The largest recorded size of the probe.
+    pub fn largest_bytes(&self) -> Option<u64> {
+        self.learnt.as_ref().and_then(|learnt| learnt.probe_bytes.iter().copied().max())
+    }
+
+    /// The sizes of the probe in the recorded members.
+    pub fn recorded_bytes(&self) -> &[u64] {
+        self.learnt.as_ref().map_or(&[], |learnt| &learnt.probe_bytes)
+    }
+
+    /// The member whose probe has this size: no block of such a step should be larger than here.
+    /// `None` if steps were all alike so far.
+    pub fn member(&self, probe_bytes: u64, signature: Signature) -> Option<Trace> {
+        let learnt = self.learnt.as_ref()?;
+        let mut trace = Trace::clone(self.members.last()?);
+        let probe = probe_bytes as f64;
+        for (block, curve) in trace.blocks.iter_mut().zip(&learnt.sizes) {
+            block.size_bytes = whole(curve.bound(probe), learnt.unit_bytes);
+        }
+        for (op, curve) in trace.ops.iter_mut().zip(&learnt.times) {
+            op.device_us = curve.at(probe).max(0.0);
+        }
+        trace.step_us = learnt.step.at(probe).max(0.0);
+        trace.signature = signature;
+        Some(trace)
+    }
+}
+
+impl Learnt {
+    /// `None` without two members in which some block differs.
+    fn from(members: &[Arc<Trace>]) -> Option<Learnt> {
+        let base = members.last()?;
+        let alike: Vec<&Arc<Trace>> =
+            members.iter().filter(|member| member.ops.len() == base.ops.len()).collect();
+        let sizes: Vec<Vec<Option<u64>>> =
+            alike.iter().map(|member| sizes_as_in(base, member)).collect();
+        let probe = probe_of(base, &sizes)?;
+        let known: Vec<usize> =
+            (0..alike.len()).filter(|&member| sizes[member][probe].is_some()).collect();
+        let probe_bytes: Vec<u64> = known.iter().filter_map(|&m| sizes[m][probe]).collect();
+        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| {
+            let points = known.iter().zip(&probe_bytes);
+            let points = points.filter_map(|(&m, &probe)| Some((probe as f64, value(m)?)));
+            Curve::through(&points.collect::<Vec<_>>())
+        };
+        let of_block = |block: usize| over_probe(&|m| sizes[m][block].map(|bytes| bytes as f64));
+        let of_op = |op: usize| over_probe(&|m| Some(alike[m].ops[op].device_us));
+        let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
+        Some(Learnt {
+            probe: BlockIndex(probe as u32),
+            sizes: (0..base.blocks.len()).map(of_block).collect(),
+            times: (0..base.ops.len()).map(of_op).collect(),
+            step: over_probe(&|m| Some(alike[m].step_us)),
+            probe_bytes,
+            unit_bytes,
+        })
+    }
+}
+
+/// The first block whose size differs between members that have it. One that all have is taken
+/// before one that is too small to be swappable in some.
+fn probe_of(base: &Trace, sizes: &[Vec<Option<u64>>]) -> Option<usize> {
+    let made = (0..base.blocks.len()).filter(|&at| base.blocks[at].origin != Origin::Persistent);
+    let differs = |&at: &usize| {
+        let mut known = sizes.iter().filter_map(|member| member[at]);
+        let first = known.next();
+        known.any(|bytes| Some(bytes) != first)
+    };
+    let is_in_all = |&at: &usize| sizes.iter().all(|member| member[at].is_some());
+    let differing: Vec<usize> = made.filter(differs).collect();
+    differing.iter().copied().find(is_in_all).or_else(|| differing.first().copied())
+}
+
+/// What the blocks of `base` have in another member. Ops in which not as many are made say nothing
+/// of theirs: some are too small to be swappable there.
+fn sizes_as_in(base: &Trace, member: &Trace) -> Vec<Option<u64>> {
+    let (expected, found) = (by_stretch(base), by_stretch(member));
+    let mut sizes = vec![None; base.blocks.len()];
+    for (op, places) in &expected {
+        let Ok(at) = found.binary_search_by_key(op, |&(op, _)| op) else { continue };
+        let there = &found[at].1;
+        if there.len() == places.len() {
+            for (&place, &block) in places.iter().zip(there) {
+                sizes[place] = Some(member.blocks[block].size_bytes);
+            }
+        }
+    }
+    sizes
+}
+
+/// The blocks of a step by where they come from: 0 for what lived at its start, 1 for what was made
+/// before any op, then op by op what was made before the next began.
+fn by_stretch(trace: &Trace) -> Vec<(u32, Vec<usize>)> {
+    let persistent = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent);
+    let mut stretches = vec![(0, (0..persistent.count()).collect::<Vec<usize>>())];
+    let mut at = 1;
+    for event in &trace.events {
+        match *event {
+            TraceEvent::Begin(OpIndex(op)) => at = op + 2,
+            TraceEvent::Allocate(BlockIndex(block)) => match stretches.last_mut() {
+                Some((last, blocks)) if *last == at => blocks.push(block as usize),
+                _ => stretches.push((at, vec![block as usize])),
+            },
+            _ => {}
+        }
+    }
+    stretches
+}
+
+fn made_bytes(trace: &Trace) -> u64 {
+    let made = trace.blocks.iter().filter(|block| block.origin != Origin::Persistent);
+    made.map(|block| block.size_bytes).sum()
+}
+
+/// A whole number of units, not less than `bytes`, and at least one.
+fn whole(bytes: f64, unit_bytes: u64) -> u64 {
+    // Curves meet recorded sizes but for the last bits of a number.
+    let units = (bytes / unit_bytes as f64 - 1e-6).ceil().max(1.0);
+    (units as u64).saturating_mul(unit_bytes)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The most bytes of blocks and segments that a step has at once, if nothing leaves.
+pub fn peak_bytes(trace: &Trace) -> u64 {
+    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
+    let mut live_bytes: u64 = persistent.map(|block| block.size_bytes).sum();
+    let (mut peak_bytes, mut segment_bytes) = (live_bytes, trace.segment_bytes);
+    for event in &trace.events {
+        match *event {
+            TraceEvent::Allocate(block) => live_bytes += trace.blocks[block.0 as usize].size_bytes,
+            TraceEvent::Free(block) => {
+                let size_bytes = trace.blocks[block.0 as usize].size_bytes;
+                live_bytes = live_bytes.saturating_sub(size_bytes);
+            }
+            TraceEvent::Segments(bytes) => segment_bytes = segment_bytes.max(bytes),
+            _ => {}
+        }
+        peak_bytes = peak_bytes.max(live_bytes);
+    }
+    peak_bytes + segment_bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! How one figure of a step grows with the size of its probe: not at all, in proportion, or with
+//! its square, and beside that by something that is always there.
+
+/// A square explains the points better only if it leaves less than this share of the error.
+const MUCH_BETTER: f64 = 0.5;
+/// What is there at nothing may be below nothing by this share of the largest value: noise.
+const BELOW_NOTHING: f64 = 0.02;
+
+/// `base + slope * probe ^ power`, and how far recorded values are above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Curve {
+    base: f64,
+    slope: f64,
+    is_square: bool,
+    /// The most that a recorded value is above the curve, for each byte of its probe.
+    above: f64,
+}
+
+impl Curve {
+    /// The curve through points of a probe's size and a value.
+    pub(super) fn through(points: &[(f64, f64)]) -> Curve {
+        let most = points.iter().map(|&(_, value)| value).fold(0.0, f64::max);
+        let flat = Curve { base: most, ..Curve::default() };
+        if points.iter().all(|&(_, value)| value == most) {
+            return flat;
+        }
+        let Some((line, line_error)) = Curve::fitted(points, false) else { return flat };
+        let square = Curve::fitted(points, true);
+        let chosen = match square {
+            Some((square, _)) if line.base < -BELOW_NOTHING * most => square,
+            Some((square, error)) if error < MUCH_BETTER * line_error && points.len() > 2 => square,
+            _ => line,
+        };
+        // Nothing of a step shrinks where its batch grows; what seems to is noise.
+        let chosen = if chosen.slope < 0.0 { flat } else { chosen };
+        let above = |&(probe, value): &(f64, f64)| (value - chosen.at(probe)) / probe.max(1.0);
+        Curve { above: points.iter().map(above).fold(0.0, f64::max), ..chosen }
+    }
+
+    /// The least squares, and what they leave.
+    fn fitted(points: &[(f64, f64)], is_square: bool) -> Option<(Curve, f64)> {
+        let power = |probe: f64| if is_square { probe * probe } else { probe };
+        let count = points.len() as f64;
+        let mean_x = points.iter().map(|&(probe, _)| power(probe)).sum::<f64>() / count;
+        let mean_y = points.iter().map(|&(_, value)| value).sum::<f64>() / count;
+        let spread = points.iter().map(|&(probe, _)| (power(probe) - mean_x).powi(2)).sum::<f64>();
+        if spread <= 0.0 {
+            return None;
+        }
+        let product = |&(probe, value): &(f64, f64)| (power(probe) - mean_x) * (value - mean_y);
+        let slope = points.iter().map(product).sum::<f64>() / spread;
+        let curve = Curve { base: mean_y - slope * mean_x, slope, is_square, above: 0.0 };
+        let error = points.iter().map(|&(probe, value)| (value - curve.at(probe)).powi(2)).sum();
+        Some((curve, error))
+    }
+
+    /// The value at a size of the probe.
+    pub(super) fn at(self, probe: f64) -> f64 {
+        let power = if self.is_square { probe * probe } else { probe };
+        self.base + self.slope * power
+    }
+
+    /// What no recorded value exceeded.
+    pub(super) fn bound(self, probe: f64) -> f64 {
+        self.at(probe) + self.above * probe
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_linear_square_or_constant_is_found_again() {
+        let check = |value: fn(f64) -> f64, count: usize| {
+            let points: Vec<_> =
+                [10.0, 16.0, 12.0, 20.0].iter().take(count).map(|&x| (x, value(x))).collect();
+            let curve = Curve::through(&points);
+            for x in [2.0, 14.0, 80.0] {
+                let (found, expect) = (curve.bound(x), value(x));
+                assert!((found - expect).abs() <= 1e-6 * expect, "{found} for {expect} at {x}");
+            }
+        };
+        for count in 2..=4 {
+            check(|_| 7.0, count);
+            check(|x| 3.0 * x, count);
+            check(|x| 5.0 + 3.0 * x, count);
+            check(|x| 2.0 * x * x, count);
+        }
+        check(|x| 900.0 + 2.0 * x * x, 4);
+    }
+
+    #[test]
+    fn the_bound_is_above_all_that_was_seen() {
+        let points = [(10.0, 30.0), (12.0, 41.0), (14.0, 40.0), (16.0, 50.0)];
+        let curve = Curve::through(&points);
+        assert!(points.iter().all(|&(x, y)| curve.bound(x) >= y - 1e-9));
+        assert!(points.iter().any(|&(x, y)| curve.at(x) < y));
+    }
+
+    #[test]
+    fn what_shrinks_is_taken_for_the_most_that_it_was() {
+        let curve = Curve::through(&[(10.0, 9.0), (20.0, 8.0)]);
+        assert_eq!((curve.bound(5.0), curve.bound(40.0)), (9.0, 9.0));
+    }
+}

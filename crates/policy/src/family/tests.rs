@@ -1,0 +1,76 @@
+//! Families of made-up steps: what is predicted is what comes.
+
+use super::*;
+use crate::synthetic::{TransformerShape, transformer_trace};
+
+/// A step of a transformer whose activations have so many MiB.
+fn member(activation_mib: u64) -> Trace {
+    let forward_us = 100.0 * activation_mib as f64;
+    let shape = TransformerShape { layers: 3, weight_mib: 24, activation_mib, forward_us };
+    let signature = Signature(activation_mib);
+    Trace { signature, ..transformer_trace(&shape) }
+}
+
+fn family(members: &[u64]) -> Family {
+    let mut family = Family::default();
+    members.iter().for_each(|&mib| family.learn(&member(mib)));
+    family
+}
+
+#[test]
+fn two_members_tell_all_others() {
+    let family = family(&[8, 20]);
+    assert_eq!((family.member_count(), family.largest_bytes()), (2, Some(20 << 20)));
+    for mib in [4, 14, 20, 32, 80] {
+        let (found, expect) = (family.member(mib << 20, Signature(mib)).unwrap(), member(mib));
+        assert_eq!(found.blocks, expect.blocks, "{mib} MiB");
+        assert_eq!(found.events, expect.events);
+        for (found, expect) in found.ops.iter().zip(&expect.ops) {
+            assert!((found.device_us - expect.device_us).abs() < 1e-3, "{found:?} {expect:?}");
+        }
+        assert_eq!(peak_bytes(&found), peak_bytes(&expect));
+    }
+}
+
+#[test]
+fn steps_that_are_alike_are_no_family() {
+    let mut family = family(&[16]);
+    let mut slower = member(16);
+    slower.ops.iter_mut().for_each(|op| op.device_us += 10.0);
+    family.learn(&slower);
+    assert_eq!((family.member_count(), family.probe()), (0, None));
+    assert_eq!(family.member(16 << 20, Signature(1)), None);
+}
+
+#[test]
+fn of_many_members_the_extremes_stay() {
+    let family = family(&[40, 12, 14, 13, 30, 8, 22, 26, 11, 18, 24]);
+    assert_eq!(family.member_count(), MEMBERS_MAX);
+    let bytes = family.recorded_bytes();
+    assert_eq!((bytes[0], bytes[MEMBERS_MAX - 1]), (8 << 20, 40 << 20));
+}
+
+#[test]
+fn blocks_that_are_too_small_to_be_swappable_may_be_missing() {
+    // The first op makes two blocks; in the smaller step one of them is no block.
+    let step = |sizes: &[u64], signature: u64| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        let blocks: Vec<BlockIndex> = sizes.iter().map(|&size| b.allocate("", size)).collect();
+        b.begin("first", 1.0, false);
+        blocks.iter().for_each(|&block| b.write(block));
+        b.end();
+        let last = b.allocate("", sizes.iter().sum());
+        b.compute("second", sizes[sizes.len() - 1] as f64, &blocks, last);
+        blocks.iter().for_each(|&block| b.free(block));
+        b.free(last);
+        Trace { signature: Signature(signature), ..b.finish() }
+    };
+    let mut family = Family::default();
+    family.learn(&step(&[2 << 20, 64 << 20], 1));
+    family.learn(&step(&[32 << 20], 2));
+    let found = family.member(99 << 20, Signature(3)).unwrap();
+    assert_eq!(family.probe(), Some(BlockIndex(2)), "the block that both have");
+    let sizes: Vec<u64> = found.blocks.iter().map(|block| block.size_bytes).collect();
+    assert_eq!(sizes[..2], [2 << 20, 64 << 20], "all that is known of them");
+    assert_eq!(sizes[2] >> 20, 100, "in units");
+}

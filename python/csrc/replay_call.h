@@ -194,11 +194,4 @@ std::vector<at::Tensor> tensors_in(const std::vector<c10::IValue>& results);
 // Whether two tensors of one shape have the same bytes, in storages at these addresses.
 bool same_bytes(const View& view, char* one, char* other);
 
-// What is known of a kind of calls.
-enum class Trust { unknown, sure, unsure };
-Trust trust_in(const std::string& kind);
-// Whether another kind can be remembered.
-bool can_learn();
-void learn(const std::string& kind, Trust trust, const std::string& name);
-
 }  // namespace smartswap::replay

@@ -103,6 +103,15 @@ bool adds_in_any_order(const std::string& name) {
   return names.count(name) != 0;
 }
 
+// Operators that PyTorch does not call pointwise, though each number that they make is one of their
+// inputs', at most of another type.
+bool only_moves(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::_to_copy", "aten::cat", "aten::clone", "aten::constant_pad_nd", "aten::repeat",
+      "aten::stack"};
+  return names.count(name) != 0;
+}
+
 // By argument, whether the operator writes its result there. One that changes its arguments in any
 // other way is not functional, and one that writes several results there cannot be called boxed:
 // what the dispatcher then returns refers to arguments that it has given up.
@@ -157,6 +166,7 @@ std::optional<Candidate> candidate(
       reads_shapes,
       op.hasTag(at::Tag::dynamic_output_shape),
       in_any_order,
+      !draws && (op.hasTag(at::Tag::pointwise) || only_moves(name)),
       *result_arguments(op.schema())};
 }
 

@@ -154,7 +154,7 @@ void release(void* data) {
   delete call;
 }
 
-void offer_call(Call&& made) {
+void offer_call(Call&& made, bool at_any_size) {
   auto* call = new Call(std::move(made));
   ++counts().kept_calls;
   counts().kept_bytes += call->held_bytes();
@@ -166,7 +166,7 @@ void offer_call(Call&& made) {
   const auto small = std::move(call->small);
   const smartswap_replay replay = {
       &run_for_engine, &release,     call, outputs.data(), count(outputs),
-      small.data(),    count(small),
+      small.data(),    count(small), at_any_size,
   };
   if (smartswap_offer_replay(&replay) != SMARTSWAP_OK) {
     return refuse("it writes or reads other memory");
@@ -281,6 +281,7 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   call.stream = stream_now();
   add_settings(settings, captured.kind);
   captured.is_recorded = use == SMARTSWAP_RECORDED;
+  captured.at_any_size = op.is_pointwise ? fn.name() : "";
   if (op.draws) {
     call.state = State::of(generator_of(fn.inputs()));
     captured.draws_of_others = draws_of_others();
@@ -316,9 +317,9 @@ void offer_captured() {
   if (call.state && draws_of_others() != captured.draws_of_others) {
     return refuse("another thread drew numbers meanwhile");
   }
-  switch (trust_in(captured.kind)) {
+  switch (trust_in(captured)) {
     case Trust::sure:
-      return offer_call(std::move(call));
+      return offer_call(std::move(call), !captured.at_any_size.empty());
     case Trust::unsure:
       return refuse("a kind that gave other bits when it was run again");
     case Trust::unknown:

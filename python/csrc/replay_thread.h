@@ -17,9 +17,17 @@ struct Captured {
   Call call;
   std::string kind;
   bool is_recorded = false;
+  // The operator, if what is true of it at one size is so at all.
+  std::string at_any_size;
   // Numbers that other threads had drawn when it began.
   uint64_t draws_of_others = 0;
 };
+
+// What is known of a kind of calls.
+enum class Trust { unknown, sure, unsure };
+Trust trust_in(const Captured& captured);
+// Whether another kind can be remembered.
+bool can_learn();
 
 struct Thread {
   std::optional<Captured> captured;

@@ -24,6 +24,8 @@ struct Known {
   std::mutex lock;
   std::unordered_map<std::string, Trust> kinds;
   std::set<std::string> unsure;
+  // Operators of which it is enough that one of their kinds is sure.
+  std::set<std::string> sure_at_any_size;
   // Kinds for which there was no room to run them twice: each try moves others out of the way.
   std::set<std::string> too_large;
   // The end of a second run that the device did not come to in time. Until it does, no call is run
@@ -35,6 +37,17 @@ struct Known {
 Known& known() {
   static auto& value = *new Known();
   return value;
+}
+
+void learn(const Captured& captured, Trust trust, const std::string& name) {
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  all.kinds[captured.kind] = trust;
+  if (trust == Trust::unsure) {
+    all.unsure.insert(name);
+  } else if (!captured.at_any_size.empty()) {
+    all.sure_at_any_size.insert(captured.at_any_size);
+  }
 }
 
 bool is_too_large(const std::string& kind) {
@@ -195,26 +208,22 @@ bool touch_all(Call& call) {
 
 }  // namespace
 
-Trust trust_in(const std::string& kind) {
+Trust trust_in(const Captured& captured) {
   auto& all = known();
   const std::lock_guard<std::mutex> guard(all.lock);
-  const auto found = all.kinds.find(kind);
-  return found == all.kinds.end() ? Trust::unknown : found->second;
+  const auto found = all.kinds.find(captured.kind);
+  if (found != all.kinds.end()) {
+    return found->second;
+  }
+  const auto& name = captured.at_any_size;
+  const bool is_sure = all.sure_at_any_size.count(name) != 0 && all.unsure.count(name) == 0;
+  return is_sure ? Trust::sure : Trust::unknown;
 }
 
 bool can_learn() {
   auto& all = known();
   const std::lock_guard<std::mutex> guard(all.lock);
   return all.kinds.size() < kKindsMax;
-}
-
-void learn(const std::string& kind, Trust trust, const std::string& name) {
-  auto& all = known();
-  const std::lock_guard<std::mutex> guard(all.lock);
-  all.kinds[kind] = trust;
-  if (trust == Trust::unsure) {
-    all.unsure.insert(name);
-  }
 }
 
 void add_trust(Report& report) {
@@ -263,7 +272,7 @@ void prove(const std::string& name, const std::vector<View>& first) {
   }
   smartswap_end();
   if (trust != Trust::unknown) {
-    learn(captured.kind, trust, name);
+    learn(captured, trust, name);
   }
 }
 

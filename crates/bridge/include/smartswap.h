@@ -222,6 +222,8 @@ typedef struct smartswap_replay {
   /* Memory that it read and that cannot: from now on touch it too where ops write it. */
   const void *const *inputs;
   uint32_t input_count;
+  /* 1 if the op would also be offered where what it reads and writes is of other sizes, else 0. */
+  int at_any_size;
 } smartswap_replay;
 
 /* What use the engine has for a replay of the running op. */

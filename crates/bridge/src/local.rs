@@ -66,6 +66,9 @@ impl Use {
 pub(crate) trait Replay: Send + Sync + 'static {
     /// Submits the op's work, for the output at this address. Says why if it could not.
     fn run(&self, output: u64) -> Result<(), String>;
+
+    /// Whether it would be offered where its operands are of other sizes, too.
+    fn is_at_any_size(&self) -> bool;
 }
 
 thread_local! {
@@ -272,7 +275,8 @@ impl Local {
         let reads: SmallVec<[_; 8]> = self.touched.iter().filter(reads).copied().collect();
         let name = self.name;
         let op = NAMES.with_borrow_mut(|names| names.find(name));
-        Ok(self.stack.recipe(Recipe::new(move |ops, block| {
+        let at_any_size = replay.is_at_any_size();
+        let recipe = Recipe::new(move |ops, block| {
             ops.begin_on(op, stream)?;
             for &(input, mode) in &reads {
                 ops.touch(input, mode)?;
@@ -285,7 +289,8 @@ impl Local {
             REPLAYING.set(false);
             ran.map_err(|text| Error::Replay { op: name.to_owned(), text })?;
             ops.end()
-        }))?)
+        });
+        Ok(self.stack.recipe(recipe.at_any_size(at_any_size))?)
     }
 
     pub(crate) fn end(&mut self) -> Result<(), Failure> {

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
+use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent};
 
 mod fit;
 
@@ -42,6 +42,8 @@ struct Learnt {
     probe_bytes: Vec<u64>,
     sizes: Vec<Curve>,
     times: Vec<Curve>,
+    /// By op: whether it can be run again in all members. Others can in those that were seen.
+    at_any_size: Vec<bool>,
     step: Curve,
     unit_bytes: u64,
 }
@@ -106,9 +108,12 @@ impl Family {
         for (block, curve) in trace.blocks.iter_mut().zip(&learnt.sizes) {
             block.size_bytes = whole(curve.bound(probe), learnt.unit_bytes);
         }
-        for (op, curve) in trace.ops.iter_mut().zip(&learnt.times) {
+        for (at, (op, curve)) in trace.ops.iter_mut().zip(&learnt.times).enumerate() {
             op.device_us = curve.at(probe).max(0.0);
+            op.replayable = learnt.at_any_size[at];
+            op.at_any_size = op.replayable;
         }
+        follow_its_like(&mut trace);
         trace.step_us = learnt.step.at(probe).max(0.0);
         trace.signature = signature;
         Some(trace)
@@ -139,10 +144,32 @@ impl Learnt {
             probe: BlockIndex(probe as u32),
             sizes: (0..base.blocks.len()).map(of_block).collect(),
             times: (0..base.ops.len()).map(of_op).collect(),
+            at_any_size: (0..base.ops.len())
+                .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
+                .collect(),
             step: over_probe(&|m| Some(alike[m].step_us)),
             probe_bytes,
             unit_bytes,
         })
+    }
+}
+
+/// What lived at the step's start is what a step of the same size left: the recorded one may have
+/// come after another.
+fn follow_its_like(trace: &mut Trace) {
+    let mut lives = vec![true; trace.blocks.len()];
+    for event in &trace.events {
+        if let TraceEvent::Free(block) = event {
+            lives[block.0 as usize] = false;
+        }
+    }
+    let left = trace.blocks.iter().zip(lives).filter(|(_, lives)| *lives);
+    let left_bytes: Vec<u64> = left.map(|(block, _)| block.size_bytes).collect();
+    let found = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent).count();
+    if found == left_bytes.len() {
+        for (block, size_bytes) in trace.blocks.iter_mut().zip(left_bytes) {
+            block.size_bytes = size_bytes;
+        }
     }
 }
 
@@ -230,6 +257,20 @@ pub fn peak_bytes(trace: &Trace) -> u64 {
         peak_bytes = peak_bytes.max(live_bytes);
     }
     peak_bytes + segment_bytes
+}
+
+/// The step with all that outlives it held on the device: weights, and an optimizer's state.
+pub(crate) fn with_state_held(trace: &Trace) -> Trace {
+    let mut held = Trace { signature: trace.signature.mix(1), ..trace.clone() };
+    let is_state = |block: &&mut TraceBlock| block.origin == Origin::Persistent;
+    held.blocks.iter_mut().take_while(is_state).for_each(|block| block.held = true);
+    for event in &trace.events {
+        if let TraceEvent::Free(block) = event {
+            let before = &trace.blocks[block.0 as usize];
+            held.blocks[block.0 as usize].held = before.held;
+        }
+    }
+    held
 }
 
 #[cfg(test)]

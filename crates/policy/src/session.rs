@@ -262,7 +262,7 @@ impl<P: Planner> Session<P> {
             self.put_off = Some(directive);
             return Ok(());
         }
-        self.layouts.change(self.current.plan.as_deref(), directive.plan.as_deref());
+        self.layouts.change(&self.current, &directive);
         self.order(&directive)?;
         self.current = directive;
         self.made = self.policy.made().cloned();

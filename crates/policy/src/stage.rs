@@ -36,6 +36,7 @@ mod branches;
 mod families;
 mod guarded;
 mod news;
+mod seen;
 mod track;
 
 #[cfg(test)]
@@ -46,6 +47,7 @@ use families::Families;
 pub use families::Sizes;
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
+use seen::Seen;
 use track::Track;
 
 /// News kept for whoever asks.
@@ -152,22 +154,6 @@ pub(crate) struct Choice {
     layout: Option<Arc<Layout>>,
     /// What other sizes run under, if it is for those too.
     sizes: Option<Arc<Sizes>>,
-}
-
-/// What the loop knows about a finished step beside its report.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    /// Another kind of step was expected, so this one ran under a foreign plan.
-    surprise: bool,
-    /// It is of a kind of its own, but near enough to the expected one to count as that.
-    similar: bool,
-    /// As it went by the plan of that, apart from a few ops.
-    branch: bool,
-    /// The step before was of the same kind under the same plan, so every block began where the
-    /// plan leaves it.
-    settled: bool,
-    /// What all ranks together made of it, if there are several.
-    worst: Option<Figures>,
 }
 
 impl<P: Planner> Loop<P> {
@@ -476,34 +462,5 @@ impl Choice {
     pub(crate) fn of(plan: Arc<Plan>) -> Choice {
         let print = crate::search::fingerprint(&plan);
         Choice { print, plan: Some(plan), made: None, layout: None, sizes: None }
-    }
-}
-
-impl Seen {
-    /// Whether the others' figures count for a kind of step in `stage`, if there are others.
-    fn is_common(&self, stage: Stage) -> bool {
-        self.worst.is_none_or(|worst| worst.count_in(stage))
-    }
-
-    /// What the step is judged by in `stage`.
-    fn judged(&self, report: &StepReport, stage: Stage) -> Measured {
-        let own = Measured::of(report);
-        self.worst.map_or(own, |worst| worst.judged(own, stage))
-    }
-
-    /// Whether blocks began where the plans leave them, on all ranks that count.
-    fn is_settled(&self, stage: Stage) -> bool {
-        let others = self.worst.filter(|worst| worst.count_in(stage));
-        self.settled && others.is_none_or(|worst| !worst.is(Figure::Unsettled))
-    }
-
-    /// Whether another rank began it under orders from before.
-    fn is_void(&self) -> bool {
-        self.worst.is_some_and(|worst| worst.is(Figure::Void))
-    }
-
-    /// Whether some rank ran a plan to see how it does.
-    fn is_sought(&self) -> bool {
-        self.worst.is_some_and(|worst| worst.is(Figure::Seeking))
     }
 }

@@ -66,7 +66,13 @@ impl TraceBuilder {
         let op = OpIndex(self.trace.ops.len() as u32);
         let depth = self.open.len() as u32;
         let device_us = if depth == 0 { device_us } else { 0.0 };
-        self.trace.ops.push(TraceOp { name: name.to_owned(), depth, device_us, replayable });
+        self.trace.ops.push(TraceOp {
+            name: name.to_owned(),
+            depth,
+            device_us,
+            replayable,
+            at_any_size: replayable,
+        });
         self.trace.events.push(TraceEvent::Begin(op));
         self.open.push(op);
         for byte in name.bytes() {

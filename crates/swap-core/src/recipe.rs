@@ -22,7 +22,10 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// reads the same blocks as the first time, it writes no other block that was there before, and it
 /// begins and ends its own ops.
 #[derive(Clone)]
-pub struct Recipe(Arc<RunOp>);
+pub struct Recipe {
+    run: Arc<RunOp>,
+    at_any_size: bool,
+}
 
 type RunOp = dyn Fn(&mut OpStack, BlockId) -> Result<(), Error> + Send + Sync;
 
@@ -31,11 +34,21 @@ impl Recipe {
     pub fn new(
         run: impl Fn(&mut OpStack, BlockId) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Recipe {
-        Recipe(Arc::new(run))
+        Recipe { run: Arc::new(run), at_any_size: false }
+    }
+
+    /// There would be one too where the operands are of other sizes.
+    #[must_use]
+    pub fn at_any_size(self, at_any_size: bool) -> Recipe {
+        Recipe { at_any_size, ..self }
+    }
+
+    pub(crate) fn is_at_any_size(&self) -> bool {
+        self.at_any_size
     }
 
     pub(crate) fn run(&self, ops: &mut OpStack, output: BlockId) -> Result<(), Error> {
-        (self.0)(ops, output)
+        (self.run)(ops, output)
     }
 }
 

@@ -33,6 +33,7 @@ impl Recorder {
             depth: u32::try_from(depth).expect("ops nest a few levels"),
             device_us: 0.0,
             replayable: false,
+            at_any_size: false,
         });
     }
 
@@ -46,8 +47,9 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn replayable(&mut self, op: OpIndex) {
-        self.trace.ops[op.0 as usize].replayable = true;
+    pub(crate) fn replayable(&mut self, op: OpIndex, at_any_size: bool) {
+        let op = &mut self.trace.ops[op.0 as usize];
+        (op.replayable, op.at_any_size) = (true, at_any_size);
     }
 
     pub(crate) fn timing(&mut self, timing: Timing) {

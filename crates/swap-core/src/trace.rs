@@ -57,6 +57,8 @@ pub struct TraceOp {
     pub device_us: f64,
     /// Whether its owner registered a recipe to run it once more.
     pub replayable: bool,
+    /// Whether its owner would also register one where its operands are of other sizes.
+    pub at_any_size: bool,
 }
 
 /// One swappable block of a recorded step.

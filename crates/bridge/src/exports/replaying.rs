@@ -22,6 +22,7 @@ pub struct SmartswapReplay {
     output_count: u32,
     inputs: *const *const c_void,
     input_count: u32,
+    at_any_size: c_int,
 }
 
 /// A caller's replay, released when nobody needs it any more.
@@ -33,6 +34,10 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Replay for Owned {
+    fn is_at_any_size(&self) -> bool {
+        self.0.at_any_size != 0
+    }
+
     fn run(&self, output: u64) -> Result<(), String> {
         let Some(run) = self.0.run else { return Err("its function is NULL".to_owned()) };
         let mut why: [c_char; 512] = [0; 512];

@@ -74,3 +74,27 @@ fn blocks_that_are_too_small_to_be_swappable_may_be_missing() {
     assert_eq!(sizes[..2], [2 << 20, 64 << 20], "all that is known of them");
     assert_eq!(sizes[2] >> 20, 100, "in units");
 }
+
+#[test]
+fn what_a_step_finds_is_what_one_of_its_size_left() {
+    // Its output outlives it: the next step frees it. The one before was of another size.
+    let step = |before_mib: u64, mib: u64| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        let weights = b.persistent("weights", 4 << 20);
+        let before = b.persistent("output", before_mib << 20);
+        b.begin("first", 1.0, false);
+        b.read(weights);
+        b.end();
+        b.free(before);
+        let output = b.allocate("output", mib << 20);
+        b.compute("second", 1.0, &[weights], output);
+        Trace { signature: Signature(mib), ..b.finish() }
+    };
+    let mut family = Family::default();
+    [(30, 10), (10, 20), (20, 16)]
+        .iter()
+        .for_each(|&(before, mib)| family.learn(&step(before, mib)));
+    let found = family.member(40 << 20, Signature(4)).unwrap();
+    let sizes: Vec<u64> = found.blocks.iter().map(|block| block.size_bytes >> 20).collect();
+    assert_eq!(sizes, [4, 40, 40]);
+}

@@ -112,6 +112,7 @@ impl<'a> Reader<'a> {
             depth: op.depth,
             device_us: if op.depth == 0 { op.us } else { 0.0 },
             replayable: false,
+            at_any_size: false,
         };
         let ops = file.ops.iter().map(op).collect();
         let mut trace = Trace { step_us, ops, ..Trace::default() };

@@ -311,6 +311,7 @@ fn trace_sample() -> Trace {
         depth,
         device_us,
         replayable: depth == 0,
+        at_any_size: false,
     };
     let block = |origin, name: &str| TraceBlock {
         size_bytes: 4096,

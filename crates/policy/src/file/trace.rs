@@ -239,6 +239,7 @@ impl<'a> OpMirror<'a> {
             depth: self.depth,
             device_us: self.us,
             replayable: self.replayable,
+            at_any_size: false,
         }
     }
 }

@@ -170,6 +170,7 @@ mod tests {
                 depth,
                 device_us: 0.0,
                 replayable: false,
+                at_any_size: false,
             };
             let ops = (0..).zip(names).map(op).collect();
             let mut trace = Trace { ops, ..Trace::default() };

@@ -1,11 +1,12 @@
 //! When the blocks of a step get lots: as soon as it has a plan, unless kinds of steps take turns.
 
-use swap_core::{Lot, Plan};
+use swap_core::{Lot, Plan, Signature};
 
 use super::Session;
 use crate::layout::{Layout, lay_out};
 use crate::machine::{Link, Machine};
 use crate::search::Planner;
+use crate::stage::Directive;
 
 /// Steps of a kind go by before it is laid out, once a layout had to go for another kind's sake:
 /// moving in costs the calls of many steps.
@@ -36,11 +37,11 @@ pub(super) struct Layouts {
 
 impl Layouts {
     /// Other orders come. Unless they have the same plan, its layout goes.
-    pub(super) fn change(&mut self, from: Option<&Plan>, to: Option<&Plan>) {
-        if from == to {
+    pub(super) fn change(&mut self, from: &Directive, to: &Directive) {
+        if from.plan == to.plan {
             return;
         }
-        let is_other_kind = from.map(|plan| plan.signature) != to.map(|plan| plan.signature);
+        let is_other_kind = kind_of(from) != kind_of(to);
         let is_short = self.steady_steps < self.patience_steps.saturating_add(LASTING_STEPS);
         if self.lots.is_some() && is_other_kind && is_short {
             let patience_steps = (self.patience_steps * 2).max(PATIENCE_STEPS);
@@ -61,6 +62,12 @@ impl Layouts {
     pub(super) fn is_due(&self) -> bool {
         !self.is_decided && self.steady_steps >= self.patience_steps
     }
+}
+
+/// The kind of step that a directive is for, if it has a plan.
+fn kind_of(directive: &Directive) -> Option<Signature> {
+    let of_plan = || directive.plan.as_ref().map(|plan| plan.signature);
+    directive.sizes.as_ref().map(|sizes| sizes.kind()).or_else(of_plan)
 }
 
 impl<P: Planner> Session<P> {

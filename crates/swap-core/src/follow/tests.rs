@@ -42,6 +42,7 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
             depth: 0,
             device_us: 1.0,
             replayable: false,
+            at_any_size: false,
         });
         trace.events.push(TraceEvent::Begin(op));
         for &size_bytes in sizes {

@@ -140,6 +140,7 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
             inputs.push((block, entry.version));
         }
     }
+    let at_any_size = recipe.is_at_any_size();
     let replayable = Arc::new(Replayable { op, recipe, inputs });
     let mut offered = false;
     for &(block, mode, _) in touched.iter() {
@@ -154,7 +155,7 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
         && offered
         && frame.step == core.step.number
     {
-        recorder.replayable(frame.op);
+        recorder.replayable(frame.op, at_any_size);
     }
     Ok(())
 }

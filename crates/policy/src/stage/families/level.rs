@@ -1,0 +1,224 @@
+//! One level of a family: what is in hand for steps up to a size.
+
+use std::sync::Arc;
+
+use swap_core::{BlockIndex, Lot, Orders, Plan, Signature, Trace};
+
+use super::super::Choice;
+use super::super::guarded::Guarded;
+use super::super::news::Turn;
+use crate::search::{Feedback, Planner, Prediction};
+
+/// What steps of other sizes than their plan's run under.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    number: u64,
+    kind: Signature,
+    probe: BlockIndex,
+    trace: Arc<Trace>,
+    /// In order of their sizes.
+    larger: Vec<(Arc<Plan>, Arc<Trace>)>,
+}
+
+/// The same number is given once.
+impl PartialEq for Sizes {
+    fn eq(&self, other: &Sizes) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Sizes {
+    /// What is in hand of these levels, the lowest first, as the choice for steps that begin. `None`
+    /// without any.
+    pub(super) fn choice(
+        levels: &[Level],
+        number: u64,
+        kind: Signature,
+        probe: BlockIndex,
+    ) -> Option<Choice> {
+        let mut in_hand = levels.iter().filter_map(Level::made);
+        let lowest = in_hand.next()?;
+        let larger = in_hand.filter_map(|made| {
+            Some((Arc::clone(made.choice.plan.as_ref()?), Arc::clone(&made.trace)))
+        });
+        let trace = Arc::clone(&lowest.trace);
+        let sizes = Sizes { number, kind, probe, trace, larger: larger.collect() };
+        Some(Choice { sizes: Some(Arc::new(sizes)), ..lowest.choice.clone() })
+    }
+
+    /// The step that the plan was made for: larger than those that run under it.
+    pub(crate) fn trace(&self) -> &Arc<Trace> {
+        &self.trace
+    }
+
+    /// The kind that all those steps count as.
+    pub(crate) fn kind(&self) -> Signature {
+        self.kind
+    }
+
+    /// Whether a larger step would have to move anything.
+    pub(crate) fn may_move(&self) -> bool {
+        self.larger.iter().any(|(plan, _)| !plan.actions.is_empty())
+    }
+
+    pub(crate) fn orders(&self, plan: &Plan, lots: Option<Vec<Option<Lot>>>) -> Orders {
+        let orders = Orders::for_sizes_up_to(plan, &self.trace, self.probe);
+        let orders = match lots {
+            Some(lots) => orders.with_lots(lots),
+            None => orders,
+        };
+        let larger = self.larger.iter();
+        orders
+            .or_larger(larger.map(|(plan, trace)| Orders::for_sizes_up_to(plan, trace, self.probe)))
+    }
+}
+
+/// What is in hand, or asked for, up to a size.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) probe_bytes: u64,
+    /// Ways to plan for the step of this size.
+    variants: Vec<Variant>,
+    /// What serves until there is better.
+    before: Option<Made>,
+}
+
+/// The step of a level as one plan sees it.
+#[derive(Debug)]
+struct Variant {
+    trace: Arc<Trace>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is asked for, or is to be. Meanwhile there may be a sketch.
+    Open(Option<Made>),
+    Done(Made),
+    /// There is none.
+    Never,
+}
+
+/// A plan and the step that it was made for.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    choice: Choice,
+    trace: Arc<Trace>,
+    pub(super) predicted: Prediction,
+    /// What it makes of ordinary steps: their time, of that with all memory.
+    cost: f64,
+}
+
+impl Level {
+    /// For steps that fit as they are.
+    pub(super) fn that_fits(probe_bytes: u64, trace: Trace) -> Level {
+        let trace = Arc::new(trace);
+        let state = State::Done(Made::nothing(&trace));
+        Level { probe_bytes, variants: vec![Variant { trace, state }], before: None }
+    }
+
+    /// To be planned for, in each of these ways, of which the best is taken.
+    pub(super) fn to_plan(
+        probe_bytes: u64,
+        variants: impl Iterator<Item = Trace>,
+        before: Option<Made>,
+    ) -> Level {
+        let open = |trace| Variant { trace: Arc::new(trace), state: State::Open(None) };
+        Level { probe_bytes, variants: variants.map(open).collect(), before }
+    }
+
+    /// The best in hand.
+    pub(super) fn made(&self) -> Option<&Made> {
+        let made = self.variants.iter().filter_map(Variant::made);
+        let best = made.reduce(|best, made| if made.cost < best.cost { made } else { best });
+        best.or(self.before.as_ref())
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.variants.iter().all(Variant::is_done)
+    }
+
+    /// Whether there is nothing in hand, and something to come.
+    pub(super) fn is_bare(&self) -> bool {
+        self.made().is_none() && !self.is_done()
+    }
+
+    /// Whether its steps move anything.
+    pub(super) fn moves(&self) -> bool {
+        let plan = self.made().and_then(|made| made.choice.plan.as_ref());
+        plan.is_some_and(|plan| !plan.actions.is_empty())
+    }
+
+    /// Asks for its plans. They may come later. `cost` says what one makes of ordinary steps.
+    pub(super) fn plan(
+        &mut self,
+        planner: &mut Guarded<impl Planner>,
+        feedback: &Feedback,
+        cost: impl Fn(&Plan) -> f64,
+    ) -> Vec<Turn> {
+        let mut turns = Vec::new();
+        for variant in self.variants.iter_mut().filter(|variant| !variant.is_done()) {
+            let Some(predicted) = variant.plan(planner, feedback, &cost) else { continue };
+            let plan = variant.made().and_then(|made| made.choice.plan.as_ref());
+            let actions = plan.map_or(0, |plan| plan.actions.len());
+            turns.push(Turn::PlannedUpTo { probe_bytes: self.probe_bytes, actions, predicted });
+            if feedback.tries == 0 {
+                // A step is about to begin: one is enough for it.
+                break;
+            }
+        }
+        turns
+    }
+}
+
+impl Variant {
+    fn plan(
+        &mut self,
+        planner: &mut Guarded<impl Planner>,
+        feedback: &Feedback,
+        cost: &impl Fn(&Plan) -> f64,
+    ) -> Option<Prediction> {
+        let proposal = planner.plan(&self.trace, feedback);
+        let made = planner.inner.latest().filter(|_| proposal.is_some()).cloned();
+        let fits = made.as_ref().is_none_or(|made| made.infeasible.is_none());
+        let Some(proposal) = proposal.filter(|_| fits) else {
+            if !planner.is_busy(self.trace.signature) {
+                self.state = self.made().cloned().map_or(State::Never, State::Done);
+            }
+            return None;
+        };
+        let (cost, predicted) = (cost(&proposal.plan), proposal.predicted);
+        let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
+        let choice = Choice { made: made.map(Arc::new), layout, ..Choice::of(plan) };
+        let made = Made { choice, trace: Arc::clone(&self.trace), predicted, cost };
+        self.state = match proposal.is_sketch {
+            true => State::Open(Some(made)),
+            false => State::Done(made),
+        };
+        Some(predicted)
+    }
+
+    fn made(&self) -> Option<&Made> {
+        match &self.state {
+            State::Open(made) => made.as_ref(),
+            State::Done(made) => Some(made),
+            State::Never => None,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        !matches!(self.state, State::Open(_))
+    }
+}
+
+impl Made {
+    /// For steps that fit.
+    fn nothing(trace: &Arc<Trace>) -> Made {
+        let op_count = u32::try_from(trace.ops.len()).expect("ops of a step are counted so");
+        let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
+        let step_us = trace.ops.iter().map(|op| op.device_us).sum();
+        let predicted = Prediction { step_us, ..Prediction::default() };
+        let choice = Choice::of(Arc::new(plan));
+        Made { choice, trace: Arc::clone(trace), predicted, cost: 1.0 }
+    }
+}

@@ -1,6 +1,8 @@
 //! What the engine decided and why, as JSON.
 
-use adaptive::{Decision, Held, Planner, Prefer, Simulation, Trace, Treatment};
+use adaptive::{
+    Decision, FamilySummary, Held, LevelSummary, Planner, Prefer, Simulation, Trace, Treatment,
+};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -75,6 +77,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "reserved_bytes_peak": reserved.peak,
         },
         "prediction": prediction,
+        "families": course.session.policy().families().iter().map(family).collect::<Vec<_>>(),
         "decisions": largest(decisions),
     }))
 }
@@ -83,6 +86,26 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
 fn waits(trace: &Trace, simulation: &Simulation) -> Vec<Value> {
     let longest = adaptive::waits_by_name(trace, simulation).into_iter().take(WAITS_MAX);
     longest.map(|(name, wait_us)| json!({ "op": name, "wait_us": wait_us })).collect()
+}
+
+/// Steps that differ in their sizes alone.
+fn family(family: &FamilySummary) -> Value {
+    let level = |level: &LevelSummary| {
+        json!({
+            "probe_bytes": level.probe_bytes,
+            "plan_actions": level.actions,
+            "predicted_ratio": level.predicted_ratio,
+            "measured_ratio": level.measured_ratio,
+            "steps": level.steps,
+            "misses": level.misses,
+            "rescues": level.rescues,
+        })
+    };
+    json!({
+        "recorded_probe_bytes": family.recorded_bytes,
+        "recent_probe_bytes": family.recent_bytes,
+        "levels": family.levels.iter().map(level).collect::<Vec<_>>(),
+    })
 }
 
 /// Who keeps memory on the device, most bytes first.

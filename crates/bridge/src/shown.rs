@@ -54,10 +54,16 @@ impl ShownStep {
     ) -> Option<ShownStep> {
         let report = &step.report;
         let is_stable = step.stage == Stage::Stable;
+        let sizes = step.sizes.as_ref();
         // A branch has a trace that the plan is not for.
-        let is_own = |plan: &&Arc<Plan>| plan.signature == report.signature;
-        let followed = step.plan.as_ref().filter(|plan| report.followed(plan));
-        let plan = followed.filter(is_own);
+        let is_own = |plan: &&Arc<Plan>| match sizes {
+            Some(_) => report.drifted_at.is_none() && report.probe_bytes.is_some(),
+            None => plan.signature == report.signature && report.followed(plan),
+        };
+        let plan = step.plan.as_ref().filter(is_own);
+        // Of steps of all sizes the one is shown that the plan was made for.
+        let kind = sizes.map_or(report.signature, |sizes| sizes.kind());
+        let trace = sizes.map(|sizes| sizes.trace()).or(trace);
         let tells = match is_stable {
             true => plan.is_some() == step.plan.is_some(),
             false => report.trace.is_some(),
@@ -66,15 +72,15 @@ impl ShownStep {
         let shows = tells && before.as_ref().is_none_or(outdoes);
         let Some(trace) = trace.filter(|_| shows) else { return before };
         let mut times_us = VecDeque::new();
-        if is_stable {
-            let same = before.filter(|before| before.is_like(report.signature, plan));
+        if is_stable && sizes.is_none() {
+            let same = before.filter(|before| before.is_like(kind, plan));
             times_us = same.map(|before| before.times_us).unwrap_or_default();
             times_us.push_back(report.device_us);
             times_us.drain(..times_us.len().saturating_sub(TIMES_KEPT));
         }
         Some(ShownStep {
             is_stable,
-            kind: report.signature,
+            kind,
             trace: Arc::clone(trace),
             plan: plan.cloned(),
             made: plan.and(step.made.clone()),

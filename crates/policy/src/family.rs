@@ -45,6 +45,8 @@ struct Learnt {
     /// By op: whether it can be run again in all members. Others can in those that were seen.
     at_any_size: Vec<bool>,
     step: Curve,
+    /// Of all ops together.
+    busy: Curve,
     unit_bytes: u64,
 }
 
@@ -99,6 +101,11 @@ impl Family {
         self.learnt.as_ref().map_or(&[], |learnt| &learnt.probe_bytes)
     }
 
+    /// The time that the ops of such a step take, in microseconds.
+    pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
+        self.learnt.as_ref().map(|learnt| learnt.busy.at(probe_bytes as f64))
+    }
+
     /// The member whose probe has this size: no block of such a step should be larger than here.
     /// `None` if steps were all alike so far.
     pub fn member(&self, probe_bytes: u64, signature: Signature) -> Option<Trace> {
@@ -148,6 +155,7 @@ impl Learnt {
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),
             step: over_probe(&|m| Some(alike[m].step_us)),
+            busy: over_probe(&|m| Some(alike[m].ops.iter().map(|op| op.device_us).sum())),
             probe_bytes,
             unit_bytes,
         })

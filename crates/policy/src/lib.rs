@@ -109,7 +109,9 @@ pub use ranks::{Figures, Round};
 pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal};
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
-pub use stage::{Directive, Loop, LoopConfig, News, Sizes, Stage, Turn, Why};
+pub use stage::{
+    Directive, FamilySummary, LevelSummary, Loop, LoopConfig, News, Sizes, Stage, Turn, Why,
+};
 
 // What the layers above need of the engine and below.
 pub use swap_core::{

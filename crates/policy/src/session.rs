@@ -8,7 +8,7 @@ use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
 use crate::generate::Generated;
 use crate::ranks::Figures;
 use crate::search::{Planner, fingerprint};
-use crate::stage::{Directive, Loop, LoopConfig, News, Stage};
+use crate::stage::{Directive, Loop, LoopConfig, News, Sizes, Stage};
 
 pub(crate) mod frees;
 mod layouts;
@@ -50,6 +50,7 @@ struct Owed {
     stage: Stage,
     plan: Option<Arc<Plan>>,
     made: Option<Arc<Generated>>,
+    sizes: Option<Arc<Sizes>>,
 }
 
 /// What a rank that judges steps together with others has still to judge.
@@ -82,6 +83,8 @@ pub struct FinishedStep {
     pub plan: Option<Arc<Plan>>,
     /// What its planner knows of the plan.
     pub made: Option<Arc<Generated>>,
+    /// Set if the plan is for steps of any size.
+    pub sizes: Option<Arc<Sizes>>,
     /// What happened.
     pub report: StepReport,
 }
@@ -171,6 +174,7 @@ impl<P: Planner> Session<P> {
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
+            sizes: self.current.sizes.clone(),
         });
         if let Some(shared) = &mut self.shared {
             shared.asleep = false;
@@ -201,7 +205,7 @@ impl<P: Planner> Session<P> {
         let mut finished = Vec::with_capacity(reports.len());
         for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
-            let Owed { directive, is_moving_in, stage, plan, made } = owed;
+            let Owed { directive, is_moving_in, stage, plan, made, sizes } = owed;
             let as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
             if let Some(trace) = &mut report.trace {
                 self.keep_trace(report.step, trace);
@@ -214,7 +218,7 @@ impl<P: Planner> Session<P> {
                 None if is_moving_in && as_planned => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
-            finished.push(FinishedStep { stage, plan, made, report });
+            finished.push(FinishedStep { stage, plan, made, sizes, report });
         }
         Ok(finished)
     }

@@ -44,7 +44,7 @@ mod tests;
 
 use branches::Branches;
 use families::Families;
-pub use families::Sizes;
+pub use families::{FamilySummary, LevelSummary, Sizes};
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
 use seen::Seen;
@@ -236,6 +236,11 @@ impl<P: Planner> Loop<P> {
             is_used: layout.is_useful(self.config.limit_bytes),
         };
         self.tell(plan.signature, plan.op_count, vec![turn]);
+    }
+
+    /// What is known of steps that differ in their sizes alone, those met last first.
+    pub fn families(&self) -> Vec<FamilySummary> {
+        self.families.summaries()
     }
 
     /// The planner.

@@ -10,6 +10,9 @@ use crate::follow::{Path, Sizes};
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 use crate::trace::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
 
+/// A block that is larger than it was planned by more than this part tells of a larger step.
+const TOLERATED_DIVISOR: u64 = 8;
+
 /// A plan and what the recorded step tells beyond it.
 #[derive(Debug)]
 pub struct Orders {
@@ -96,10 +99,16 @@ impl Orders {
         self.path.as_ref().map(|path| (path.op_count(), path.block_count()))
     }
 
-    /// The orders that take over where this block is larger than these know it.
+    /// The orders that take over where this block is larger than these know it. Of the probe any
+    /// byte tells; the sizes of others are guessed from it, so that they may be a little larger.
     pub(crate) fn outgrown_by(&self, block: BlockIndex, size_bytes: u64) -> Option<&Arc<Orders>> {
+        let is_probe = self.probe == Some(block);
         let knows = |orders: &Orders| {
-            orders.path.as_ref().is_none_or(|path| path.size_bytes(block.0) >= size_bytes)
+            orders.path.as_ref().is_none_or(|path| {
+                let known_bytes = path.size_bytes(block.0);
+                let more_bytes = if is_probe { 0 } else { known_bytes / TOLERATED_DIVISOR };
+                known_bytes.saturating_add(more_bytes) >= size_bytes
+            })
         };
         if knows(self) {
             return None;

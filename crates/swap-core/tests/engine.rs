@@ -28,6 +28,7 @@ mod engine {
     mod residency;
     mod reuse;
     mod script;
+    mod sizes;
     mod submit;
     mod suspend;
     mod threads;

@@ -1,17 +1,39 @@
-//! How one figure of a step grows with the size of its probe: not at all, in proportion, or with
-//! its square, and beside that by something that is always there.
+//! How one figure of a step grows with the size of its probe: not at all, in proportion, with its
+//! square or its root, and beside that by something that is always there.
 
-/// A square explains the points better only if it leaves less than this share of the error.
+/// Proportion is believed unless another power leaves less than this share of its error.
 const MUCH_BETTER: f64 = 0.5;
 /// What is there at nothing may be below nothing by this share of the largest value: noise.
 const BELOW_NOTHING: f64 = 0.02;
+/// A mask of all pairs may be the probe, as well as what it masks: one grows with the square of the
+/// other.
+const OTHERS: [Power; 2] = [Power::Square, Power::Root];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Power {
+    Root,
+    #[default]
+    One,
+    Square,
+}
+
+impl Power {
+    /// The same bits on each machine, which powers of other numbers are not.
+    fn of(self, probe: f64) -> f64 {
+        match self {
+            Power::Root => probe.sqrt(),
+            Power::One => probe,
+            Power::Square => probe * probe,
+        }
+    }
+}
 
 /// `base + slope * probe ^ power`, and how far recorded values are above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Curve {
     base: f64,
     slope: f64,
-    is_square: bool,
+    power: Power,
     /// The most that a recorded value is above the curve, for each byte of its probe.
     above: f64,
 }
@@ -24,11 +46,17 @@ impl Curve {
         if points.iter().all(|&(_, value)| value == most) {
             return flat;
         }
-        let Some((line, line_error)) = Curve::fitted(points, false) else { return flat };
-        let square = Curve::fitted(points, true);
-        let chosen = match square {
-            Some((square, _)) if line.base < -BELOW_NOTHING * most => square,
-            Some((square, error)) if error < MUCH_BETTER * line_error && points.len() > 2 => square,
+        let Some((line, line_error)) = Curve::fitted(points, Power::One) else { return flat };
+        let others = OTHERS.into_iter().filter_map(|power| Curve::fitted(points, power));
+        let (other, error) = others
+            .fold((line, f64::INFINITY), |best, next| if next.1 < best.1 { next } else { best });
+        // Two points are on a curve of any power.
+        let chosen = match points.len() {
+            ..=2 if line.base < -BELOW_NOTHING * most => {
+                Curve::fitted(points, Power::Square).map_or(line, |(square, _)| square)
+            }
+            ..=2 => line,
+            _ if error < MUCH_BETTER * line_error => other,
             _ => line,
         };
         // Nothing of a step shrinks where its batch grows; what seems to is noise.
@@ -38,26 +66,25 @@ impl Curve {
     }
 
     /// The least squares, and what they leave.
-    fn fitted(points: &[(f64, f64)], is_square: bool) -> Option<(Curve, f64)> {
-        let power = |probe: f64| if is_square { probe * probe } else { probe };
+    fn fitted(points: &[(f64, f64)], power: Power) -> Option<(Curve, f64)> {
         let count = points.len() as f64;
-        let mean_x = points.iter().map(|&(probe, _)| power(probe)).sum::<f64>() / count;
+        let mean_x = points.iter().map(|&(probe, _)| power.of(probe)).sum::<f64>() / count;
         let mean_y = points.iter().map(|&(_, value)| value).sum::<f64>() / count;
-        let spread = points.iter().map(|&(probe, _)| (power(probe) - mean_x).powi(2)).sum::<f64>();
+        let spread =
+            points.iter().map(|&(probe, _)| (power.of(probe) - mean_x).powi(2)).sum::<f64>();
         if spread <= 0.0 {
             return None;
         }
-        let product = |&(probe, value): &(f64, f64)| (power(probe) - mean_x) * (value - mean_y);
+        let product = |&(probe, value): &(f64, f64)| (power.of(probe) - mean_x) * (value - mean_y);
         let slope = points.iter().map(product).sum::<f64>() / spread;
-        let curve = Curve { base: mean_y - slope * mean_x, slope, is_square, above: 0.0 };
+        let curve = Curve { base: mean_y - slope * mean_x, slope, power, above: 0.0 };
         let error = points.iter().map(|&(probe, value)| (value - curve.at(probe)).powi(2)).sum();
         Some((curve, error))
     }
 
     /// The value at a size of the probe.
     pub(super) fn at(self, probe: f64) -> f64 {
-        let power = if self.is_square { probe * probe } else { probe };
-        self.base + self.slope * power
+        self.base + self.slope * self.power.of(probe)
     }
 
     /// What no recorded value exceeded.
@@ -88,6 +115,7 @@ mod tests {
             check(|x| 2.0 * x * x, count);
         }
         check(|x| 900.0 + 2.0 * x * x, 4);
+        check(|x| 6.0 * x.sqrt(), 4);
     }
 
     #[test]

@@ -26,10 +26,23 @@ mod known;
 mod level;
 
 use known::Known;
-pub use level::Sizes;
+pub use level::{LevelSummary, Sizes};
 
 /// Families that are remembered; the least recent one is forgotten first.
 const FAMILIES_MAX: usize = 8;
+
+/// What is known of steps that differ in their sizes, and in hand for them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FamilySummary {
+    /// What they count as.
+    pub kind: Signature,
+    /// The sizes that were recorded, of the block that tells how large a step is.
+    pub recorded_bytes: Vec<u64>,
+    /// The same of the last steps, in order.
+    pub recent_bytes: Vec<u64>,
+    /// In order of their sizes.
+    pub levels: Vec<LevelSummary>,
+}
 
 /// All families that were met, by the fingerprint of their ops.
 #[derive(Debug, Default)]
@@ -67,6 +80,13 @@ impl Families {
     /// What the next step of this kind runs under, if it is a family's.
     pub(super) fn choice(&self, kind: Signature) -> Option<&Choice> {
         self.of_kind(kind).map(Known::choice)
+    }
+
+    /// Those that are known to vary, the latest first.
+    pub(super) fn summaries(&self) -> Vec<FamilySummary> {
+        let mut known: Vec<&Known> = self.known.values().filter(|known| known.varies()).collect();
+        known.sort_by_key(|known| std::cmp::Reverse(known.seen_at()));
+        known.into_iter().map(Known::summary).collect()
     }
 
     /// Where a family stands.

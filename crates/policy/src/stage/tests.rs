@@ -12,6 +12,7 @@ use crate::search::Proposal;
 mod branches;
 mod course;
 mod failing;
+mod families;
 mod news;
 mod ranks;
 mod settings;

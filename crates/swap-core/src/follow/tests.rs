@@ -56,7 +56,11 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
 
 /// Runs `ops` where `recorded` was recorded.
 fn run(recorded: &[Op], ops: &[Op]) -> Run {
-    let path = Path::of(&trace(&[], recorded), Sizes::Same).expect("ops in order");
+    run_expecting(recorded, Sizes::Same, ops)
+}
+
+fn run_expecting(recorded: &[Op], sizes: Sizes, ops: &[Op]) -> Run {
+    let path = Path::of(&trace(&[], recorded), sizes).expect("ops in order");
     let (follower, _) = Follower::new(Some(Arc::new(path)), &[]);
     let mut run = Run { follower, ops: Vec::new(), skipped: Vec::new(), made: Vec::new() };
     let ids = ids();
@@ -347,4 +351,93 @@ fn traces_that_are_out_of_order_are_no_path() {
     swapped.events.swap(1, 4);
     assert!(Path::of(&swapped, Sizes::Same).is_none());
     assert!(Path::of(&Trace::default(), Sizes::Same).is_none());
+}
+
+#[test]
+fn where_sizes_vary_blocks_may_be_smaller_or_missing() {
+    let recorded: [Op; 5] =
+        [("a", &[80]), ("b", &[8, 90]), ("a", &[80]), ("c", &[]), ("d", &[40, 4])];
+    let whole = [Some(0), Some(1), Some(2), Some(3), Some(4)];
+    let check = |ops: &[Op; 5], places: &[u32]| {
+        let run = run_expecting(&recorded, Sizes::UpTo, ops);
+        assert_eq!((run.ops.as_slice(), run.drifted()), (&whole[..], false));
+        let bound: Vec<u32> = (0..7).filter(|&place| run.block(place).is_some()).collect();
+        assert_eq!(bound, places);
+        let found: Vec<usize> = places.iter().filter_map(|&place| run.block(place)).collect();
+        assert!(found.is_sorted(), "in their order: {found:?}");
+    };
+    check(&recorded, &[0, 1, 2, 3, 4, 5]);
+    check(
+        &[("a", &[1]), ("b", &[1, 9]), ("a", &[2]), ("c", &[]), ("d", &[3, 3])],
+        &[0, 1, 2, 3, 4, 5],
+    );
+    // The first of `b` is missing, and the second of `d`; then all that is small.
+    check(&[("a", &[9]), ("b", &[9]), ("a", &[9]), ("c", &[]), ("d", &[9])], &[0, 2, 3, 4]);
+    check(&[("a", &[]), ("b", &[50]), ("a", &[]), ("c", &[]), ("d", &[])], &[2]);
+    // Larger than any, and one more than there are: the path is kept.
+    check(
+        &[("a", &[99]), ("b", &[8, 99]), ("a", &[80, 7]), ("c", &[]), ("d", &[40, 4])],
+        &[0, 1, 2, 3, 4, 5],
+    );
+}
+
+#[test]
+fn where_sizes_vary_a_step_is_found_again_by_its_ops() {
+    let recorded: [Op; 8] = [
+        ("a", &[80]),
+        ("b", &[90]),
+        ("c", &[]),
+        ("d", &[40]),
+        ("e", &[30]),
+        ("f", &[]),
+        ("g", &[20]),
+        ("h", &[]),
+    ];
+    let log: Op = ("log", &[7]);
+    let run = run_expecting(
+        &recorded,
+        Sizes::UpTo,
+        &[
+            ("a", &[8]),
+            ("b", &[9]),
+            log,
+            log,
+            log,
+            ("c", &[]),
+            ("d", &[4]),
+            ("e", &[3]),
+            ("f", &[]),
+            ("g", &[2]),
+            ("h", &[]),
+        ],
+    );
+    let known: Vec<u32> = run.ops.iter().copied().flatten().collect();
+    assert_eq!(known, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((run.follower.strayed_ops(), run.drifted()), (3, false));
+}
+
+#[test]
+fn a_step_goes_on_by_the_path_of_a_larger_one() {
+    let path = |sizes: &'static [u64; 3]| {
+        let ops: [Op; 3] = [("a", &sizes[..1]), ("b", &sizes[1..]), ("c", &[])];
+        Arc::new(Path::of(&trace(&[5], &ops), Sizes::UpTo).expect("ops in order"))
+    };
+    let ids = ids();
+    let (mut follower, _) = Follower::new(Some(path(&[10, 20, 30])), &[(ids[0], 5)]);
+    let begin = |follower: &mut Follower, name: &str| {
+        let key = OpKey::new(OpName::hash_of(name), 0);
+        follower.coming_op(key);
+        follower.begun(key, 0)
+    };
+    assert_eq!(begin(&mut follower, "a"), Some(OpIndex(0)));
+    assert_eq!(follower.allocated(ids[1], 40), Some(BlockIndex(1)));
+    follower.change_path(&path(&[40, 80, 120]));
+    let rejoined = follower.take_rejoined().expect("what came before is to be made up for");
+    assert_eq!((rejoined.skipped, rejoined.bound.len()), (0..1, 0));
+    assert_eq!(begin(&mut follower, "b"), Some(OpIndex(1)));
+    assert_eq!(follower.allocated(ids[2], 80), Some(BlockIndex(2)));
+    assert_eq!(follower.block(BlockIndex(1)), Some(ids[1]));
+    assert_eq!(follower.drifted_at(), Some(OpIndex(2)));
+    assert_eq!(begin(&mut follower, "c"), Some(OpIndex(2)));
+    assert_eq!(follower.drifted_at(), None);
 }

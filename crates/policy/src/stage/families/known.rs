@@ -6,6 +6,7 @@ use swap_core::{Plan, Signature, StepReport, Trace};
 
 use super::super::guarded::Guarded;
 use super::super::{Choice, LoopConfig, Measured, Stage, Turn};
+use super::FamilySummary;
 use super::level::{Level, Sizes};
 use crate::family::{Family, peak_bytes, with_state_held};
 use crate::machine::{Link, Machine};
@@ -101,6 +102,15 @@ impl Known {
         if is_done { Stage::Stable } else { Stage::SearchPolicy }
     }
 
+    pub(super) fn summary(&self) -> FamilySummary {
+        FamilySummary {
+            kind: self.kind,
+            recorded_bytes: self.family.recorded_bytes().to_vec(),
+            recent_bytes: self.recent.iter().copied().collect(),
+            levels: self.levels.iter().map(Level::summary).collect(),
+        }
+    }
+
     pub(super) fn choice(&self) -> &Choice {
         &self.choice
     }
@@ -146,7 +156,11 @@ impl Known {
         self.recent.push_back(probe_bytes);
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
-        let is_settled = self.choice.plan.is_some() && self.steady_steps > MOVING_IN_STEPS;
+        let is_settled = self.steady_steps > MOVING_IN_STEPS;
+        if is_settled {
+            self.count(&measured, probe_bytes);
+        }
+        let is_settled = is_settled && self.choice.plan.is_some();
         let is_ordinary = probe_bytes <= self.lowest_bytes();
         let is_short = is_ordinary && is_settled && !measured.is_clean();
         self.short = if is_short { self.short + 1 } else { 0 };
@@ -158,6 +172,17 @@ impl Known {
         self.feedback = self.feedback.after(predicted, measured, config.margin, config.limit_bytes);
         (self.short, self.widened, self.learnt_from) = (0, self.widened + 1, 0);
         Some(Turn::Disturbed { measured })
+    }
+
+    /// Counts a step to the level that served it.
+    fn count(&mut self, measured: &Measured, probe_bytes: u64) {
+        let Some(unlimited_us) = self.family.unlimited_us(probe_bytes) else { return };
+        let ratio = measured.step_us / unlimited_us.max(1.0);
+        let serves =
+            |level: &&mut Level| level.probe_bytes >= probe_bytes && level.made().is_some();
+        if let Some(level) = self.levels.iter_mut().find(serves) {
+            level.count(measured, ratio);
+        }
     }
 
     /// The largest step that came.

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use swap_core::{BlockIndex, Lot, Orders, Plan, Signature, Trace};
 
-use super::super::Choice;
 use super::super::guarded::Guarded;
-use super::super::news::Turn;
+use super::super::{Choice, Measured, Turn};
 use crate::search::{Feedback, Planner, Prediction};
 
 /// What steps of other sizes than their plan's run under.
@@ -47,12 +46,12 @@ impl Sizes {
     }
 
     /// The step that the plan was made for: larger than those that run under it.
-    pub(crate) fn trace(&self) -> &Arc<Trace> {
+    pub fn trace(&self) -> &Arc<Trace> {
         &self.trace
     }
 
     /// The kind that all those steps count as.
-    pub(crate) fn kind(&self) -> Signature {
+    pub fn kind(&self) -> Signature {
         self.kind
     }
 
@@ -81,6 +80,36 @@ pub(super) struct Level {
     variants: Vec<Variant>,
     /// What serves until there is better.
     before: Option<Made>,
+    counted: Counted,
+}
+
+/// What came of the steps that a level served.
+#[derive(Clone, Copy, Default, Debug)]
+struct Counted {
+    steps: u64,
+    misses: u64,
+    rescues: u64,
+    /// Their times, each of that with all memory, added up.
+    ratios: f64,
+}
+
+/// What is in hand for steps up to a size, and what came of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LevelSummary {
+    /// What the block that tells their size has in the largest.
+    pub probe_bytes: u64,
+    /// Actions of its plan, if there is one.
+    pub actions: Option<usize>,
+    /// What the plan makes of ordinary steps: their time, of that with all memory.
+    pub predicted_ratio: Option<f64>,
+    /// The mean of what was measured.
+    pub measured_ratio: Option<f64>,
+    /// Steps that it served.
+    pub steps: u64,
+    /// Touches of blocks that nobody had asked for, in these.
+    pub misses: u64,
+    /// Allocations that evicted somebody on the spot, in these.
+    pub rescues: u64,
 }
 
 /// The step of a level as one plan sees it.
@@ -114,7 +143,8 @@ impl Level {
     pub(super) fn that_fits(probe_bytes: u64, trace: Trace) -> Level {
         let trace = Arc::new(trace);
         let state = State::Done(Made::nothing(&trace));
-        Level { probe_bytes, variants: vec![Variant { trace, state }], before: None }
+        let variants = vec![Variant { trace, state }];
+        Level { probe_bytes, variants, before: None, counted: Counted::default() }
     }
 
     /// To be planned for, in each of these ways, of which the best is taken.
@@ -124,7 +154,8 @@ impl Level {
         before: Option<Made>,
     ) -> Level {
         let open = |trace| Variant { trace: Arc::new(trace), state: State::Open(None) };
-        Level { probe_bytes, variants: variants.map(open).collect(), before }
+        let (variants, counted) = (variants.map(open).collect(), Counted::default());
+        Level { probe_bytes, variants, before, counted }
     }
 
     /// The best in hand.
@@ -141,6 +172,30 @@ impl Level {
     /// Whether there is nothing in hand, and something to come.
     pub(super) fn is_bare(&self) -> bool {
         self.made().is_none() && !self.is_done()
+    }
+
+    /// Counts a step that it served. `ratio` is its time, of that with all memory.
+    pub(super) fn count(&mut self, measured: &Measured, ratio: f64) {
+        let counted = &mut self.counted;
+        counted.steps += 1;
+        counted.misses += measured.misses;
+        counted.rescues += measured.rescues;
+        counted.ratios += ratio;
+    }
+
+    pub(super) fn summary(&self) -> LevelSummary {
+        let Counted { steps, misses, rescues, ratios } = self.counted;
+        let made = self.made();
+        let plan = made.and_then(|made| made.choice.plan.as_ref());
+        LevelSummary {
+            probe_bytes: self.probe_bytes,
+            actions: plan.map(|plan| plan.actions.len()),
+            predicted_ratio: made.map(|made| made.cost),
+            measured_ratio: (steps > 0).then(|| ratios / steps as f64),
+            steps,
+            misses,
+            rescues,
+        }
     }
 
     /// Whether its steps move anything.

@@ -1,0 +1,195 @@
+//! Tests of steps whose sizes differ: one place in the loop, a plan for the ordinary ones, and others
+//! in hand for larger ones.
+
+use super::*;
+use crate::family::peak_bytes;
+use crate::generate::{GenerateConfig, Generated, generate};
+use crate::machine::{Link, Machine};
+use crate::synthetic::{TransformerShape, transformer_trace};
+
+const MIB: u64 = 1 << 20;
+const FAMILY: Signature = Signature(0xfa);
+
+/// Up to 34 MiB a step needs no plan.
+fn cap_bytes() -> u64 {
+    peak_bytes(&member(34))
+}
+
+/// Plans at once, and counts how often it was asked.
+#[derive(Debug)]
+struct Planning {
+    machine: Machine,
+    latest: Option<Generated>,
+    asked: u32,
+}
+
+impl Planner for Planning {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        self.asked += 1;
+        let reserve_bytes = feedback.margin_bytes;
+        let config = GenerateConfig { effort: 1, reserve_bytes, ..GenerateConfig::default() };
+        let made = generate(trace, &self.machine, &config, &[]);
+        let plan = made.plan.clone();
+        self.latest = Some(made);
+        let offers = !plan.actions.is_empty();
+        Ok(offers.then(|| Proposal { plan, ..Proposal::default() }))
+    }
+
+    fn latest(&self) -> Option<&Generated> {
+        self.latest.as_ref()
+    }
+
+    fn link(&self) -> Option<Link> {
+        Some(self.machine.link)
+    }
+}
+
+fn looping() -> Loop<Planning> {
+    let limit_bytes = cap_bytes();
+    let rate = 50_000.0;
+    let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
+    let machine =
+        Machine { limit_bytes, host_limit_bytes: u64::MAX / 2, link, copy_submit_us: 1.0 };
+    let config = LoopConfig { limit_bytes, ..LoopConfig::default() };
+    Loop::new(config, Planning { machine, latest: None, asked: 0 })
+}
+
+fn member(mib: u64) -> Trace {
+    let forward_us = 200.0 * mib as f64;
+    let shape = TransformerShape { layers: 6, weight_mib: 24, activation_mib: mib, forward_us };
+    Trace { signature: Signature(mib), ..transformer_trace(&shape) }
+}
+
+/// A step of this size, recorded or not.
+fn sized(mib: u64, directive: &Directive) -> StepReport {
+    let trace = member(mib);
+    let takes_us = trace.ops.iter().map(|op| op.device_us).sum();
+    StepReport {
+        family: FAMILY,
+        op_count: trace.ops.len() as u32,
+        device_us: takes_us,
+        probe_bytes: directive.sizes.as_ref().map(|_| mib * MIB),
+        trace: directive.record.then_some(trace),
+        ..step(Signature(mib))
+    }
+}
+
+/// Steps of these sizes. Says what the last one leads to.
+fn run(under_test: &mut Loop<Planning>, sizes: &[u64]) -> Directive {
+    let mut directive = under_test.directive();
+    for &mib in sizes {
+        directive = under_test.observe(&sized(mib, &directive));
+    }
+    directive
+}
+
+fn levels(under_test: &Loop<Planning>) -> Vec<u64> {
+    let families = under_test.families();
+    families.first().map_or_else(Vec::new, |family| {
+        family.levels.iter().map(|level| level.probe_bytes / MIB).collect()
+    })
+}
+
+#[test]
+fn three_sizes_are_a_family_that_is_planned_for_and_stays() {
+    let mut under_test = looping();
+    let two = run(&mut under_test, &[64, 40, 64, 40]);
+    assert_eq!((two.sizes, under_test.families().len()), (None, 0));
+    let three = run(&mut under_test, &[56]);
+    let sizes = three.sizes.clone().expect("it is for all sizes");
+    let plan = three.plan.expect("the largest does not fit");
+    assert!(!plan.actions.is_empty() && !sizes.may_move(), "others come later");
+    assert_eq!(levels(&under_test), [66, 128, 256, 512], "the largest, with room, and outliers");
+    // It goes on being recorded until more is known; then nothing changes any more.
+    assert!(three.record);
+    let known = run(&mut under_test, &[44, 60, 52, 50]);
+    assert_eq!((known.stage, known.record), (Stage::Stable, false));
+    assert!(known.sizes.as_ref().is_some_and(|sizes| sizes.may_move()));
+    let asked = under_test.planner().asked;
+    for mib in [40, 64, 47, 59, 33, 61].repeat(9) {
+        assert_eq!(run(&mut under_test, &[mib]), known, "{mib} MiB");
+    }
+    assert_eq!(under_test.planner().asked, asked);
+    let family = &under_test.families()[0];
+    assert_eq!(family.levels[0].steps, 54 - 2, "but those that moved in");
+    assert_eq!(family.levels[0].measured_ratio.map(|ratio| (ratio * 1e3).round()), Some(1e3));
+    assert!(family.levels[0].predicted_ratio.is_some_and(|ratio| (1.0..1.5).contains(&ratio)));
+}
+
+#[test]
+fn where_most_steps_fit_they_run_without_a_plan_and_larger_ones_with() {
+    let mut under_test = looping();
+    let directive = run(&mut under_test, &[20, 24, 16, 18, 22, 26]);
+    assert!(directive.plan.is_some_and(|plan| plan.actions.is_empty()));
+    assert!(directive.sizes.is_some_and(|sizes| sizes.may_move()), "outliers would");
+    let lowest = levels(&under_test)[0];
+    assert_eq!(lowest, 33, "the largest that fits, but for the last halving");
+    // One outlier, larger than all levels, gets a level of its own.
+    let last = *levels(&under_test).last().expect("there are some");
+    run(&mut under_test, &[20, 2 * last, 20]);
+    assert_eq!(levels(&under_test)[0], lowest);
+    let after = levels(&under_test);
+    assert!(after.iter().any(|&mib| (2 * last..3 * last).contains(&mib)), "{after:?}");
+    // Many of them are no outliers any more.
+    run(&mut under_test, &[60, 20, 60, 20, 60, 20, 60, 20, 60]);
+    assert!(levels(&under_test)[0] >= 60);
+}
+
+#[test]
+fn an_evaluation_in_between_changes_nothing() {
+    let mut under_test = looping();
+    let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);
+    for mib in [40, 64, 47, 59] {
+        under_test.observe(&step(Signature(0xeaa1)));
+        assert_eq!(run(&mut under_test, &[mib]), known);
+    }
+    assert_eq!(under_test.stage(), Stage::Stable);
+}
+
+#[test]
+fn steps_that_lack_memory_get_plans_for_less_but_not_for_ever() {
+    let mut under_test = looping();
+    let mut directive = run(&mut under_test, &[64, 40, 56, 44, 60, 52]);
+    let mut plans = std::collections::BTreeSet::new();
+    for index in 0..200_u64 {
+        let report = sized(40 + index % 24, &directive);
+        let counters = StepCounters { misses: 1, rescues: 1, ..StepCounters::default() };
+        directive = under_test.observe(&StepReport { counters, ..report });
+        plans.insert(crate::search::fingerprint(directive.plan.as_ref().expect("there is one")));
+    }
+    assert!((2..=5).contains(&plans.len()), "{} plans", plans.len());
+    assert_eq!(directive.stage, Stage::Stable);
+    assert!(under_test.families()[0].levels[0].misses > 0);
+}
+
+#[test]
+fn ranks_that_judge_together_have_no_families() {
+    let mut under_test = looping();
+    for mib in [64, 40, 56, 44, 60, 52] {
+        let report = sized(mib, &under_test.directive());
+        let figures = under_test.figures(&report);
+        let directive = under_test.observe_together(&report, &figures);
+        assert_eq!(directive.sizes, None);
+    }
+}
+
+#[test]
+fn a_family_whose_planner_fails_goes_on_without() {
+    let mut under_test = looping();
+    under_test.planner_mut().machine.link.out_bytes_per_us = 0.0;
+    let directive = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 41, 42]);
+    assert_eq!((directive.plan, directive.stage), (None, Stage::Stable));
+    assert!(!under_test.take_failures().is_empty());
+}
+
+#[test]
+fn what_was_done_is_told() {
+    let mut under_test = looping();
+    run(&mut under_test, &[64, 40, 56]);
+    let told: Vec<String> =
+        under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
+    let begins = |start: &str| told.iter().any(|line| line.starts_with(start));
+    assert!(begins("comes in 3 sizes, mostly up to 0.065 GiB: plans for 4"), "{told:?}");
+    assert!(begins("planned up to 0.065 GiB: "), "{told:?}");
+    assert_eq!(under_test.families()[0].recorded_bytes, [40, 56, 64].map(|mib| mib * MIB));
+}

@@ -1,0 +1,84 @@
+"""Batches of changing lengths under a cap: the same bits, planned for as one family, and a batch that
+is longer than all before."""
+
+import json
+import subprocess
+import sys
+
+# It trains until its plans are settled, and as long again; plainly as long.
+PROGRAM = """
+import hashlib, json, sys
+import torch
+stats, explain = dict, dict
+if sys.argv[1] != "plain":
+    import smartswap
+    smartswap.enable(sys.argv[1], device="host", min_block="64KiB")
+    stats, explain = smartswap.stats, smartswap.explain
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [torch.nn.Linear(128, 128) for _ in range(10)]
+model = torch.nn.Sequential(
+    *[part for layer in layers for part in (layer, torch.nn.GELU(), torch.nn.Dropout(0.1))]
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+lengths = torch.Generator().manual_seed(5)
+n_steps, n_stable, losses, steps, live = int(sys.argv[2]), 0, [], [], 0
+
+def train(length):
+    before = stats()
+    loss = model(torch.randn(length, 128)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+    after = stats()
+    keys = ("misses", "rescues", "swapped_out_bytes") if after else ()
+    steps.append({key: after[key] - before[key] for key in keys})
+    steps[-1]["calls"] = sum(after["last_memory_calls"].values()) if after else 0
+
+while len(steps) < n_steps and n_stable < 30:
+    train(16 * int(torch.randint(52, 129, (), generator=lengths)))
+    if len(steps) % 7 == 0:
+        with torch.no_grad():
+            model(torch.randn(400, 128))
+    n_stable += stats().get("stage") == "Stable"
+families = explain().get("families")
+train(8192)
+bits = hashlib.sha256()
+for parameter in model.parameters():
+    bits.update(parameter.detach().clone().numpy().tobytes())
+print(json.dumps({
+    "losses": losses, "weights": bits.hexdigest(), "steps": steps, "families": families,
+    "stats": stats(),
+}))
+"""
+
+
+def train(memory, n_steps=400):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, memory, str(n_steps)],
+        capture_output=True, text=True, timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+def test_batches_of_changing_lengths_are_planned_for_at_any_size():
+    capped = train("24MiB")
+    plain = train("plain", len(capped["losses"]) - 1)
+    assert capped["losses"] == plain["losses"]
+    assert capped["weights"] == plain["weights"]
+    *steps, outlier = capped["steps"]
+    settled = steps[-20:]
+    assert len(steps) < 400, "it never was Stable"
+    assert sum(step["swapped_out_bytes"] for step in settled) > 0, "nothing had to leave"
+    assert sum(step["misses"] + step["rescues"] for step in settled) == 0, settled
+    # An evaluation takes memory that the step behind it maps again.
+    assert sum(step["calls"] <= 2 for step in settled) > len(settled) / 2, settled
+    lowest = capped["families"][0]["levels"][0]
+    assert lowest["steps"] > 10 and lowest["misses"] + lowest["rescues"] == 0
+    assert lowest["plan_actions"] > 0 and lowest["predicted_ratio"] >= 1
+    # It is four times as long as any before, and was planned for as well.
+    assert outlier["swapped_out_bytes"] > 3 * max(step["swapped_out_bytes"] for step in settled)
+    assert outlier["rescues"] == 0, outlier
+    assert capped["stats"]["stage"] == "Stable"

@@ -24,8 +24,8 @@ struct Candidate {
   bool masks_size_outputs = false;
   // It adds in any order, unless deterministic operators are asked for.
   bool adds_in_any_order = false;
-  // It makes each of its numbers from as many of its inputs' as there are inputs, or moves them. What
-  // is true of it at one size is so at all.
+  // It makes each of its numbers from one of each input, or only moves them. What is true of it at
+  // one size is so at all.
   bool is_pointwise = false;
   // By argument: whether it writes its result there, whatever was there before.
   std::vector<bool> results;

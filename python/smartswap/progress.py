@@ -48,8 +48,7 @@ class Progress:
                 _log.info("%s", self._trial.outcome)
             self._trial = None
         if n_stable >= _STEPS_TO_TELL:
-            _tell_cost(explain(), is_first_rank)
-            self._has_told_cost = True
+            self._has_told_cost = _tell_cost(explain(), is_first_rank)
 
 
     def _tell_step(self, now: dict[str, Any], explain: Callable[[], dict[str, Any]]) -> None:
@@ -72,11 +71,13 @@ def tell_news(adapter: Any) -> None:
             _log.debug("%s", line)
 
 
-def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> None:
-    """Logs what the cap costs: as a warning if that is much."""
+def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> bool:
+    """Logs what the cap costs: as a warning if that is much. Whether all is known that is to be."""
     measured, predicted = explained["measured"], explained["prediction"]
+    if explained["families"]:
+        return _tell_cost_of_family(explained, is_first_rank)
     if measured is None or predicted is None:
-        return
+        return True
     unlimited_us = max(predicted["unlimited_us"], 1e-9)
     # The plan leaves out what a busy machine adds; the measured step has it, and is compared with
     # operators as fast as each ever was. The truth lies between.
@@ -90,6 +91,26 @@ def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> None:
         format_size(explained["limit_bytes"]), least, most, measured["step_us"] / 1e3,
         predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
     )
+    return True
+
+
+def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool:
+    """The same where steps differ in size: of those that begin under the lowest level's plan."""
+    family = explained["families"][0]
+    level = family["levels"][0]
+    if level["predicted_ratio"] is None:
+        return True
+    if level["measured_ratio"] is None:
+        return False
+    least, most = sorted((level["measured_ratio"], level["predicted_ratio"]))
+    _log.log(
+        logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
+        "no step is like another; the cap of %s costs %.2fx to %.2fx for those that are not larger "
+        "than most, and there are plans for %d larger sizes",
+        format_size(explained["limit_bytes"]), least, most,
+        sum(one["plan_actions"] is not None for one in family["levels"][1:]),
+    )
+    return True
 
 
 def run_summary(now: dict[str, Any]) -> str:

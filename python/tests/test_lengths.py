@@ -1,5 +1,5 @@
-"""Batches of changing lengths under a cap: the same bits, planned for as one family, and a batch that
-is longer than all before."""
+"""Batches of changing lengths under a cap: the same bits, planned for as one family, and a batch
+that is longer than all before."""
 
 import json
 import subprocess

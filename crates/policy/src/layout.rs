@@ -81,9 +81,9 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
     }
     let usage = Usage::new(trace);
     let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
-    let families = families(trace, &usage, &residency);
+    let lineages = lineages(trace, &usage, &residency);
     let laid_out = |left_alone: f64| {
-        let mut layout = placed(trace, &residency, &families, left_alone);
+        let mut layout = placed(trace, &residency, &lineages, left_alone);
         layout.step_us = laid_out_us(trace, &usage, plan, machine, &layout.lots);
         layout
     };
@@ -97,13 +97,13 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
 }
 
 /// The layout in which lots are left alone for this part of the time that copies take.
-fn placed(trace: &Trace, residency: &Residency, families: &[Family], left_alone: f64) -> Layout {
+fn placed(trace: &Trace, residency: &Residency, lineages: &[Lineage], left_alone: f64) -> Layout {
     let cleared = cleared(residency, left_alone);
-    let items: Vec<Item> = families.iter().map(|family| family.item(trace, &cleared)).collect();
+    let items: Vec<Item> = lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
     let Packing { offsets, height_bytes, .. } = pack(&items);
     let mut lots = vec![None; trace.blocks.len()];
-    for ((family, item), &offset_bytes) in families.iter().zip(&items).zip(&offsets) {
-        for &owner in &family.blocks {
+    for ((lineage, item), &offset_bytes) in lineages.iter().zip(&items).zip(&offsets) {
+        for &owner in &lineage.blocks {
             lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
         }
     }
@@ -158,12 +158,12 @@ fn most_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> [u6
 
 /// Blocks that are one and the same in steps that follow each other.
 #[derive(Clone, Default)]
-struct Family {
+struct Lineage {
     blocks: Vec<usize>,
     stays: Vec<Stay>,
 }
 
-impl Family {
+impl Lineage {
     /// What is to be packed. Each stay goes on until its bytes are cleared, or the next begins;
     /// the last one into the next step.
     fn item(&self, trace: &Trace, cleared: &[u32]) -> Item {
@@ -184,23 +184,23 @@ impl Family {
 }
 
 /// What has a lot.
-fn families(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<Family> {
-    let mut families = vec![Family::default(); trace.blocks.len()];
+fn lineages(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<Lineage> {
+    let mut lineages = vec![Lineage::default(); trace.blocks.len()];
     let ancestors = ancestors(usage);
     for (block, stays) in stays(residency).into_iter().enumerate() {
-        let family = &mut families[ancestors[block]];
-        family.blocks.push(block);
-        family.stays.extend(stays);
+        let lineage = &mut lineages[ancestors[block]];
+        lineage.blocks.push(block);
+        lineage.stays.extend(stays);
     }
     let whole = [(0, residency.changes.len() as u32)];
-    families.retain_mut(|Family { blocks, stays }| {
+    lineages.retain_mut(|Lineage { blocks, stays }| {
         stays.sort_unstable();
         let moves = !stays.is_empty() && *stays != whole;
         // What the step makes for the next one may live beside what the last step made.
         let alone = stays.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         moves && alone && blocks.iter().all(|&block| returns(trace, usage, block))
     });
-    families
+    lineages
 }
 
 /// By block: the first of those that are one block in steps that follow each other.

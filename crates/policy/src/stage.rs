@@ -378,8 +378,8 @@ impl<P: Planner> Loop<P> {
         self.directive()
     }
 
-    /// Takes in a step whose like come in all sizes; any other one it leaves. Ranks that judge steps
-    /// together would each have other sizes.
+    /// Takes in a step whose like come in all sizes; any other one it leaves. Ranks that judge
+    /// steps together would each have other sizes.
     fn take_in_family(&mut self, report: &StepReport) -> bool {
         self.families.learn(report, self.steps + 1);
         let Some(kind) = self.families.kind(report.family) else { return false };

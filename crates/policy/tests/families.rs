@@ -1,5 +1,5 @@
-//! Families of steps: what is learnt from a few members holds for those that nobody saw, and the plan
-//! of the largest is nearly as good for them as their own.
+//! Families of steps: what is learnt from a few members holds for those that nobody saw, and the
+//! plan of the largest is nearly as good for them as their own.
 
 use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{

@@ -1,5 +1,5 @@
-//! Steps of one family: smaller ones go by the plan of the largest, and a larger one goes on under the
-//! orders for larger ones.
+//! Steps of one family: smaller ones go by the plan of the largest, and a larger one goes on under
+//! the orders for larger ones.
 
 use std::sync::Arc;
 

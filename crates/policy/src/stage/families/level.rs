@@ -27,8 +27,8 @@ impl PartialEq for Sizes {
 }
 
 impl Sizes {
-    /// What is in hand of these levels, the lowest first, as the choice for steps that begin. `None`
-    /// without any.
+    /// What is in hand of these levels, the lowest first, as the choice for steps that begin.
+    /// `None` without any.
     pub(super) fn choice(
         levels: &[Level],
         number: u64,

@@ -1,5 +1,5 @@
-//! Tests of steps whose sizes differ: one place in the loop, a plan for the ordinary ones, and others
-//! in hand for larger ones.
+//! Tests of steps whose sizes differ: one place in the loop, a plan for the ordinary ones, and
+//! others in hand for larger ones.
 
 use super::*;
 use crate::family::peak_bytes;

@@ -67,7 +67,7 @@ def train(args: argparse.Namespace) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    torch.use_deterministic_algorithms(True, warn_only=args.model == "mixtral")
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     if args.limited:
         total = torch.cuda.get_device_properties(0).total_memory

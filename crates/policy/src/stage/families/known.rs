@@ -21,7 +21,7 @@ const MEMBERS_ENOUGH: usize = 6;
 const RECENT_STEPS: usize = 32;
 /// One of so many may outgrow the lowest level.
 const RARE_DIVISOR: usize = 5;
-/// How much larger steps are planned for than any that came.
+/// How much larger steps are planned for than the ordinary ones.
 const OUTLIERS: [u64; 3] = [2, 4, 8];
 /// A level serves what would ask for one up to this part lower.
 const NEAR_DIVISOR: u64 = 8;
@@ -258,7 +258,7 @@ impl Known {
         let outgrow = self.recent.iter().filter(|&&bytes| bytes > fitting_bytes).count();
         let most_fit = outgrow * RARE_DIVISOR <= self.recent.len() && fitting_bytes > 0;
         let lowest = if most_fit { fitting_bytes } else { with_room };
-        let outliers = OUTLIERS.iter().map(|times| largest_bytes.saturating_mul(*times));
+        let outliers = OUTLIERS.iter().map(|times| lowest.saturating_mul(*times));
         let above = [with_room].into_iter().chain(outliers).filter(|&bytes| bytes > lowest);
         [lowest].into_iter().chain(above).collect()
     }

@@ -302,7 +302,7 @@ impl Known {
         for level in missing.take(if is_needed { 1 } else { PLANNED_AT_ONCE }) {
             let tries = if is_needed { 0 } else { self.feedback.tries.max(1) };
             let feedback = Feedback { tries, ..self.feedback.clone() };
-            turns.extend(level.plan(planner, &feedback, &cost));
+            turns.extend(level.plan(planner, &feedback, cost));
         }
         turns
     }

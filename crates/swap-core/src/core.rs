@@ -398,8 +398,8 @@ impl Core {
         }
         let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
         let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
-        let lot = orders.lot(self.step.follower.coming_block(physical_bytes)?)?;
-        (lot.size_bytes >= physical_bytes).then_some(lot)
+        let place = self.step.follower.coming_block(physical_bytes)?;
+        orders.lot_of_size(place, physical_bytes)
     }
 
     /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside

@@ -173,6 +173,17 @@ impl Orders {
         *self.lots.get(index.0 as usize)?
     }
 
+    /// The same for one of this size: a lot is larger only where steps may be smaller than the one
+    /// that they were laid out for, as what is left of it serves nobody.
+    pub(crate) fn lot_of_size(&self, index: BlockIndex, size_bytes: u64) -> Option<Lot> {
+        let varies = self.path.as_ref().is_some_and(|path| path.expects() == Sizes::UpTo);
+        let fits = |lot: &Lot| match varies {
+            true => lot.size_bytes >= size_bytes,
+            false => lot.size_bytes == size_bytes,
+        };
+        self.lot(index).filter(fits)
+    }
+
     /// The actions of one op boundary, in their order. Not all that sort before them are over: an
     /// op ends after the ops inside it have begun.
     pub(crate) fn actions_at(&self, op: OpIndex, phase: Phase) -> &[Action] {

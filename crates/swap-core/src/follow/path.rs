@@ -159,7 +159,7 @@ impl Path {
         self.sizes[block as usize]
     }
 
-    pub(super) fn expects(&self) -> Sizes {
+    pub(crate) fn expects(&self) -> Sizes {
         self.expects
     }
 

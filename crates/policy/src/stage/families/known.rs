@@ -82,6 +82,7 @@ impl Known {
         if self.family.probe() != probe {
             // Sizes of another block say nothing of this one.
             self.recent = self.family.recorded_bytes().iter().copied().collect();
+            self.learnt_from = 0;
         }
     }
 
@@ -149,7 +150,7 @@ impl Known {
             let (trace, probe) = (report.trace.as_ref()?, self.family.probe()?);
             trace.blocks.get(probe.0 as usize).map(|block| block.size_bytes)
         };
-        let probe_bytes = report.probe_bytes.or_else(recorded)?;
+        let probe_bytes = recorded().or(report.probe_bytes)?;
         if self.recent.len() == RECENT_STEPS {
             self.recent.pop_front();
         }
@@ -205,6 +206,7 @@ impl Known {
             return false;
         }
         self.learnt_from = learnt_from;
+        let Some(probe) = self.family.probe() else { return false };
         let margin_bytes = self.feedback.margin_bytes;
         let limit_bytes = config.limit_bytes.saturating_sub(margin_bytes);
         let before = std::mem::take(&mut self.levels);
@@ -217,7 +219,7 @@ impl Known {
             let signature = self.kind.mix(probe_bytes).mix(margin_bytes).mix(members as u64);
             let Some(trace) = self.family.member(probe_bytes, signature) else { continue };
             if peak_bytes(&trace) <= limit_bytes {
-                levels.push(Level::that_fits(probe_bytes, trace));
+                levels.push(Level::that_fits((probe, probe_bytes), trace));
                 continue;
             }
             let is_close = |level: &&Level| is_near(level.probe_bytes, probe_bytes);
@@ -226,7 +228,7 @@ impl Known {
             let is_lowest = levels.is_empty();
             let keeping = is_lowest.then(|| with_state_held(&trace));
             let variants = keeping.into_iter().chain([trace]);
-            levels.push(Level::to_plan(probe_bytes, variants, before));
+            levels.push(Level::to_plan((probe, probe_bytes), variants, before));
         }
         levels.sort_by_key(|level| level.probe_bytes);
         self.levels = levels;
@@ -254,12 +256,14 @@ impl Known {
     fn wanted(&self, limit_bytes: u64) -> Vec<u64> {
         let largest_bytes = self.largest_bytes();
         let with_room = largest_bytes + largest_bytes / ROOM_DIVISOR;
-        let fitting_bytes = self.fits_up_to(limit_bytes, with_room.saturating_mul(OUTLIERS[2]));
+        let most_bytes = with_room.saturating_mul(OUTLIERS[2]);
+        let fitting_bytes = self.fits_up_to(limit_bytes, most_bytes);
         let outgrow = self.recent.iter().filter(|&&bytes| bytes > fitting_bytes).count();
         let most_fit = outgrow * RARE_DIVISOR <= self.recent.len() && fitting_bytes > 0;
         let lowest = if most_fit { fitting_bytes } else { with_room };
         let outliers = OUTLIERS.iter().map(|times| lowest.saturating_mul(*times));
-        let above = [with_room].into_iter().chain(outliers).filter(|&bytes| bytes > lowest);
+        let above = [with_room].into_iter().chain(outliers);
+        let above = above.filter(|&bytes| bytes > lowest && bytes <= most_bytes);
         [lowest].into_iter().chain(above).collect()
     }
 
@@ -289,31 +293,23 @@ impl Known {
         let mut turns = Vec::new();
         // The step that comes next needs the lowest; all else is made beside the training.
         let is_needed = self.levels.first().is_some_and(Level::is_bare);
-        let ordinary = self.ordinary();
         let link = planner.inner.link().unwrap_or(Link::INSTANT);
         let limit_bytes = config.limit_bytes;
         let machine =
             Machine { limit_bytes, host_limit_bytes: u64::MAX, link, copy_submit_us: 0.0 };
-        let cost = |plan: &Plan| {
+        let Known { family, recent, levels, .. } = self;
+        let cost = |plan: &Plan, trace: &Trace| {
+            let ordinary = ordinary(family, recent, trace);
             let costs = ordinary.iter().map(|member| cost_of(member, plan, &machine));
             costs.sum::<f64>() / ordinary.len() as f64
         };
-        let missing = self.levels.iter_mut().filter(|level| !level.is_done());
+        let missing = levels.iter_mut().filter(|level| !level.is_done());
         for level in missing.take(if is_needed { 1 } else { PLANNED_AT_ONCE }) {
             let tries = if is_needed { 0 } else { self.feedback.tries.max(1) };
             let feedback = Feedback { tries, ..self.feedback.clone() };
             turns.extend(level.plan(planner, &feedback, cost));
         }
         turns
-    }
-
-    /// Steps as they mostly come: of the sizes below which a quarter is, a half, and all.
-    fn ordinary(&self) -> Vec<Trace> {
-        let mut recent: Vec<u64> = self.recent.iter().copied().collect();
-        recent.sort_unstable();
-        let last = recent.len().saturating_sub(1);
-        let sizes = [last / 4, last / 2, last].into_iter().filter_map(|at| recent.get(at));
-        sizes.filter_map(|&bytes| self.family.member(bytes, Signature::default())).collect()
     }
 
     /// What the next step runs under, of what is in hand.
@@ -326,6 +322,19 @@ impl Known {
         }
         self.choice = choice;
     }
+}
+
+/// Steps as they mostly come: of the sizes below which a quarter is, a half, and all. If others are
+/// known by now than those that `planned` was predicted from, that is the only one.
+fn ordinary(family: &Family, recent: &VecDeque<u64>, planned: &Trace) -> Vec<Trace> {
+    let mut recent: Vec<u64> = recent.iter().copied().collect();
+    recent.sort_unstable();
+    let last = recent.len().saturating_sub(1);
+    let sizes = [last / 4, last / 2, last].into_iter().filter_map(|at| recent.get(at));
+    let members = sizes.filter_map(|&bytes| family.member(bytes, Signature::default()));
+    let alike = members.filter(|member| member.events == planned.events);
+    let found: Vec<Trace> = alike.collect();
+    if found.is_empty() { vec![planned.clone()] } else { found }
 }
 
 /// The time of a step under the plan of a larger one, of that with all memory.

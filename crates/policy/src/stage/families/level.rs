@@ -35,7 +35,9 @@ impl Sizes {
         kind: Signature,
         probe: BlockIndex,
     ) -> Option<Choice> {
-        let mut in_hand = levels.iter().filter_map(Level::made);
+        // What was made when another block was the probe would be told of by that.
+        let is_told = |made: &&Made| made.probe == probe;
+        let mut in_hand = levels.iter().filter_map(Level::made).filter(is_told);
         let lowest = in_hand.next()?;
         let larger = in_hand.filter_map(|made| {
             Some((Arc::clone(made.choice.plan.as_ref()?), Arc::clone(&made.trace)))
@@ -48,6 +50,11 @@ impl Sizes {
     /// The step that the plan was made for: larger than those that run under it.
     pub fn trace(&self) -> &Arc<Trace> {
         &self.trace
+    }
+
+    /// The block whose size tells how large a step is.
+    pub fn probe(&self) -> BlockIndex {
+        self.probe
     }
 
     /// The kind that all those steps count as.
@@ -76,6 +83,7 @@ impl Sizes {
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) probe_bytes: u64,
+    probe: BlockIndex,
     /// Ways to plan for the step of this size.
     variants: Vec<Variant>,
     /// What serves until there is better.
@@ -133,6 +141,7 @@ enum State {
 pub(super) struct Made {
     choice: Choice,
     trace: Arc<Trace>,
+    probe: BlockIndex,
     pub(super) predicted: Prediction,
     /// What it makes of ordinary steps: their time, of that with all memory.
     cost: f64,
@@ -140,22 +149,22 @@ pub(super) struct Made {
 
 impl Level {
     /// For steps that fit as they are.
-    pub(super) fn that_fits(probe_bytes: u64, trace: Trace) -> Level {
+    pub(super) fn that_fits((probe, probe_bytes): (BlockIndex, u64), trace: Trace) -> Level {
         let trace = Arc::new(trace);
-        let state = State::Done(Made::nothing(&trace));
+        let state = State::Done(Made::nothing(&trace, probe));
         let variants = vec![Variant { trace, state }];
-        Level { probe_bytes, variants, before: None, counted: Counted::default() }
+        Level { probe_bytes, probe, variants, before: None, counted: Counted::default() }
     }
 
     /// To be planned for, in each of these ways, of which the best is taken.
     pub(super) fn to_plan(
-        probe_bytes: u64,
+        (probe, probe_bytes): (BlockIndex, u64),
         variants: impl Iterator<Item = Trace>,
         before: Option<Made>,
     ) -> Level {
         let open = |trace| Variant { trace: Arc::new(trace), state: State::Open(None) };
         let (variants, counted) = (variants.map(open).collect(), Counted::default());
-        Level { probe_bytes, variants, before, counted }
+        Level { probe_bytes, probe, variants, before, counted }
     }
 
     /// The best in hand.
@@ -209,11 +218,13 @@ impl Level {
         &mut self,
         planner: &mut Guarded<impl Planner>,
         feedback: &Feedback,
-        cost: impl Fn(&Plan) -> f64,
+        cost: impl Fn(&Plan, &Trace) -> f64,
     ) -> Vec<Turn> {
         let mut turns = Vec::new();
         for variant in self.variants.iter_mut().filter(|variant| !variant.is_done()) {
-            let Some(predicted) = variant.plan(planner, feedback, &cost) else { continue };
+            let Some(predicted) = variant.plan(planner, feedback, self.probe, &cost) else {
+                continue;
+            };
             let plan = variant.made().and_then(|made| made.choice.plan.as_ref());
             let actions = plan.map_or(0, |plan| plan.actions.len());
             turns.push(Turn::PlannedUpTo { probe_bytes: self.probe_bytes, actions, predicted });
@@ -231,7 +242,8 @@ impl Variant {
         &mut self,
         planner: &mut Guarded<impl Planner>,
         feedback: &Feedback,
-        cost: &impl Fn(&Plan) -> f64,
+        probe: BlockIndex,
+        cost: &impl Fn(&Plan, &Trace) -> f64,
     ) -> Option<Prediction> {
         let proposal = planner.plan(&self.trace, feedback);
         let made = planner.inner.latest().filter(|_| proposal.is_some()).cloned();
@@ -242,10 +254,10 @@ impl Variant {
             }
             return None;
         };
-        let (cost, predicted) = (cost(&proposal.plan), proposal.predicted);
+        let (cost, predicted) = (cost(&proposal.plan, &self.trace), proposal.predicted);
         let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
         let choice = Choice { made: made.map(Arc::new), layout, ..Choice::of(plan) };
-        let made = Made { choice, trace: Arc::clone(&self.trace), predicted, cost };
+        let made = Made { choice, trace: Arc::clone(&self.trace), probe, predicted, cost };
         self.state = match proposal.is_sketch {
             true => State::Open(Some(made)),
             false => State::Done(made),
@@ -268,12 +280,12 @@ impl Variant {
 
 impl Made {
     /// For steps that fit.
-    fn nothing(trace: &Arc<Trace>) -> Made {
+    fn nothing(trace: &Arc<Trace>, probe: BlockIndex) -> Made {
         let op_count = u32::try_from(trace.ops.len()).expect("ops of a step are counted so");
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
         let step_us = trace.ops.iter().map(|op| op.device_us).sum();
         let predicted = Prediction { step_us, ..Prediction::default() };
         let choice = Choice::of(Arc::new(plan));
-        Made { choice, trace: Arc::clone(trace), predicted, cost: 1.0 }
+        Made { choice, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }
     }
 }

@@ -1,11 +1,13 @@
 //! Tests of steps whose sizes differ: one place in the loop, a plan for the ordinary ones, and
 //! others in hand for larger ones.
 
+use swap_core::BlockIndex;
+
 use super::*;
 use crate::family::peak_bytes;
 use crate::generate::{GenerateConfig, Generated, generate};
 use crate::machine::{Link, Machine};
-use crate::synthetic::{TransformerShape, transformer_trace};
+use crate::synthetic::{TraceBuilder, TransformerShape, transformer_trace};
 
 const MIB: u64 = 1 << 20;
 const FAMILY: Signature = Signature(0xfa);
@@ -136,6 +138,16 @@ fn where_most_steps_fit_they_run_without_a_plan_and_larger_ones_with() {
 }
 
 #[test]
+fn steps_that_fit_eight_times_over_need_nothing_but_memory() {
+    let mut under_test = looping();
+    let directive = run(&mut under_test, &[2, 3, 4, 2, 3, 4]);
+    assert_eq!(levels(&under_test).len(), 1);
+    let sizes = directive.sizes.expect("they are a family");
+    assert!(!sizes.may_move() && directive.plan.is_some_and(|plan| plan.actions.is_empty()));
+    assert_eq!((directive.stage, under_test.planner().asked), (Stage::Stable, 0));
+}
+
+#[test]
 fn an_evaluation_in_between_changes_nothing() {
     let mut under_test = looping();
     let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);
@@ -180,6 +192,47 @@ fn a_family_whose_planner_fails_goes_on_without() {
     let directive = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 41, 42]);
     assert_eq!((directive.plan, directive.stage), (None, Stage::Stable));
     assert!(!under_test.take_failures().is_empty());
+}
+
+#[test]
+fn another_block_may_turn_out_to_tell_the_size() {
+    // The first block is as large in the first steps, and only then it is not.
+    let step = |first_mib: u64, mib: u64, directive: &Directive| {
+        let mut b = TraceBuilder::new();
+        let [first, kept, last] = [first_mib, mib, mib].map(|mib| b.allocate("", mib * MIB));
+        b.compute("make", 9e3, &[first], kept);
+        b.compute("more", 9e3, &[kept], last);
+        b.compute("end", 9e3, &[kept, last], first);
+        [first, kept, last].into_iter().for_each(|block| b.free(block));
+        let signature = Signature(first_mib << 32 | mib);
+        let trace = Trace { signature, ..b.finish() };
+        StepReport {
+            family: FAMILY,
+            op_count: 3,
+            trace: directive.record.then_some(trace),
+            probe_bytes: directive.sizes.as_ref().map(|sizes| match sizes.probe() {
+                BlockIndex(0) => first_mib * MIB,
+                _ => mib * MIB,
+            }),
+            ..super::step(signature)
+        }
+    };
+    let mut under_test = looping();
+    let mut directive = under_test.directive();
+    for (first_mib, mib) in [(64, 700), (64, 500), (64, 600)] {
+        directive = under_test.observe(&step(first_mib, mib, &directive));
+    }
+    assert!(directive.sizes.is_some() && directive.record);
+    let largest = |under_test: &Loop<Planning>| {
+        under_test.families()[0].recorded_bytes.iter().max().map(|bytes| bytes / MIB)
+    };
+    assert_eq!(largest(&under_test), Some(700));
+    for (first_mib, mib) in [(48, 550), (32, 400), (40, 450), (50, 580)] {
+        directive = under_test.observe(&step(first_mib, mib, &directive));
+        assert!(directive.sizes.is_some());
+    }
+    assert_eq!(largest(&under_test), Some(64), "of the first block");
+    assert_eq!(under_test.families()[0].recent_bytes.last(), Some(&(50 * MIB)));
 }
 
 #[test]

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent};
+use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
 
 mod fit;
 
@@ -130,7 +130,8 @@ impl Family {
 impl Learnt {
     /// `None` without two members in which some block differs.
     fn from(members: &[Arc<Trace>]) -> Option<Learnt> {
-        let base = members.last()?;
+        // Each recorded step of a training whose steps are alike comes by here.
+        let [_, .., base] = members else { return None };
         let alike: Vec<&Arc<Trace>> =
             members.iter().filter(|member| member.ops.len() == base.ops.len()).collect();
         let sizes: Vec<Vec<Option<u64>>> =
@@ -155,7 +156,7 @@ impl Learnt {
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),
             step: over_probe(&|m| Some(alike[m].step_us)),
-            busy: over_probe(&|m| Some(alike[m].ops.iter().map(|op| op.device_us).sum())),
+            busy: over_probe(&|m| Some(alike[m].ops_us())),
             probe_bytes,
             unit_bytes,
         })
@@ -165,13 +166,7 @@ impl Learnt {
 /// What lived at the step's start is what a step of the same size left: the recorded one may have
 /// come after another.
 fn follow_its_like(trace: &mut Trace) {
-    let mut lives = vec![true; trace.blocks.len()];
-    for event in &trace.events {
-        if let TraceEvent::Free(block) = event {
-            lives[block.0 as usize] = false;
-        }
-    }
-    let left = trace.blocks.iter().zip(lives).filter(|(_, lives)| *lives);
+    let left = trace.blocks.iter().zip(outlives(trace)).filter(|(_, outlives)| *outlives);
     let left_bytes: Vec<u64> = left.map(|(block, _)| block.size_bytes).collect();
     let found = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent).count();
     if found == left_bytes.len() {
@@ -179,6 +174,17 @@ fn follow_its_like(trace: &mut Trace) {
             block.size_bytes = size_bytes;
         }
     }
+}
+
+/// By block: whether it is there still when the step ends.
+fn outlives(trace: &Trace) -> Vec<bool> {
+    let mut outlives = vec![true; trace.blocks.len()];
+    for event in &trace.events {
+        if let TraceEvent::Free(block) = event {
+            outlives[block.0 as usize] = false;
+        }
+    }
+    outlives
 }
 
 /// The first block whose size differs between members that have it. One that all have is taken
@@ -270,13 +276,8 @@ pub fn peak_bytes(trace: &Trace) -> u64 {
 /// The step with all that outlives it held on the device: weights, and an optimizer's state.
 pub(crate) fn with_state_held(trace: &Trace) -> Trace {
     let mut held = Trace { signature: trace.signature.mix(1), ..trace.clone() };
-    let is_state = |block: &&mut TraceBlock| block.origin == Origin::Persistent;
-    held.blocks.iter_mut().take_while(is_state).for_each(|block| block.held = true);
-    for event in &trace.events {
-        if let TraceEvent::Free(block) = event {
-            let before = &trace.blocks[block.0 as usize];
-            held.blocks[block.0 as usize].held = before.held;
-        }
+    for (block, outlives) in held.blocks.iter_mut().zip(outlives(trace)) {
+        block.held |= outlives && block.origin == Origin::Persistent;
     }
     held
 }

@@ -184,7 +184,7 @@ impl<'a> Generator<'a> {
     pub fn new(trace: &'a Trace, machine: &'a Machine) -> Generator<'a> {
         let usage = Usage::new(trace);
         let need = need_curve(trace, &usage);
-        let unlimited_us = trace.ops.iter().map(|op| op.device_us).sum();
+        let unlimited_us = trace.ops_us();
         Generator { trace, machine, usage, need, unlimited_us }
     }
 

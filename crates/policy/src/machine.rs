@@ -14,6 +14,13 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// The machine as far as the loop knows it: the host has room, and without a link copies take
+    /// no time.
+    pub(crate) fn of_loop(limit_bytes: u64, link: Option<Link>) -> Machine {
+        let link = link.unwrap_or(Link::INSTANT);
+        Machine { limit_bytes, host_limit_bytes: u64::MAX, link, copy_submit_us: 0.0 }
+    }
+
     /// This machine with another device limit.
     #[must_use]
     pub fn with_limit(self, limit_bytes: u64) -> Machine {

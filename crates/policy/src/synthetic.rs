@@ -146,7 +146,7 @@ impl TraceBuilder {
     /// If an op is still open.
     pub fn finish(mut self) -> Trace {
         assert!(self.open.is_empty(), "every op has ended");
-        self.trace.step_us = self.trace.ops.iter().map(|op| op.device_us).sum();
+        self.trace.step_us = self.trace.ops_us();
         self.trace
     }
 

@@ -45,6 +45,14 @@ pub struct Trace {
     pub step_us: f64,
 }
 
+impl Trace {
+    /// Device time of all ops, which is that of the step with memory for everything, in
+    /// microseconds.
+    pub fn ops_us(&self) -> f64 {
+        self.ops.iter().map(|op| op.device_us).sum()
+    }
+}
+
 /// One op of a recorded step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOp {

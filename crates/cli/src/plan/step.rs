@@ -73,7 +73,7 @@ impl Step {
             Machine { limit_bytes: MEMORY_ENDLESS, host_limit_bytes: 0, link, copy_submit_us: 0.0 };
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
-        let (baseline_us, peak_bytes) = (ops_us(&trace), free.resident_bytes_peak);
+        let (baseline_us, peak_bytes) = (trace.ops_us(), free.resident_bytes_peak);
         Ok(Step { trace, peak_bytes, baseline_us, parts: None })
     }
 
@@ -98,7 +98,7 @@ impl Step {
             parts: split.iter().map(|op| u64::from(op.count)).sum(),
         };
         // The same time but for its last digits.
-        let (baseline_us, peak_bytes) = (ops_us(&trace), self.peak_bytes);
+        let (baseline_us, peak_bytes) = (trace.ops_us(), self.peak_bytes);
         Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
     }
 
@@ -140,10 +140,6 @@ impl Step {
         };
         plan.blocks.iter().enumerate().find_map(differs)
     }
-}
-
-fn ops_us(trace: &Trace) -> f64 {
-    trace.ops.iter().map(|op| op.device_us).sum()
 }
 
 /// Makes all names such that people can be shown them.

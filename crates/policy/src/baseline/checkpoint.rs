@@ -162,7 +162,7 @@ impl<'a> Writer<'a> {
                 self.free(block);
             }
         }
-        self.made.step_us = self.made.ops.iter().map(|op| op.device_us).sum();
+        self.made.step_us = self.made.ops_us();
     }
 
     fn copy(&mut self, event: usize, open: &mut u32) {

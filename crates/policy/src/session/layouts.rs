@@ -4,7 +4,7 @@ use swap_core::{Lot, Plan, Signature};
 
 use super::Session;
 use crate::layout::{Layout, lay_out};
-use crate::machine::{Link, Machine};
+use crate::machine::Machine;
 use crate::search::Planner;
 use crate::stage::Directive;
 
@@ -86,13 +86,6 @@ impl<P: Planner> Session<P> {
         self.layouts.lots.clone()
     }
 
-    /// The machine as far as it is known here.
-    fn machine(&self) -> Machine {
-        let limit_bytes = self.policy.config().limit_bytes;
-        let link = self.policy.planner().link().unwrap_or(Link::INSTANT);
-        Machine { limit_bytes, host_limit_bytes: u64::MAX, link, copy_submit_us: 0.0 }
-    }
-
     /// The layout of a plan, as its planner made it or made now.
     fn layout_of(&mut self, plan: &Plan) -> Option<Layout> {
         let of_family = self.policy.sizes().map(|sizes| sizes.trace());
@@ -100,7 +93,11 @@ impl<P: Planner> Session<P> {
         let trace = of_family.or_else(recorded)?;
         let layout = match self.policy.layout() {
             Some(layout) => (**layout).clone(),
-            None => lay_out(trace, plan, &self.machine()),
+            None => {
+                let limit_bytes = self.policy.config().limit_bytes;
+                let machine = Machine::of_loop(limit_bytes, self.policy.planner().link());
+                lay_out(trace, plan, &machine)
+            }
         };
         self.policy.laid_out(plan, &layout);
         Some(layout)

@@ -333,9 +333,8 @@ impl Track {
                 self.best = Some(Outcome { choice, predicted, measured });
             }
         }
-        let took_us = |trace: &Trace| trace.ops.iter().map(|op| op.device_us).sum::<f64>();
         // It was made for ops that seemed to take longer, so there was more time for copies.
-        let learnt = report.trace.as_ref().is_some_and(|trace| took_us(trace) < KNOWN * knew_us);
+        let learnt = report.trace.as_ref().is_some_and(|trace| trace.ops_us() < KNOWN * knew_us);
         // Blocks that are made again take time that other plans need not take.
         let is_short =
             made.is_none_or(|made| measured.step_us <= HARDLY_LONGER * made.unlimited_us);

@@ -9,7 +9,7 @@ use super::super::{Choice, LoopConfig, Measured, Stage, Turn};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
 use crate::family::{Family, peak_bytes, with_state_held};
-use crate::machine::{Link, Machine};
+use crate::machine::Machine;
 use crate::search::{Feedback, Planner};
 use crate::simulate::simulate;
 
@@ -293,10 +293,7 @@ impl Known {
         let mut turns = Vec::new();
         // The step that comes next needs the lowest; all else is made beside the training.
         let is_needed = self.levels.first().is_some_and(Level::is_bare);
-        let link = planner.inner.link().unwrap_or(Link::INSTANT);
-        let limit_bytes = config.limit_bytes;
-        let machine =
-            Machine { limit_bytes, host_limit_bytes: u64::MAX, link, copy_submit_us: 0.0 };
+        let machine = Machine::of_loop(config.limit_bytes, planner.inner.link());
         let Known { family, recent, levels, .. } = self;
         let cost = |plan: &Plan, trace: &Trace| {
             let ordinary = ordinary(family, recent, trace);
@@ -343,10 +340,9 @@ fn cost_of(member: &Trace, plan: &Plan, machine: &Machine) -> f64 {
     for block in &mut plan.blocks {
         block.size_bytes = member.blocks[block.index.0 as usize].size_bytes;
     }
-    let unlimited_us: f64 = member.ops.iter().map(|op| op.device_us).sum();
     let simulated = simulate(member, &plan, machine);
     let is_whole = simulated.shortfall.is_none();
-    if is_whole { simulated.step_us / unlimited_us.max(1.0) } else { f64::INFINITY }
+    if is_whole { simulated.step_us / member.ops_us().max(1.0) } else { f64::INFINITY }
 }
 
 /// Whether a level serves steps of this size, and is not for far larger ones.

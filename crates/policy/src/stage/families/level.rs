@@ -283,7 +283,7 @@ impl Made {
     fn nothing(trace: &Arc<Trace>, probe: BlockIndex) -> Made {
         let op_count = u32::try_from(trace.ops.len()).expect("ops of a step are counted so");
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-        let step_us = trace.ops.iter().map(|op| op.device_us).sum();
+        let step_us = trace.ops_us();
         let predicted = Prediction { step_us, ..Prediction::default() };
         let choice = Choice::of(Arc::new(plan));
         Made { choice, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }

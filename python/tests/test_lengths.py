@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+from smartswap import program
+
 # It trains until its plans are settled, and as long again; plainly as long.
 PROGRAM = """
 import hashlib, json, sys
@@ -43,6 +45,8 @@ while len(steps) < n_steps and n_stable < 30:
             model(torch.randn(400, 128))
     n_stable += stats().get("stage") == "Stable"
 families = explain().get("families")
+if families:
+    smartswap.save_report(sys.argv[3])
 train(8192)
 bits = hashlib.sha256()
 for parameter in model.parameters():
@@ -54,17 +58,17 @@ print(json.dumps({
 """
 
 
-def train(memory, n_steps=400):
+def train(memory, n_steps=400, report=""):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, memory, str(n_steps)],
+        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report)],
         capture_output=True, text=True, timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
 
 
-def test_batches_of_changing_lengths_are_planned_for_at_any_size():
-    capped = train("24MiB")
+def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
+    capped = train("24MiB", report=tmp_path)
     plain = train("plain", len(capped["losses"]) - 1)
     assert capped["losses"] == plain["losses"]
     assert capped["weights"] == plain["weights"]
@@ -82,3 +86,15 @@ def test_batches_of_changing_lengths_are_planned_for_at_any_size():
     assert outlier["swapped_out_bytes"] > 3 * max(step["swapped_out_bytes"] for step in settled)
     assert outlier["rescues"] == 0, outlier
     assert capped["stats"]["stage"] == "Stable"
+    # What was recorded can be planned for elsewhere, each size beside what was predicted of it.
+    done = subprocess.run(
+        [program.path(), "plan", tmp_path / "steps.json", "--memory", "24MiB", "--json"],
+        capture_output=True, text=True, timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    members = json.loads(done.stdout)["members"]
+    assert len(members) == len(capped["families"][0]["recorded_probe_bytes"]) >= 3
+    for member in members:
+        assert member["step_us"] is not None, member
+        peaks = member["predicted_peak_bytes"] / member["recorded_peak_bytes"]
+        assert 0.95 < peaks < 1.05, member

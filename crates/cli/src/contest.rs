@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use adaptive::{
     Baseline, Budget, Generated, JointConfig, JointPlanner, Machine, Simulation, Strategy,
-    gap_fraction, gap_reason, run_baseline_with,
+    gap_fraction, gap_reason, plan_for_member, run_baseline_with, simulate,
 };
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::args::{CompareArgs, CompareOptions, budget_bytes};
 use crate::plan::step::{Parts, Step};
+use crate::plan::steps::Steps;
 use crate::train::say;
 
 mod plot;
@@ -22,6 +23,9 @@ mod table;
 const PLOT_STEP_PERCENT: f64 = 5.0;
 /// How closely the least budget that fits is found, in percent of the peak.
 const PLOT_LEAST_PERCENT: f64 = 0.5;
+
+/// The plan of `joint` for the largest step of a file.
+const OF_LARGEST: &str = "joint-of-largest";
 
 /// Who plans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,7 +117,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(contestant: Contestant, step: &Step, whole: &Run) -> Row {
+    fn new(strategy: &'static str, step: &Step, whole: &Run) -> Row {
         let run = whole.simulation();
         let missing_bytes = whole.missing_bytes();
         let ours = match whole {
@@ -124,7 +128,7 @@ impl Row {
             bound_us: ours.map(|made| made.bound_us),
             gap_fraction: ours.map(gap_fraction),
             gap_reason: ours.and_then(|made| gap_reason(&step.trace, made)),
-            strategy: contestant.name(),
+            strategy,
             fits: missing_bytes.is_none(),
             infeasible: missing_bytes,
             step_us: run.step_us,
@@ -166,17 +170,18 @@ struct Answer {
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
-    let open = |path: &PathBuf| Step::open(path).map(|step| (label(path), step));
-    let steps = args.traces.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+    let open = |path: &PathBuf| Steps::open(path).map(|steps| (label(path), steps));
+    let files = args.traces.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let mut contests = Vec::new();
-    for (name, step) in &steps {
+    for (name, steps) in &files {
         for &budget in &args.budgets {
-            contests.push(hold(name, step, budget_bytes(budget, step.peak_bytes)?, args));
+            let budget_bytes = budget_bytes(budget, steps.planned.peak_bytes)?;
+            contests.extend(hold_each(name, steps, budget_bytes, args));
         }
     }
     if let Some(path) = &args.plot {
         let charts: Vec<plot::Chart> =
-            steps.iter().map(|(name, step)| sweep(name, step, args)).collect();
+            files.iter().map(|(name, steps)| sweep(name, &steps.planned, args)).collect();
         let drawing = plot::draw(&charts);
         adaptive::save_bytes(path, drawing.as_bytes())?;
     }
@@ -201,11 +206,33 @@ fn label(path: &Path) -> String {
     name.strip_suffix(".json").unwrap_or(name).to_owned()
 }
 
+/// All steps of a file under one budget. Where they are several, the plan that our own planner makes
+/// for the largest is held against the others, as training runs them.
+fn hold_each(name: &str, steps: &Steps, budget_bytes: u64, args: &CompareOptions) -> Vec<Contest> {
+    let machine = args.machine(budget_bytes);
+    let largest = steps.planned.under(budget_bytes);
+    let each = steps.each();
+    let of_largest = (each.len() > 1).then(|| {
+        let ours = JointConfig { strategy: Strategy::Joint, ..args.planner };
+        JointPlanner::new(machine, ours).make(&largest.trace).plan
+    });
+    let held = each.into_iter().enumerate().map(|(index, step)| {
+        let Some(plan) = &of_largest else { return hold(name, step, budget_bytes, args) };
+        let mut contest = hold(&format!("{name}, step {}", index + 1), step, budget_bytes, args);
+        let step = largest.parts_of(step);
+        let run = Run::Other(simulate(&step.trace, &plan_for_member(plan, &step.trace), &machine));
+        contest.strategies.push(Row::new(OF_LARGEST, &step, &run));
+        contest
+    });
+    held.collect()
+}
+
 fn hold(name: &str, recorded: &Step, budget_bytes: u64, args: &CompareOptions) -> Contest {
     let step = &*recorded.under(budget_bytes);
     let machine = args.machine(budget_bytes);
-    let row =
-        |contestant: Contestant| Row::new(contestant, step, &contestant.run(step, &machine, args));
+    let row = |contestant: Contestant| {
+        Row::new(contestant.name(), step, &contestant.run(step, &machine, args))
+    };
     Contest {
         trace: name.to_owned(),
         budget_bytes,

@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{Bytes, OpIndex, PrintLevel, Shortfall, Treatment};
+use adaptive::{
+    Bytes, Generated, JointPlanner, Machine, OpIndex, PrintLevel, Shortfall, Treatment,
+    with_state_held,
+};
 use anyhow::Context as _;
 
 use crate::args::{PlanArgs, budget_bytes, joint_planner};
@@ -14,11 +17,13 @@ mod advice;
 mod holders;
 mod report;
 pub(crate) mod step;
+pub(crate) mod steps;
 
 use advice::advice;
 use holders::{Holder, holders};
 use report::Report;
 use step::Step;
+use steps::{MemberRow, Steps};
 
 /// Blocks that the line about a budget out of reach names.
 const NAMED_HOLDERS: usize = 4;
@@ -31,16 +36,17 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let save = args.save.as_deref().map(OutFolder::prepare).transpose()?;
     let out = args.out.clone().or_else(|| save.map(|folder| folder.path("plan.json")));
-    let recorded = Step::open(&args.trace)?;
+    let steps = Steps::open(&args.trace)?;
+    let recorded = &steps.planned;
     let budget_bytes = budget_bytes(args.budget, recorded.peak_bytes)?;
     let step = recorded.under(budget_bytes);
     let started = now();
     let planner = joint_planner(&args.settings, budget_bytes);
-    let made = planner.make(&step.trace);
+    let (made, members) = make(&steps, &step, &planner, &args.machine(budget_bytes));
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let is_whole = made.infeasible.is_none();
     let layout = is_whole.then(|| planner.lay_out(&step.trace, &made.plan));
-    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms, layout };
+    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms, layout, members };
     if made.infeasible.is_none()
         && let Some(path) = &out
     {
@@ -51,12 +57,42 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
     } else if let Some(shortfall) = made.infeasible {
         let holders = holders(&step.trace, &made, shortfall.op);
-        let advice = advice(&args.settings, &recorded, budget_bytes, shortfall);
+        let advice = advice(&args.settings, recorded, budget_bytes, shortfall);
         eprintln!("error: {}", out_of_reach(&report, &holders, shortfall, &advice));
     } else if args.print_level < PrintLevel::None {
         say(&report.text())?;
     }
     Ok(if made.infeasible.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The plan for a step, and what becomes of the others of its file under it. What is as large in
+/// all steps takes as long to move in short ones, so for several a plan that leaves it where it is
+/// is made as well, and taken if that is better for all together.
+fn make(
+    steps: &Steps,
+    step: &Step,
+    planner: &JointPlanner,
+    machine: &Machine,
+) -> (Generated, Vec<MemberRow>) {
+    let made = planner.make(&step.trace);
+    let rows = steps.under(&made.plan, step, machine);
+    if rows.is_empty() || made.plan.actions.is_empty() {
+        return (made, rows);
+    }
+    let mut keeping = planner.make(&with_state_held(&step.trace));
+    keeping.plan.signature = step.trace.signature;
+    let keeping_rows = steps.under(&keeping.plan, step, machine);
+    if keeping.infeasible.is_none() && mean_ratio(&keeping_rows) < mean_ratio(&rows) {
+        // Less may be added by plans that move more.
+        return (Generated { bound_us: made.bound_us, ..keeping }, keeping_rows);
+    }
+    (made, rows)
+}
+
+/// What steps take of their time with all memory, on average; without bound if one runs out.
+fn mean_ratio(rows: &[MemberRow]) -> f64 {
+    let ratios = rows.iter().map(|row| row.ratio.unwrap_or(f64::INFINITY));
+    ratios.sum::<f64>() / rows.len() as f64
 }
 
 /// Why no plan reaches the budget, in one line.

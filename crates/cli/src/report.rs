@@ -3,6 +3,7 @@
 //! All of them are drawn from one plain [`run::Run`] and from nothing else, so they cannot
 //! disagree. Nothing here reads a clock: the same run gives the same bytes.
 
+pub(crate) mod columns;
 pub(crate) mod files;
 pub(crate) mod html;
 pub(crate) mod json;

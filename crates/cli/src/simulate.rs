@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::args::{SimulateArgs, SimulateOptions, budget_bytes};
 use crate::collect;
 use crate::plan::step::{MEMORY_ENDLESS, Parts, Step};
+use crate::plan::steps::{self, MemberRow, Steps};
 use crate::report::run::{Span, SpanKind};
 use crate::report::step_page::{self, StepPage};
 use crate::report::{timeline, units};
@@ -36,6 +37,8 @@ struct Object {
     misses: u64,
     rescues: u64,
     infeasible: Option<u64>,
+    /// Empty where the file holds one step; else all above is about the largest.
+    members: Vec<MemberRow>,
 }
 
 /// Runs the command. Exit code 1 says that memory runs out.
@@ -44,14 +47,15 @@ struct Object {
 /// One line that says what is wrong and how to mend it.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
-    let recorded = Step::open(&args.trace)?;
+    let steps = Steps::open(&args.trace)?;
+    let recorded = &steps.planned;
     let budget = args.memory.map(|budget| budget_bytes(budget, recorded.peak_bytes));
     let budget_bytes = budget.transpose()?;
     let (step, plan) = match &args.plan {
         Some(path) => {
             // The plan says what its step is, whatever memory it is tried in.
             let SavedPlan { plan, part_bytes } = adaptive::load(path)?;
-            let whole = Cow::Borrowed(&recorded);
+            let whole = Cow::Borrowed(recorded);
             let step = part_bytes.map_or(whole, |part_bytes| recorded.in_parts(part_bytes));
             step.check_plan(&plan, path, &args.trace)?;
             (step, plan)
@@ -60,9 +64,10 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     };
     let machine = args.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
     let simulation = simulate(&step.trace, &plan, &machine);
+    let members = steps.under(&plan, &step, &machine);
     write_files(args, &step, &plan, &machine, &simulation)?;
     if args.json {
-        let object = object(args, &step, budget_bytes, &simulation);
+        let object = Object { members, ..object(args, &step, budget_bytes, &simulation) };
         let text = serde_json::to_string(&object).context("cannot write the report")?;
         say(&(text + "\n"))?;
     } else if let Some(shortfall) = simulation.shortfall {
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
             Bytes(machine.limit_bytes),
         );
     } else if args.speaks {
-        say(&text(&step, budget_bytes, &simulation))?;
+        say(&(text(&step, budget_bytes, &simulation) + &steps::table(&members)))?;
     }
     Ok(if simulation.shortfall.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -190,6 +195,7 @@ fn object(
         misses: simulation.misses,
         rescues: simulation.rescues,
         infeasible: simulation.shortfall.map(|shortfall| shortfall.missing_bytes),
+        members: Vec::new(),
     }
 }
 

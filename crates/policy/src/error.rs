@@ -61,6 +61,17 @@ pub enum FileError {
         /// The newest version that is known here.
         supported: u64,
     },
+    /// It holds more steps than one.
+    #[error(
+        "{} holds {steps} steps where one is needed: each is a line of it",
+        .path.display()
+    )]
+    Several {
+        /// The file.
+        path: PathBuf,
+        /// How many it holds.
+        steps: usize,
+    },
     /// The end is missing.
     #[error("{} ends after {size_bytes} bytes, in the middle: copy it again, or delete it",
         .path.display())]

@@ -14,7 +14,8 @@
 
 use std::sync::Arc;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
+use swap_core::{BlockIndex, OpIndex, Origin, Plan, Signature, Trace, TraceEvent};
+use thiserror::Error;
 
 mod fit;
 
@@ -50,7 +51,48 @@ struct Learnt {
     unit_bytes: u64,
 }
 
+/// Steps that are no family: their ops differ.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("step {} has other ops than step 1, from op {op} on", .step + 1)]
+pub struct Unlike {
+    /// The first step that differs, counted from 0.
+    pub step: usize,
+    /// The first op of it that does.
+    pub op: usize,
+}
+
 impl Family {
+    /// What these recorded steps say together. They may also be alike.
+    ///
+    /// # Errors
+    /// Names the first step whose ops are not those of the first one.
+    pub fn of(steps: &[Trace]) -> Result<Family, Unlike> {
+        let mut family = Family::default();
+        for (step, trace) in steps.iter().enumerate() {
+            if let Some(op) = first_other_op(&steps[0], trace) {
+                return Err(Unlike { step, op });
+            }
+            family.learn(trace);
+        }
+        Ok(family)
+    }
+
+    /// A recorded step of these ops as the family predicts it, with the same fingerprint: such
+    /// members have all blocks of the largest, so that its plan can serve them. `None` if the step
+    /// is so small that the probe is missing.
+    pub fn like(&self, recorded: &Trace) -> Option<Trace> {
+        let (Some(learnt), Some(base)) = (&self.learnt, self.members.last()) else {
+            return Some(recorded.clone());
+        };
+        let probe_bytes = sizes_as_in(base, recorded)[learnt.probe.0 as usize]?;
+        self.member(probe_bytes, recorded.signature)
+    }
+
+    /// The largest that was recorded, as the family predicts it. `None` if nothing was.
+    pub fn largest(&self) -> Option<Trace> {
+        self.like(self.members.last()?)
+    }
+
     /// Takes in a recorded member. Of one that was there already, with the same sizes, the ops take
     /// the least that they took.
     pub fn learn(&mut self, trace: &Trace) {
@@ -94,6 +136,11 @@ impl Family {
     /// The largest recorded size of the probe.
     pub fn largest_bytes(&self) -> Option<u64> {
         self.learnt.as_ref().and_then(|learnt| learnt.probe_bytes.iter().copied().max())
+    }
+
+    /// The recorded members, in order of their sizes.
+    pub fn recorded(&self) -> &[Arc<Trace>] {
+        &self.members
     }
 
     /// The sizes of the probe in the recorded members.
@@ -161,6 +208,15 @@ impl Learnt {
             unit_bytes,
         })
     }
+}
+
+/// The first op of a step that is another than in `base`.
+fn first_other_op(base: &Trace, step: &Trace) -> Option<usize> {
+    let mut pairs = base.ops.iter().zip(&step.ops);
+    let differs =
+        pairs.position(|(one, other)| (&one.name, one.depth) != (&other.name, other.depth));
+    let shorter = base.ops.len().min(step.ops.len());
+    differs.or_else(|| (base.ops.len() != step.ops.len()).then_some(shorter))
 }
 
 /// What lived at the step's start is what a step of the same size left: the recorded one may have
@@ -273,8 +329,20 @@ pub fn peak_bytes(trace: &Trace) -> u64 {
     peak_bytes + segment_bytes
 }
 
+/// The plan of a larger step, for a member of its family that has the same blocks.
+///
+/// # Panics
+/// If the member lacks a block of the plan.
+pub fn plan_for_member(plan: &Plan, member: &Trace) -> Plan {
+    let mut plan = Plan { signature: member.signature, ..plan.clone() };
+    for block in &mut plan.blocks {
+        block.size_bytes = member.blocks[block.index.0 as usize].size_bytes;
+    }
+    plan
+}
+
 /// The step with all that outlives it held on the device: weights, and an optimizer's state.
-pub(crate) fn with_state_held(trace: &Trace) -> Trace {
+pub fn with_state_held(trace: &Trace) -> Trace {
     let mut held = Trace { signature: trace.signature.mix(1), ..trace.clone() };
     for (block, outlives) in held.blocks.iter_mut().zip(outlives(trace)) {
         block.held |= outlives && block.origin == Origin::Persistent;

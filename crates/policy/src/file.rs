@@ -28,8 +28,10 @@
 //!
 //! The interchange form of recorded steps (`meta`, `ops`, `tensors`), with fields of our own
 //! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`]. Files of the plain form,
-//! as frameworks record them, are read as well; both may be compressed with gzip.
+//! as frameworks record them, are read as well; both may be compressed with gzip. A file may hold
+//! several steps, an object each, one behind the other.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::num::NonZeroU64;
@@ -104,6 +106,18 @@ pub fn save_trace(path: &Path, trace: &Trace) -> Result<(), FileError> {
     save_bytes(path, write_trace(trace).as_bytes())
 }
 
+/// Saves several traces in one file, a line each, like [`save`] a plan.
+///
+/// # Errors
+/// [`FileError::Save`].
+pub fn save_steps<'a>(
+    path: &Path,
+    steps: impl IntoIterator<Item = &'a Trace>,
+) -> Result<(), FileError> {
+    let lines: Vec<String> = steps.into_iter().map(|step| write_trace(step) + "\n").collect();
+    save_bytes(path, lines.concat().as_bytes())
+}
+
 /// How the tensors of a recorded step become blocks of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordedConfig {
@@ -128,6 +142,16 @@ impl Default for RecordedConfig {
 /// before more than that is unpacked.
 pub fn load_trace(path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
     read_trace(&load_bytes(path, "trace", TRACE_BYTES_MAX)?, path, config)
+}
+
+/// Loads all steps of a file, at least one: what [`save_steps`] wrote, or files that
+/// [`load_trace`] loads, one behind the other.
+///
+/// # Errors
+/// As [`load_trace`], but for `Several`.
+pub fn load_steps(path: &Path, config: &RecordedConfig) -> Result<Vec<Trace>, FileError> {
+    let bytes = load_bytes(path, "trace", TRACE_BYTES_MAX)?;
+    read_steps(&plain(&bytes, path)?, path, config)
 }
 
 /// The bytes of a file of at most `size_bytes_max`. `expected` says in messages what it should be,
@@ -166,7 +190,7 @@ pub fn save_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 /// `writes`, `outputs` (blocks that the op allocated and left behind); `tensors` with `bytes` and
 /// `alloc` and `free`, each the number of ops that had begun by then, or -1 for "before the step"
 /// and "after the step". Beside it, for [`read_trace`]: `format`, `version`, `signature`,
-/// `step_us`, `segment_bytes`; `replayable` of ops; `name` and `origin` of tensors; and `events`,
+/// `step_us`, `segment_bytes`; `replayable` and `at_any_size` of ops; `name` and `origin` of tensors; and `events`,
 /// each a letter and a number: `B3` begin of op 3, `E3` its end, `R7`, `W7` and `M7` a read, a
 /// write and both of block 7, `A7` its allocation, `F7` its free, `S4096` segments of 4096 bytes.
 pub fn write_trace(trace: &Trace) -> String {
@@ -179,17 +203,21 @@ pub fn write_trace(trace: &Trace) -> String {
 /// # Errors
 /// As [`load_trace`], but that nothing is read from a disk.
 pub fn read_trace(bytes: &[u8], path: &Path, config: &RecordedConfig) -> Result<Trace, FileError> {
-    let unpacked;
-    let json = if bytes.starts_with(&GZIP_MAGIC) {
-        unpacked = unpack(bytes, path)?;
-        &unpacked
-    } else {
-        bytes
-    };
-    if json::is_recorded(json) || json::was_recorded(json) {
-        return recorded::read(json, path, config);
+    let mut steps = read_steps(&plain(bytes, path)?, path, config)?;
+    match (steps.len(), steps.pop()) {
+        (1, Some(step)) => Ok(step),
+        (steps, _) => Err(FileError::Several { path: path.to_owned(), steps }),
     }
-    trace::read(json, path)
+}
+
+fn read_steps(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<Vec<Trace>, FileError> {
+    let read = |json: &[u8]| {
+        if json::is_recorded(json) || json::was_recorded(json) {
+            return recorded::read(json, path, config);
+        }
+        trace::read(json, path)
+    };
+    json::objects(json).into_iter().map(read).collect()
 }
 
 /// The plan in `json`, as [`save`] wrote it. `path` is for messages only.
@@ -198,6 +226,14 @@ pub fn read_trace(bytes: &[u8], path: &Path, config: &RecordedConfig) -> Result<
 /// As [`load`], but that nothing is read from a disk.
 pub fn read_plan(json: &[u8], path: &Path) -> Result<SavedPlan, FileError> {
     plan::read(json, path)
+}
+
+/// The bytes themselves, or what they hold if they are a gzip file.
+fn plain<'a>(bytes: &'a [u8], path: &Path) -> Result<Cow<'a, [u8]>, FileError> {
+    match bytes.starts_with(&GZIP_MAGIC) {
+        true => unpack(bytes, path).map(Cow::Owned),
+        false => Ok(Cow::Borrowed(bytes)),
+    }
 }
 
 /// What a gzip file holds. No more is unpacked than a trace may have.

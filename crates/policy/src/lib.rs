@@ -91,10 +91,10 @@ pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use cost::Cost;
 pub use error::{FileError, OneLine, PlanFault, RecordedFault};
-pub use family::{Family, peak_bytes};
+pub use family::{Family, Unlike, peak_bytes, plan_for_member, with_state_held};
 pub use file::{
-    RecordedConfig, SavedPlan, load, load_bytes, load_trace, read_plan, read_trace, save,
-    save_bytes, save_in_parts, save_trace, write_trace,
+    RecordedConfig, SavedPlan, load, load_bytes, load_steps, load_trace, read_plan, read_trace,
+    save, save_bytes, save_in_parts, save_steps, save_trace, write_trace,
 };
 pub use filter::Exclusion;
 pub use generate::{

@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use swap_core::{Plan, Signature, StepReport};
+use swap_core::{Plan, Signature, StepReport, Trace};
 
 use crate::generate::Generated;
 use crate::layout::Layout;
@@ -241,6 +241,12 @@ impl<P: Planner> Loop<P> {
     /// What is known of steps that differ in their sizes alone, those met last first.
     pub fn families(&self) -> Vec<FamilySummary> {
         self.families.summaries()
+    }
+
+    /// The recorded steps of the family that was met last, in order of their sizes; none if all
+    /// steps were alike.
+    pub fn recorded_sizes(&self) -> &[Arc<Trace>] {
+        self.families.recorded()
     }
 
     /// The planner.

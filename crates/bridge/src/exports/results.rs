@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr;
 
-use adaptive::{MemoryCalls, Peak, save, save_bytes, save_trace};
+use adaptive::{MemoryCalls, Peak, save, save_bytes, save_steps, save_trace};
 
 use crate::advice::advise;
 use crate::context::{self, Context};
@@ -214,7 +214,8 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         save_bytes(&folder.join("explain.json"), format!("{explained:#}").as_bytes())?;
         let course = context.course();
         let shown = course.shown.as_ref();
-        let [trace, plan] = ["trace.json", "plan.json"].map(|name| folder.join(name));
+        let [trace, plan, steps] =
+            ["trace.json", "plan.json", "steps.json"].map(|name| folder.join(name));
         match shown {
             Some(shown) => save_trace(&trace, &shown.trace)?,
             None => remove(&trace)?,
@@ -222,6 +223,10 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         match shown.and_then(|shown| shown.plan.as_ref()) {
             Some(step_plan) => save(&plan, step_plan)?,
             None => remove(&plan)?,
+        }
+        match course.session.policy().recorded_sizes() {
+            [] => remove(&steps)?,
+            sizes => save_steps(&steps, sizes.iter().map(|step| &**step))?,
         }
         Ok(())
     })

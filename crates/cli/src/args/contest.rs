@@ -12,7 +12,8 @@ use super::step::{MachineArgs, effort};
 
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
-    /// Recorded steps: trace.json of `train --out`, or recorded by a framework; gzip or not
+    /// Recorded steps: trace.json of `train --out`, or recorded by a framework; gzip or not.
+    /// Several in one file are steps of other sizes, under one budget
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// Memory budgets: 24GiB, plain bytes, or shares of each step's own peak, such as 80% 60%

@@ -16,7 +16,8 @@ pub(super) const NO_BUDGET: &str = "no memory budget: give --memory, such as --m
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not
+    /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not.
+    /// Several in one file are steps of other sizes: the plan is for the largest, and serves all
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Memory budget: 24GiB, 512MiB, plain bytes, or a share of the step's own peak, such as 60%
@@ -69,6 +70,13 @@ pub(crate) struct PlanOptions {
     pub(crate) settings: Settings,
 }
 
+impl PlanOptions {
+    /// The machine under a budget.
+    pub(crate) fn machine(&self, budget_bytes: u64) -> Machine {
+        config::planned_machine(&self.settings, budget_bytes)
+    }
+}
+
 impl PlanArgs {
     /// What the flags and the file come to.
     ///
@@ -103,7 +111,8 @@ impl PlanArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
-    /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not
+    /// Recorded step: trace.json of `train --out`, or one that a framework recorded; gzip or not.
+    /// Several in one file are steps of other sizes: the plan is for the largest, and serves all
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Plan for that step, as `plan --out` writes it [default: none: everything stays]

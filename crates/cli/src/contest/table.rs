@@ -1,6 +1,7 @@
 //! The table of `compare`: a row for each strategy.
 
 use super::{Contest, Row};
+use crate::report::columns::{self, Align};
 use crate::report::units;
 
 const COLUMNS: [&str; 11] = [
@@ -31,16 +32,7 @@ pub(super) fn text(contest: &Contest) -> String {
     }
     let mut rows = vec![COLUMNS.map(str::to_owned)];
     rows.extend(contest.strategies.iter().map(cells));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..COLUMNS.len()).map(|column| width(column).unwrap_or(0)).collect();
-    for row in &rows {
-        let mut line = format!("{:<1$}", row[0], widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            line.push_str(&format!("  {cell:>width$}"));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    text.push_str(&columns::lines(&rows, Align::Right));
     for row in &contest.strategies {
         if let Some(reason) = &row.gap_reason {
             text.push_str(&format!("{}: {reason}\n", row.strategy));

@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use super::holders::holders;
 use super::step::{Parts, Step};
+use super::steps::{self, MemberRow};
 use crate::args::PlanOptions;
+use crate::report::columns::{self, Align};
 use crate::report::units;
 
 /// Rows of the table in the terminal: of blocks that leave, and of those that stay.
@@ -27,6 +29,8 @@ pub(super) struct Report<'a> {
     pub(super) plan_ms: f64,
     /// Where the blocks would lie in training, if the plan reaches the budget.
     pub(super) layout: Option<Layout>,
+    /// What becomes of each step, where the file holds several.
+    pub(super) members: Vec<MemberRow>,
 }
 
 /// What the simulation says is null where no plan reaches the budget: it ends early then.
@@ -64,6 +68,8 @@ struct Object<'a> {
     plan_ms: f64,
     infeasible: Option<u64>,
     short_at: Option<ShortAt<'a>>,
+    /// Empty where the file holds one step; else all above is about the largest.
+    members: &'a [MemberRow],
     decisions: Vec<DecisionObject<'a>>,
 }
 
@@ -142,6 +148,7 @@ impl Report<'_> {
             plan_ms: self.plan_ms,
             infeasible: missing.map(|shortfall| shortfall.missing_bytes),
             short_at: missing.map(|shortfall| self.short_at(shortfall)),
+            members: &self.members,
             decisions: made.decisions.iter().map(decision_object).collect(),
         })
     }
@@ -164,10 +171,7 @@ impl Report<'_> {
 
     /// The text for the terminal.
     pub(super) fn text(&self) -> String {
-        let mut text = self.figures();
-        text.push('\n');
-        text.push_str(&self.table());
-        text
+        format!("{}{}\n{}", self.figures(), steps::table(&self.members), self.table())
     }
 
     fn figures(&self) -> String {
@@ -289,16 +293,7 @@ impl Report<'_> {
             ["tensor", "size", "choice", "away after", "until", "adds", "why"].map(str::to_owned),
         ];
         rows.extend(decisions.into_iter().map(|decision| self.row(decision)));
-        let width =
-            |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths: [usize; 7] = std::array::from_fn(width);
-        let mut text = String::new();
-        for row in &rows {
-            let cells: Vec<String> =
-                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            text.push_str(cells.join("  ").trim_end());
-            text.push('\n');
-        }
+        let mut text = columns::lines(&rows, Align::Left);
         if hidden > 0 {
             // Writing to a text cannot fail.
             let _ = writeln!(text, "and {hidden} more: see --json");

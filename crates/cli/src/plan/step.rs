@@ -57,16 +57,21 @@ impl fmt::Display for Parts {
 }
 
 impl Step {
-    /// Loads a step.
+    /// Loads all steps of a file, at least one.
     ///
     /// # Errors
     /// One line that names the file and the place.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Step> {
-        let mut trace = adaptive::load_trace(path, &RecordedConfig::default())?;
-        make_names_plain(&mut trace);
-        if trace.ops.is_empty() {
+    pub(super) fn open_all(path: &Path) -> anyhow::Result<Vec<Step>> {
+        let mut traces = adaptive::load_steps(path, &RecordedConfig::default())?;
+        traces.iter_mut().for_each(make_names_plain);
+        if traces.iter().any(|trace| trace.ops.is_empty()) {
             bail!("{} cannot be used: it has no operators: record a step", path.display());
         }
+        Ok(traces.into_iter().map(Step::new).collect())
+    }
+
+    /// A step as it was recorded.
+    pub(super) fn new(trace: Trace) -> Step {
         let link =
             adaptive::Link { out_bytes_per_us: 1.0, in_bytes_per_us: 1.0, both_bytes_per_us: 1.0 };
         let endless =
@@ -74,7 +79,7 @@ impl Step {
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
         let (baseline_us, peak_bytes) = (trace.ops_us(), free.resident_bytes_peak);
-        Ok(Step { trace, peak_bytes, baseline_us, parts: None })
+        Step { trace, peak_bytes, baseline_us, parts: None }
     }
 
     /// The recorded step as training runs it under a cap, which has no bearing on peak and time.
@@ -100,6 +105,12 @@ impl Step {
         // The same time but for its last digits.
         let (baseline_us, peak_bytes) = (trace.ops_us(), self.peak_bytes);
         Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
+    }
+
+    /// Another step in parts as this one is.
+    pub(crate) fn parts_of<'a>(&self, other: &'a Step) -> Cow<'a, Step> {
+        let whole = Cow::Borrowed(other);
+        self.parts.as_ref().map_or(whole, |parts| other.in_parts(parts.part_bytes))
     }
 
     /// An op by name and number.

@@ -12,5 +12,6 @@ mod parts;
 mod plan;
 mod rig;
 mod simulate;
+mod steps;
 mod stress;
 mod train;

@@ -135,6 +135,7 @@ fn the_object_has_exactly_the_documented_fields() {
         "plan_ms",
         "infeasible",
         "short_at",
+        "members",
         "decisions",
     ];
     expected.sort_unstable();

@@ -1,6 +1,7 @@
 //! Families of made-up steps: what is predicted is what comes.
 
 use super::*;
+use crate::assemble::assemble;
 use crate::synthetic::{TransformerShape, transformer_trace};
 
 /// A step of a transformer whose activations have so many MiB.
@@ -97,4 +98,39 @@ fn what_a_step_finds_is_what_one_of_its_size_left() {
     let found = family.member(40 << 20, Signature(4)).unwrap();
     let sizes: Vec<u64> = found.blocks.iter().map(|block| block.size_bytes >> 20).collect();
     assert_eq!(sizes, [4, 40, 40]);
+}
+
+#[test]
+fn recorded_steps_are_laid_side_by_side() {
+    let steps = [20, 8, 14].map(member);
+    let family = Family::of(&steps).expect("their ops are the same");
+    let largest = family.largest().expect("there are some");
+    assert_eq!((largest.signature, &largest.blocks), (Signature(20), &steps[0].blocks));
+    for step in &steps {
+        let found = family.like(step).expect("all have the probe");
+        assert_eq!((found.signature, &found.blocks), (step.signature, &step.blocks));
+        let plan = assemble(&largest, Vec::new());
+        assert_eq!(plan_for_member(&plan, &found).signature, step.signature);
+    }
+    // One size alone is itself.
+    let alike = Family::of(&[member(8), member(8)]).expect("their ops are the same");
+    assert_eq!(alike.largest(), Some(member(8)));
+    assert_eq!(Family::of(&[]).expect("nothing differs").largest(), None);
+}
+
+#[test]
+fn steps_of_other_ops_are_no_family() {
+    let mut renamed = member(14);
+    renamed.ops[3].name = "another".to_owned();
+    let mut shorter = member(14);
+    shorter.ops.pop();
+    let last = shorter.ops.len();
+    for (step, op) in [(renamed, 3), (shorter, last)] {
+        let unlike = Family::of(&[member(8), member(14), step]).expect_err("they differ");
+        assert_eq!(unlike, Unlike { step: 2, op });
+        assert_eq!(
+            unlike.to_string(),
+            format!("step 3 has other ops than step 1, from op {op} on")
+        );
+    }
 }

@@ -45,6 +45,22 @@ pub(super) fn was_recorded(bytes: &[u8]) -> bool {
     has(b"\"ops\"") && !has(b"smartswap-") && serde_json::from_slice::<IgnoredAny>(bytes).is_err()
 }
 
+/// The objects of a file, one behind the other. What is damaged ends the last one; without any the
+/// whole file counts as one.
+pub(super) fn objects(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
+    let (mut objects, mut start) = (Vec::new(), 0);
+    while values.next().is_some_and(|value| value.is_ok()) {
+        objects.push(&bytes[start..values.byte_offset()]);
+        start = values.byte_offset();
+    }
+    let rest = &bytes[start..];
+    if objects.is_empty() || !rest.trim_ascii().is_empty() {
+        objects.push(rest);
+    }
+    objects
+}
+
 /// Tells our files, of versions that we know, from others.
 pub(super) fn check_head(bytes: &[u8], path: &Path, expected: &Expected) -> Result<(), FileError> {
     let foreign = || FileError::Foreign { path: path.to_owned(), expected: expected.what };

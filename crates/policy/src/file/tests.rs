@@ -311,7 +311,7 @@ fn trace_sample() -> Trace {
         depth,
         device_us,
         replayable: depth == 0,
-        at_any_size: false,
+        at_any_size: name == "add_",
     };
     let block = |origin, name: &str| TraceBlock {
         size_bytes: 4096,
@@ -361,6 +361,29 @@ fn a_saved_trace_comes_back_bit_for_bit() {
         load_trace(&path, &RecordedConfig::default()).expect("it was just saved"),
         trace_sample()
     );
+}
+
+#[test]
+fn a_file_holds_several_steps_of_either_kind() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("steps.json");
+    let config = RecordedConfig::default();
+    let (one, other) = (trace_sample(), Trace { step_us: 2.0, ..trace_sample() });
+    save_steps(&path, [&one, &other]).expect("the folder can be written");
+    assert_eq!(load_steps(&path, &config).expect("it was just saved"), [one.clone(), other]);
+    let two = load_trace(&path, &config).expect_err("there are two");
+    assert!(matches!(two, FileError::Several { steps: 2, .. }), "{two}");
+    // As `cat` makes them, with whatever white space, also of what frameworks record.
+    let framework = r#"{"ops": [{"name": "aten::mm", "depth": 0, "us": 1.0, "reads": [],
+        "writes": [], "outputs": []}], "tensors": []}"#;
+    let text = format!("{}\n\n{framework} {}", write_trace(&one), write_trace(&one));
+    let steps = read_steps(text.as_bytes(), &path, &config).expect("each is one");
+    assert_eq!((steps.len(), &steps[0], &steps[2]), (3, &one, &one));
+    // What is wrong with any is wrong with the file.
+    let cut = read_steps(&text.as_bytes()[..text.len() - 9], &path, &config);
+    assert!(matches!(cut, Err(FileError::Truncated { .. })), "{cut:?}");
+    let more = read_steps(format!("{text} more").as_bytes(), &path, &config);
+    assert!(matches!(more, Err(FileError::Foreign { .. })), "{more:?}");
 }
 
 #[test]

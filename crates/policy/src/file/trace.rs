@@ -53,6 +53,8 @@ struct OpMirror<'a> {
     #[serde(skip_deserializing)]
     outputs: Vec<u32>,
     replayable: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    at_any_size: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -230,6 +232,7 @@ impl<'a> OpMirror<'a> {
             writes: Vec::new(),
             outputs: Vec::new(),
             replayable: op.replayable,
+            at_any_size: op.at_any_size,
         }
     }
 
@@ -239,7 +242,7 @@ impl<'a> OpMirror<'a> {
             depth: self.depth,
             device_us: self.us,
             replayable: self.replayable,
-            at_any_size: false,
+            at_any_size: self.at_any_size,
         }
     }
 }

@@ -139,7 +139,8 @@ const DEPTH_MAX: u32 = 16;
 /// ([`is_deterministic`]), with everything that they call.
 ///
 /// A nested op counts if all ops around it are known as well, or only call others: any other could
-/// change afterwards what the nested op made, and no record would say so.
+/// change afterwards what the nested op made, and no record would say so. A name says as much of
+/// other sizes.
 pub fn mark_replayable(trace: &mut Trace) {
     let around = callers(trace);
     let mut open: Vec<bool> = Vec::with_capacity(trace.ops.len());
@@ -147,6 +148,7 @@ pub fn mark_replayable(trace: &mut Trace) {
         let reached = around[index].is_none_or(|caller| open[caller]);
         let known = is_deterministic(&op.name);
         op.replayable = known && reached && op.depth < DEPTH_MAX;
+        op.at_any_size = op.replayable;
         open.push(reached && (known || only_calls(&op.name)));
     }
 }

@@ -15,8 +15,9 @@
 //! it comes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use swap_core::{Signature, StepReport};
+use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
 use super::{Choice, LoopConfig, Stage, Turn};
@@ -87,6 +88,12 @@ impl Families {
         let mut known: Vec<&Known> = self.known.values().filter(|known| known.varies()).collect();
         known.sort_by_key(|known| std::cmp::Reverse(known.seen_at()));
         known.into_iter().map(Known::summary).collect()
+    }
+
+    /// What was recorded of the family that was met last.
+    pub(super) fn recorded(&self) -> &[Arc<Trace>] {
+        let varying = self.known.values().filter(|known| known.varies());
+        varying.max_by_key(|known| known.seen_at()).map_or(&[], Known::recorded)
     }
 
     /// Where a family stands.

@@ -1,6 +1,7 @@
 //! One family: how large its steps are, and which levels that asks for.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use swap_core::{Plan, Signature, StepReport, Trace};
 
@@ -8,7 +9,7 @@ use super::super::guarded::Guarded;
 use super::super::{Choice, LoopConfig, Measured, Stage, Turn};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
-use crate::family::{Family, peak_bytes, with_state_held};
+use crate::family::{Family, peak_bytes, plan_for_member, with_state_held};
 use crate::machine::Machine;
 use crate::search::{Feedback, Planner};
 use crate::simulate::simulate;
@@ -84,6 +85,10 @@ impl Known {
             self.recent = self.family.recorded_bytes().iter().copied().collect();
             self.learnt_from = 0;
         }
+    }
+
+    pub(super) fn recorded(&self) -> &[Arc<Trace>] {
+        self.family.recorded()
     }
 
     pub(super) fn seen_at(&self) -> u64 {
@@ -336,11 +341,7 @@ fn ordinary(family: &Family, recent: &VecDeque<u64>, planned: &Trace) -> Vec<Tra
 
 /// The time of a step under the plan of a larger one, of that with all memory.
 fn cost_of(member: &Trace, plan: &Plan, machine: &Machine) -> f64 {
-    let mut plan = plan.clone();
-    for block in &mut plan.blocks {
-        block.size_bytes = member.blocks[block.index.0 as usize].size_bytes;
-    }
-    let simulated = simulate(member, &plan, machine);
+    let simulated = simulate(member, &plan_for_member(plan, member), machine);
     let is_whole = simulated.shortfall.is_none();
     if is_whole { simulated.step_us / member.ops_us().max(1.0) } else { f64::INFINITY }
 }

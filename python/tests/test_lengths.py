@@ -81,7 +81,7 @@ def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
     assert sum(step["calls"] <= 2 for step in settled) > len(settled) / 2, settled
     lowest = capped["families"][0]["levels"][0]
     assert lowest["steps"] > 10 and lowest["misses"] + lowest["rescues"] == 0
-    assert lowest["plan_actions"] > 0 and lowest["predicted_ratio"] >= 1
+    assert lowest["plan_actions"] > 0 and lowest["predicted_ratio"] > 1 - 1e-9
     # It is four times as long as any before, and was planned for as well.
     assert outlier["swapped_out_bytes"] > 3 * max(step["swapped_out_bytes"] for step in settled)
     assert outlier["rescues"] == 0, outlier

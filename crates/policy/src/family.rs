@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Plan, Signature, Trace, TraceEvent};
+use swap_core::{BlockIndex, OpIndex, Origin, Plan, Signature, Trace, TraceBlock, TraceEvent};
 use thiserror::Error;
 
 mod fit;
@@ -219,15 +219,34 @@ fn first_other_op(base: &Trace, step: &Trace) -> Option<usize> {
     differs.or_else(|| (base.ops.len() != step.ops.len()).then_some(shorter))
 }
 
-/// What lived at the step's start is what a step of the same size left: the recorded one may have
-/// come after another.
+/// The step as one of its size leaves it behind: what lives at its start is what it leaves, in that
+/// order. The recorded one may have come after another, or after one that made the optimizer's
+/// state.
 fn follow_its_like(trace: &mut Trace) {
-    let left = trace.blocks.iter().zip(outlives(trace)).filter(|(_, outlives)| *outlives);
-    let left_bytes: Vec<u64> = left.map(|(block, _)| block.size_bytes).collect();
-    let found = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent).count();
-    if found == left_bytes.len() {
-        for (block, size_bytes) in trace.blocks.iter_mut().zip(left_bytes) {
-            block.size_bytes = size_bytes;
+    let outlives = outlives(trace);
+    let start = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent).count();
+    let left: Vec<usize> = (start..outlives.len()).filter(|&block| outlives[block]).collect();
+    let (stays, goes): (Vec<usize>, Vec<usize>) = (0..start).partition(|&block| outlives[block]);
+    if left.len() != goes.len() {
+        return;
+    }
+    for (&before, &after) in goes.iter().zip(&left) {
+        trace.blocks[before].size_bytes = trace.blocks[after].size_bytes;
+    }
+    // What stays is older than what the step before has left.
+    let order: Vec<usize> = stays.into_iter().chain(goes).collect();
+    let blocks: Vec<TraceBlock> = order.iter().map(|&block| trace.blocks[block].clone()).collect();
+    trace.blocks[..start].clone_from_slice(&blocks);
+    let mut places: Vec<u32> = (0..outlives.len() as u32).collect();
+    for (place, block) in (0..).zip(order) {
+        places[block] = place;
+    }
+    for event in &mut trace.events {
+        match event {
+            TraceEvent::Touch(block, _) | TraceEvent::Allocate(block) | TraceEvent::Free(block) => {
+                block.0 = places[block.0 as usize];
+            }
+            TraceEvent::Begin(_) | TraceEvent::End(_) | TraceEvent::Segments(_) => {}
         }
     }
 }
@@ -258,10 +277,13 @@ fn probe_of(base: &Trace, sizes: &[Vec<Option<u64>>]) -> Option<usize> {
 }
 
 /// What the blocks of `base` have in another member. Ops in which not as many are made say nothing
-/// of theirs: some are too small to be swappable there.
+/// of theirs: some are too small to be swappable there. What lives at the start is as large in all,
+/// but for what other steps [left](follow_its_like).
 fn sizes_as_in(base: &Trace, member: &Trace) -> Vec<Option<u64>> {
     let (expected, found) = (by_stretch(base), by_stretch(member));
-    let mut sizes = vec![None; base.blocks.len()];
+    let persistent = |block: &TraceBlock| block.origin == Origin::Persistent;
+    let sizes = base.blocks.iter().map(|block| persistent(block).then_some(block.size_bytes));
+    let mut sizes: Vec<Option<u64>> = sizes.collect();
     for (op, places) in &expected {
         let Ok(at) = found.binary_search_by_key(op, |&(op, _)| op) else { continue };
         let there = &found[at].1;
@@ -274,15 +296,14 @@ fn sizes_as_in(base: &Trace, member: &Trace) -> Vec<Option<u64>> {
     sizes
 }
 
-/// The blocks of a step by where they come from: 0 for what lived at its start, 1 for what was made
-/// before any op, then op by op what was made before the next began.
+/// The blocks that a step makes by where: 0 for those before any op, then op by op those before the
+/// next began.
 fn by_stretch(trace: &Trace) -> Vec<(u32, Vec<usize>)> {
-    let persistent = trace.blocks.iter().take_while(|block| block.origin == Origin::Persistent);
-    let mut stretches = vec![(0, (0..persistent.count()).collect::<Vec<usize>>())];
-    let mut at = 1;
+    let mut stretches: Vec<(u32, Vec<usize>)> = Vec::new();
+    let mut at = 0;
     for event in &trace.events {
         match *event {
-            TraceEvent::Begin(OpIndex(op)) => at = op + 2,
+            TraceEvent::Begin(OpIndex(op)) => at = op + 1,
             TraceEvent::Allocate(BlockIndex(block)) => match stretches.last_mut() {
                 Some((last, blocks)) if *last == at => blocks.push(block as usize),
                 _ => stretches.push((at, vec![block as usize])),

@@ -106,7 +106,7 @@ impl Follower {
             Some(path) => {
                 blocks.resize(path.block_count(), None);
                 let sizes: Vec<u64> = live.iter().map(|&(_, size_bytes)| size_bytes).collect();
-                (align(path.persistent(), &sizes), path.persistent().len() as u32)
+                (path.align_start(&sizes), path.persistent().len() as u32)
             }
             None => {
                 blocks.resize(live.len(), None);

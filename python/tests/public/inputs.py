@@ -95,11 +95,12 @@ def _dialogues(folder: Path, text: str, count: int, lines_max: int) -> None:
     source = random.Random(5)
     lines = text.splitlines()
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "train.jsonl").open("w") as file:
-        for _ in range(count):
-            prompt = source.choice(lines)
-            completion = " ".join(source.choices(lines, k=source.randint(1, lines_max)))
-            file.write(json.dumps({"prompt": prompt, "completion": " " + completion}) + "\n")
+    for split, n_lines in (("train", count), ("test", max(count // 60, 8))):
+        with (folder / f"{split}.jsonl").open("w") as file:
+            for _ in range(n_lines):
+                prompt = source.choice(lines)
+                completion = " ".join(source.choices(lines, k=source.randint(1, lines_max)))
+                file.write(json.dumps({"prompt": prompt, "completion": " " + completion}) + "\n")
 
 
 def _llama(folder: Path, tokenizer: Path, is_small: bool) -> None:

@@ -44,11 +44,13 @@ _TIMM_LARGE = [
     *["--output", "{out}", "--log-interval", "4", "--epochs", "5"],
 ]
 _SFT = "trl/sft.py"
-_SFT_BOTH = [
+_SFT_ANY = [
     *["--model_name_or_path", "{data}/llama", "--dataset_name", "{data}/dialogues"],
-    *["--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "64"],
     *["--output_dir", "{out}", "--dtype", "bfloat16"],
     *["--learning_rate", "2e-4", "--report_to", "none", "--seed", "1", "--logging_steps", "1"],
+]
+_SFT_BOTH = [
+    *[*_SFT_ANY, "--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "64"],
 ]
 # Few tokens: the loss takes a buffer of 32768 elements for each.
 _SFT_SMALL = [
@@ -172,6 +174,21 @@ SCRIPTS = [
         [
             *[*_SFT_BOTH, "--gradient_checkpointing", "False", "--max_steps", "24"],
             *["--max_length", "1024", "--per_device_train_batch_size", "4"],
+        ],
+        environment=_OFFLINE,
+    ),
+    Script(
+        "trl sft, all weights, evaluated",
+        _SFT,
+        [
+            *[*_SFT_ANY, *_SFT_SMALL, "--gradient_checkpointing", "False"],
+            *["--bf16", "False", "--dtype", "float32"],
+            *["--eval_strategy", "steps", "--eval_steps", "4"],
+        ],
+        [
+            *[*_SFT_ANY, "--gradient_checkpointing", "False", "--max_steps", "80"],
+            *["--max_length", "1024", "--per_device_train_batch_size", "4"],
+            *["--eval_strategy", "steps", "--eval_steps", "20"],
         ],
         environment=_OFFLINE,
     ),

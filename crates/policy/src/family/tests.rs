@@ -101,6 +101,36 @@ fn what_a_step_finds_is_what_one_of_its_size_left() {
 }
 
 #[test]
+fn what_the_first_step_left_in_another_order_is_put_right() {
+    // The optimizer's state was made behind the first step's output, which the second frees.
+    let step = |is_second: bool, before_mib: u64, mib: u64| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        let weights = b.persistent("weights", 4 << 20);
+        let (before, state) = if is_second {
+            let before = b.persistent("output", before_mib << 20);
+            (before, b.persistent("state", 8 << 20))
+        } else {
+            let state = b.persistent("state", 8 << 20);
+            (b.persistent("output", before_mib << 20), state)
+        };
+        let output = b.allocate("output", mib << 20);
+        b.compute("first", 1.0, &[weights], output);
+        b.free(before);
+        b.begin("second", 1.0, false);
+        b.update(state);
+        b.end();
+        Trace { signature: Signature(mib), ..b.finish() }
+    };
+    // The second step is the largest of those that were recorded.
+    let mut family = Family::default();
+    family.learn(&step(true, 10, 30));
+    family.learn(&step(false, 30, 20));
+    let found = family.member(26 << 20, Signature(3)).unwrap();
+    let expect = Trace { signature: Signature(3), ..step(false, 26, 26) };
+    assert_eq!((found.blocks, found.events), (expect.blocks, expect.events));
+}
+
+#[test]
 fn recorded_steps_are_laid_side_by_side() {
     let steps = [20, 8, 14].map(member);
     let family = Family::of(&steps).expect("their ops are the same");

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::name::OpName;
 use crate::trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
 
-use super::CONTEXT_OPS;
+use super::{CONTEXT_OPS, align};
 
 /// Of all places where the same few ops occur, as many as this are looked at on either side.
 const CANDIDATES: usize = 8;
@@ -120,6 +120,21 @@ impl Path {
     /// Physical bytes of the blocks that live at its start.
     pub(super) fn persistent(&self) -> &[u64] {
         &self.sizes[..self.persistent as usize]
+    }
+
+    /// Which of the blocks that live at its start those of a step are. Where sizes vary, so do
+    /// those of blocks that the step before has left.
+    pub(super) fn align_start(&self, found: &[u64]) -> Vec<Option<u32>> {
+        let planned = self.persistent();
+        let mut places = align(planned, found);
+        if self.expects == Sizes::UpTo && planned.len() == found.len() {
+            let mut is_taken = vec![false; planned.len()];
+            places.iter().flatten().for_each(|&place| is_taken[place as usize] = true);
+            for (at, place) in places.iter_mut().enumerate().filter(|&(at, _)| !is_taken[at]) {
+                place.get_or_insert(at as u32);
+            }
+        }
+        places
     }
 
     pub(crate) fn block_count(&self) -> usize {

@@ -327,6 +327,21 @@ fn blocks_of_the_start_are_aligned() {
 }
 
 #[test]
+fn what_the_step_before_left_may_have_any_size_where_sizes_vary() {
+    let ops: [Op; 1] = [("a", &[3])];
+    let places = |sizes, found: &[u64]| {
+        Path::of(&trace(&[1, 2, 8, 9], &ops), sizes).expect("ops in order").align_start(found)
+    };
+    let all: Vec<Option<u32>> = (0..4).map(Some).collect();
+    assert_eq!(places(Sizes::UpTo, &[1, 2, 5, 6]), all);
+    assert_eq!(places(Sizes::Same, &[1, 2, 5, 6]), [Some(0), Some(1), None, None]);
+    // With one more or less nobody knows which is which.
+    assert_eq!(places(Sizes::UpTo, &[1, 2, 5]), [Some(0), Some(1), None]);
+    // One that was found elsewhere is not taken twice.
+    assert_eq!(places(Sizes::UpTo, &[1, 7, 2, 8]), [Some(0), None, Some(1), Some(2)]);
+}
+
+#[test]
 fn without_a_recorded_step_ops_and_blocks_count_by_their_place() {
     let ids = ids();
     let live: Vec<(BlockId, u64)> = ids[..2].iter().map(|&id| (id, 64)).collect();

@@ -164,6 +164,8 @@ impl Core {
             if let Some(found) = self.step.follower.allocated(id, size_bytes) {
                 planned = found;
                 self.measure_up(found, size_bytes);
+            } else if let Some(place) = self.step.follower.stand_in(id, size_bytes) {
+                planned = place;
             }
             self.step.signature = self.step.signature.mix(size_bytes);
             if let Some(recorder) = &mut self.recorder {
@@ -398,7 +400,9 @@ impl Core {
         }
         let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
         let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
-        let place = self.step.follower.coming_block(physical_bytes)?;
+        let follower = &self.step.follower;
+        let place = follower.coming_block(physical_bytes);
+        let place = place.or_else(|| follower.coming_stand_in(physical_bytes))?;
         orders.lot_of_size(place, physical_bytes)
     }
 

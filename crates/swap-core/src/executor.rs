@@ -2,7 +2,7 @@
 
 use vmem::{BlockId, DeviceMemory};
 
-use crate::core::Core;
+use crate::core::{Core, NO_PLACE};
 use crate::entry::State;
 use crate::error::Error;
 use crate::follow::{OpKey, Rejoined};
@@ -31,7 +31,8 @@ impl Core {
 
     /// Does what the plan orders where the step did not follow it.
     fn catch_up(&mut self, rejoined: &Rejoined) -> Result<(), Error> {
-        for &(place, id) in &rejoined.bound {
+        let released = rejoined.released.iter().map(|&id| (NO_PLACE, id));
+        for (place, id) in released.chain(rejoined.bound.iter().copied()) {
             if let Ok(entry) = self.entry_mut(id) {
                 entry.planned = place;
             }

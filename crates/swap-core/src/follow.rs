@@ -10,6 +10,11 @@
 //!   running    a b c . . . d e f . j k        off at the points; d is where it had left
 //! ```
 //!
+//! Off the path, other ops may do what those of the path were to do: attention by another kernel, a
+//! loss by another formula. A block that they make *stands in* for the one of the path that was to
+//! come, if its size agrees: it may lie there, and if the path goes on behind that one, it is that
+//! one.
+//!
 //! Where steps differ in their sizes alone, the path is that of the largest: blocks may be smaller
 //! than the path's then, or missing.
 //!
@@ -41,6 +46,10 @@ const CONTEXT_OPS: usize = 3;
 const FAR_CONTEXT_OPS: usize = 8;
 /// What counts as near.
 const NEAR_OPS: u32 = 64;
+/// Blocks of so many ops that were to come may be stood in for, by as many others.
+const STAND_IN_OPS: u32 = 16;
+/// Where sizes vary, one stands in for a block that is at most so many times as large.
+const STAND_IN_RATIO: u64 = 8;
 /// After so many others the op that was to come says nothing by its name alone.
 const RESUME_OPS: u32 = 64;
 /// A step that leaves out more than this part of the recorded ops, or of the blocks that they
@@ -70,6 +79,9 @@ pub(crate) struct Follower {
     adrift_ops: u32,
     /// Off the path: the last stretches, of which the last has no end yet.
     recent: VecDeque<Stretch>,
+    /// Off the path: the next block that may be stood in for, and those that are.
+    next_stand_in: u32,
+    stand_ins: SmallVec<[(BlockIndex, BlockId); 2]>,
     /// What was left out of the path until here.
     left_out: Vec<Range<u32>>,
     rejoined: Option<Box<Rejoined>>,
@@ -92,6 +104,8 @@ pub(crate) struct Rejoined {
     pub(crate) skipped: Range<u32>,
     /// Blocks that turned out to be the path's.
     pub(crate) bound: Vec<(BlockIndex, BlockId)>,
+    /// Blocks that stood in for others, and are none of the path's.
+    pub(crate) released: Vec<BlockId>,
 }
 
 impl Follower {
@@ -207,6 +221,54 @@ impl Follower {
         None
     }
 
+    /// Off the path: the block that one of this size would stand in for.
+    pub(crate) fn coming_stand_in(&self, size_bytes: u64) -> Option<BlockIndex> {
+        let path = self.path.as_ref().filter(|_| self.is_off)?;
+        if self.adrift_ops > STAND_IN_OPS {
+            return None;
+        }
+        let end = path.blocks_before(self.cursor.saturating_add(STAND_IN_OPS).min(path.op_count()));
+        let agrees = |&block: &u32| match path.expects() {
+            Sizes::Same => path.size_bytes(block) == size_bytes,
+            Sizes::UpTo => {
+                let most_bytes = size_bytes.saturating_mul(STAND_IN_RATIO);
+                (size_bytes..=most_bytes).contains(&path.size_bytes(block))
+            }
+        };
+        (self.next_stand_in..end).find(agrees).map(BlockIndex)
+    }
+
+    /// A block was allocated that is none of the path's. Says which one it stands in for.
+    pub(crate) fn stand_in(&mut self, id: BlockId, size_bytes: u64) -> Option<BlockIndex> {
+        let place = self.coming_stand_in(size_bytes)?;
+        self.next_stand_in = place.0 + 1;
+        self.stand_ins.push((place, id));
+        self.bind(place, id);
+        Some(place)
+    }
+
+    /// The path goes on at `op`. Says which blocks stood in for nothing.
+    fn judge_stand_ins(
+        &mut self,
+        path: &Path,
+        op: u32,
+        bound: &[(BlockIndex, BlockId)],
+    ) -> Vec<BlockId> {
+        let is_own = |id: BlockId| bound.iter().any(|&(_, bound)| bound == id);
+        let mut released = Vec::new();
+        for (place, id) in std::mem::take(&mut self.stand_ins) {
+            let is_behind = place.0 < path.blocks_before(op);
+            let stays = is_behind && !is_own(id) && self.block(place) == Some(id);
+            if !stays && self.block(place) == Some(id) && !bound.contains(&(place, id)) {
+                self.blocks[place.0 as usize] = None;
+            }
+            if !stays && !is_own(id) {
+                released.push(id);
+            }
+        }
+        released
+    }
+
     /// The block at a place of the path.
     pub(crate) fn block(&self, place: BlockIndex) -> Option<BlockId> {
         *self.blocks.get(place.0 as usize)?
@@ -225,7 +287,8 @@ impl Follower {
     pub(crate) fn change_path(&mut self, path: &Arc<Path>) {
         self.path = Some(Arc::clone(path));
         if !self.is_off {
-            self.rejoined = Some(Box::new(Rejoined { skipped: 0..self.cursor, bound: Vec::new() }));
+            let (bound, released) = (Vec::new(), Vec::new());
+            self.rejoined = Some(Box::new(Rejoined { skipped: 0..self.cursor, bound, released }));
         }
     }
 
@@ -280,6 +343,7 @@ impl Follower {
     fn leave(&mut self, path: &Path, may_resume: bool) {
         let followed = self.cursor - self.since;
         (self.is_off, self.may_resume) = (true, may_resume);
+        self.next_stand_in = self.next_block;
         let last = self.cursor.checked_sub(1).filter(|_| followed > 0);
         for op in self.since.max(self.cursor.saturating_sub(FAR_CONTEXT_OPS as u32))..self.cursor {
             let Range { start, end } = path.blocks_of(op);
@@ -291,6 +355,7 @@ impl Follower {
         if self.in_doubt && followed < CONTEXT_OPS as u32 {
             // It only looked like the op that was to come, which may come yet.
             self.cursor = self.since;
+            self.next_stand_in = path.blocks_before(self.cursor);
             self.may_resume = true;
         } else {
             self.adrift_ops = 0;
@@ -311,6 +376,11 @@ impl Follower {
         self.since = self.cursor;
         self.next_block = path.blocks_before(self.cursor);
         self.recent.clear();
+        let released = self.judge_stand_ins(path, self.cursor, &[]);
+        if !released.is_empty() {
+            let (skipped, bound) = (self.cursor..self.cursor, Vec::new());
+            self.rejoined = Some(Box::new(Rejoined { skipped, bound, released }));
+        }
     }
 
     /// The op of the path that this one is, by what came before it, and how much of that agrees.
@@ -346,6 +416,7 @@ impl Follower {
                 bound.extend(places.zip(stretch.blocks.iter().copied()));
             }
         }
+        let released = self.judge_stand_ins(path, op, &bound);
         for &(place, id) in &bound {
             self.bind(place, id);
         }
@@ -362,7 +433,7 @@ impl Follower {
         (self.cursor, self.since) = (op, op - agreeing);
         self.next_block = path.blocks_before(op);
         self.adrift_ops = 0;
-        self.rejoined = Some(Box::new(Rejoined { skipped: left..left.max(op), bound }));
+        self.rejoined = Some(Box::new(Rejoined { skipped: left..left.max(op), bound, released }));
         tracing::trace!(left, op, "found the plan again");
     }
 }

@@ -230,11 +230,14 @@ impl Core {
     }
 
     /// A block of the plan has this size. Where that is more than the plan knows, the orders for
-    /// larger steps take over.
+    /// larger steps take over. Once the probe has told, no other block does: on a branch one may
+    /// be taken for another.
     pub(crate) fn measure_up(&mut self, place: BlockIndex, size_bytes: u64) {
         let Some(orders) = &self.orders else { return };
         if orders.probe() == Some(place) {
             self.step.probe_bytes = Some(size_bytes);
+        } else if self.step.probe_bytes.is_some() {
+            return;
         }
         let Some(larger) = orders.outgrown_by(place, size_bytes).cloned() else { return };
         if let Some(path) = larger.path() {

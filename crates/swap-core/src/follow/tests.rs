@@ -17,6 +17,8 @@ struct Run {
     ops: Vec<Option<u32>>,
     skipped: Vec<Range<u32>>,
     made: Vec<BlockId>,
+    /// What stood in for nothing.
+    released: Vec<BlockId>,
 }
 
 impl Run {
@@ -62,14 +64,23 @@ fn run(recorded: &[Op], ops: &[Op]) -> Run {
 fn run_expecting(recorded: &[Op], sizes: Sizes, ops: &[Op]) -> Run {
     let path = Path::of(&trace(&[], recorded), sizes).expect("ops in order");
     let (follower, _) = Follower::new(Some(Arc::new(path)), &[]);
-    let mut run = Run { follower, ops: Vec::new(), skipped: Vec::new(), made: Vec::new() };
+    let mut run = Run {
+        follower,
+        ops: Vec::new(),
+        skipped: Vec::new(),
+        made: Vec::new(),
+        released: Vec::new(),
+    };
     let ids = ids();
     let mut events = 0;
     for &(name, sizes) in ops {
         let key = OpKey::new(OpName::hash_of(name), 0);
         let coming = run.follower.coming_op(key);
         assert_eq!(run.follower.coming_op(key), coming, "to ask twice changes nothing");
-        run.skipped.extend(run.follower.take_rejoined().map(|rejoined| rejoined.skipped));
+        if let Some(rejoined) = run.follower.take_rejoined() {
+            run.skipped.extend(Some(rejoined.skipped).filter(|skipped| !skipped.is_empty()));
+            run.released.extend(rejoined.released);
+        }
         assert_eq!(run.follower.begun(key, events), coming);
         run.ops.push(coming.map(|op| op.0));
         for &size_bytes in sizes {
@@ -77,6 +88,10 @@ fn run_expecting(recorded: &[Op], sizes: Sizes, ops: &[Op]) -> Run {
             run.made.push(id);
             let coming = run.follower.coming_block(size_bytes);
             assert_eq!(run.follower.allocated(id, size_bytes), coming);
+            if coming.is_none() {
+                let coming = run.follower.coming_stand_in(size_bytes);
+                assert_eq!(run.follower.stand_in(id, size_bytes), coming);
+            }
         }
         events += 2 + sizes.len() as u64;
     }
@@ -188,6 +203,31 @@ fn blocks_of_the_ops_that_told_the_place_are_known() {
     for place in others {
         assert_eq!(run.block(place as u32), Some(place - usize::from(place > 2)), "{place}");
     }
+}
+
+#[test]
+fn a_block_of_another_op_stands_in_for_one_as_large() {
+    let recorded = step();
+    let replaced = |op: Op| {
+        let mut ops = recorded.clone();
+        ops[2] = op;
+        let run = run(&recorded, &ops);
+        assert!(!run.drifted());
+        assert!(run.released.is_empty());
+        (3..run.made.len()).for_each(|at| assert_eq!(run.block(at as u32), Some(at)));
+        run.block(2)
+    };
+    assert_eq!(replaced(("fused", &[32])), Some(2));
+    assert_eq!(replaced(("fused", &[33])), None);
+    // Where its op comes after all, nothing was stood in for.
+    let mut ops = recorded.clone();
+    ops.insert(3, ("extra", &[16]));
+    let run = run(&recorded, &ops);
+    assert_eq!((run.block(3), &run.released[..]), (Some(4), &run.made[3..4]));
+    let many: Vec<Op> = recorded[..2].iter().copied().chain([("fused", &[32][..]); 30]).collect();
+    let run = run_expecting(&recorded, Sizes::Same, &many);
+    let stood_in = (0..run.made.len()).filter(|&at| run.block(at as u32).is_some()).count();
+    assert!(stood_in < 2 + STAND_IN_OPS as usize, "only near where the path was left");
 }
 
 #[test]

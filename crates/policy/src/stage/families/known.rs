@@ -44,6 +44,8 @@ pub(super) struct Known {
     kind: Signature,
     family: Family,
     seen_at: u64,
+    /// The step of this family that was finished last.
+    finished_at: u64,
     /// Sizes of the last steps, in order.
     recent: VecDeque<u64>,
     /// In order of their sizes.
@@ -65,6 +67,7 @@ impl Known {
             kind,
             family: Family::default(),
             seen_at: 0,
+            finished_at: 0,
             recent: VecDeque::new(),
             levels: Vec::new(),
             learnt_from: 0,
@@ -130,9 +133,11 @@ impl Known {
         step: u64,
         given: &mut u64,
     ) -> Vec<Turn> {
-        self.seen_at = step;
+        // After a step of another kind, blocks have to find their places again.
+        let follows_its_like = self.finished_at + 1 == step;
+        (self.seen_at, self.finished_at) = (step, step);
         let mut turns = Vec::new();
-        turns.extend(self.note(config, report));
+        turns.extend(self.note(config, report, follows_its_like));
         let changes = self.set_levels(config);
         if changes {
             turns.push(Turn::Varies {
@@ -149,8 +154,13 @@ impl Known {
         turns
     }
 
-    /// Notes how large a step was, and whether memory was short.
-    fn note(&mut self, config: &LoopConfig, report: &StepReport) -> Option<Turn> {
+    /// Notes how large a step was, and, if it followed one of its family, whether memory was short.
+    fn note(
+        &mut self,
+        config: &LoopConfig,
+        report: &StepReport,
+        follows_its_like: bool,
+    ) -> Option<Turn> {
         let recorded = || {
             let (trace, probe) = (report.trace.as_ref()?, self.family.probe()?);
             trace.blocks.get(probe.0 as usize).map(|block| block.size_bytes)
@@ -162,14 +172,17 @@ impl Known {
         self.recent.push_back(probe_bytes);
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
-        let is_settled = self.steady_steps > MOVING_IN_STEPS;
+        let is_settled = self.steady_steps > MOVING_IN_STEPS && follows_its_like;
         if is_settled {
             self.count(&measured, probe_bytes);
         }
         let is_settled = is_settled && self.choice.plan.is_some();
         let is_ordinary = probe_bytes <= self.lowest_bytes();
         let is_short = is_ordinary && is_settled && !measured.is_clean();
-        self.short = if is_short { self.short + 1 } else { 0 };
+        self.short = match follows_its_like {
+            true if !is_short => 0,
+            _ => self.short + u32::from(is_short),
+        };
         if self.short < SHORT_STEPS || self.widened == WIDENED_MAX {
             return None;
         }

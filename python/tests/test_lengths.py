@@ -18,10 +18,19 @@ if sys.argv[1] != "plain":
     stats, explain = smartswap.stats, smartswap.explain
 torch.manual_seed(0)
 torch.set_num_threads(1)
+is_branch = False
+
+class Activation(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.silu(x) if is_branch else torch.nn.functional.gelu(x)
+
 layers = [torch.nn.Linear(128, 128) for _ in range(10)]
-model = torch.nn.Sequential(
-    *[part for layer in layers for part in (layer, torch.nn.GELU(), torch.nn.Dropout(0.1))]
-)
+parts = [
+    part
+    for at, layer in enumerate(layers)
+    for part in (layer, Activation() if at % 3 else torch.nn.GELU(), torch.nn.Dropout(0.1))
+]
+model = torch.nn.Sequential(*parts)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 lengths = torch.Generator().manual_seed(5)
 n_steps, n_stable, losses, steps, live = int(sys.argv[2]), 0, [], [], 0
@@ -38,7 +47,8 @@ def train(length):
     steps.append({key: after[key] - before[key] for key in keys})
     steps[-1]["calls"] = sum(after["last_memory_calls"].values()) if after else 0
 
-while len(steps) < n_steps and n_stable < 30:
+while len(steps) < n_steps and n_stable < 40:
+    is_branch = sys.argv[4] == "branches" and len(steps) > 8 and len(steps) % 3 == 1
     train(16 * int(torch.randint(52, 129, (), generator=lengths)))
     if len(steps) % 7 == 0:
         with torch.no_grad():
@@ -58,9 +68,9 @@ print(json.dumps({
 """
 
 
-def train(memory, n_steps=400, report=""):
+def train(memory, report, n_steps=400, steps="alike"):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report)],
+        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report), steps],
         capture_output=True, text=True, timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -68,8 +78,8 @@ def train(memory, n_steps=400, report=""):
 
 
 def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
-    capped = train("24MiB", report=tmp_path)
-    plain = train("plain", len(capped["losses"]) - 1)
+    capped = train("24MiB", tmp_path)
+    plain = train("plain", tmp_path, len(capped["losses"]) - 1)
     assert capped["losses"] == plain["losses"]
     assert capped["weights"] == plain["weights"]
     *steps, outlier = capped["steps"]
@@ -98,3 +108,15 @@ def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
         assert member["step_us"] is not None, member
         peaks = member["predicted_peak_bytes"] / member["recorded_peak_bytes"]
         assert 0.95 < peaks < 1.05, member
+
+
+def test_steps_of_changing_sizes_that_use_other_operators_too_go_by_the_same_plan(tmp_path):
+    capped = train("24MiB", tmp_path, steps="branches")
+    plain = train("plain", tmp_path, len(capped["losses"]) - 1, steps="branches")
+    assert capped["losses"] == plain["losses"]
+    assert capped["weights"] == plain["weights"]
+    settled = capped["steps"][-19:-1]
+    assert capped["stats"]["branches"] >= 6, capped["stats"]
+    assert sum(step["swapped_out_bytes"] for step in settled) > 0, "nothing had to leave"
+    # Without the plan a step misses each block that is away, and there are dozens.
+    assert sum(step["misses"] for step in settled) <= 2 * len(settled), settled

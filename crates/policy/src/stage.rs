@@ -363,6 +363,9 @@ impl<P: Planner> Loop<P> {
             if let Some(track) = self.tracks.get_mut(&signature) {
                 track.branched(self.steps);
             }
+            if let (Some(sizes), Some(bytes)) = (&self.running.sizes, report.probe_bytes) {
+                self.families.branched(sizes.kind(), bytes);
+            }
             self.previous = None;
             self.previous_signature = Some(signature);
             self.expect_after(signature);

@@ -106,6 +106,14 @@ impl Families {
         self.of_kind(kind).map(Known::records)
     }
 
+    /// Takes in a branch that went by the plans for this kind.
+    pub(super) fn branched(&mut self, kind: Signature, probe_bytes: u64) {
+        let known = self.known.iter_mut().find(|(family, _)| kind_of(**family) == kind);
+        if let Some((_, known)) = known {
+            known.branched(probe_bytes);
+        }
+    }
+
     /// Takes in a finished step of a family that is known to vary. Says what was done.
     pub(super) fn observe(
         &mut self,

@@ -30,6 +30,8 @@ const NEAR_DIVISOR: u64 = 8;
 const ROOM_DIVISOR: u64 = 24;
 /// Plans that are made at once, beside the training.
 const PLANNED_AT_ONCE: usize = 2;
+/// How much larger a branch may be than all steps before it.
+const BRANCH_RATIO: u64 = 2;
 /// Levels that are kept.
 const LEVELS_MAX: usize = 8;
 /// So many steps in a row that were short of memory ask for another plan.
@@ -166,10 +168,7 @@ impl Known {
             trace.blocks.get(probe.0 as usize).map(|block| block.size_bytes)
         };
         let probe_bytes = recorded().or(report.probe_bytes)?;
-        if self.recent.len() == RECENT_STEPS {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(probe_bytes);
+        self.came(probe_bytes);
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
         let is_settled = self.steady_steps > MOVING_IN_STEPS && follows_its_like;
@@ -191,6 +190,21 @@ impl Known {
         self.feedback = self.feedback.after(predicted, measured, config.margin, config.limit_bytes);
         (self.short, self.widened, self.learnt_from) = (0, self.widened + 1, 0);
         Some(Turn::Disturbed { measured })
+    }
+
+    /// Notes how large a step was that leaves or adds some ops and goes by the plans all the same.
+    /// What is far larger than all others may be another block, taken for the probe.
+    pub(super) fn branched(&mut self, probe_bytes: u64) {
+        if probe_bytes / BRANCH_RATIO <= self.largest_bytes() {
+            self.came(probe_bytes);
+        }
+    }
+
+    fn came(&mut self, probe_bytes: u64) {
+        if self.recent.len() == RECENT_STEPS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(probe_bytes);
     }
 
     /// Counts a step to the level that served it.

@@ -159,6 +159,37 @@ fn an_evaluation_in_between_changes_nothing() {
 }
 
 #[test]
+fn branches_tell_of_their_sizes_too() {
+    let mut under_test = looping();
+    let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);
+    let branch = |mib: u64| StepReport {
+        strayed_ops: 5,
+        probe_bytes: Some(mib * MIB),
+        device_us: 900.0,
+        ..step(Signature(0xb0 + mib))
+    };
+    // One that is far larger is none; it was taken for another.
+    under_test.observe(&branch(1000));
+    assert_eq!(run(&mut under_test, &[50]), known);
+    under_test.observe(&branch(70));
+    run(&mut under_test, &[50]);
+    assert_eq!(levels(&under_test)[0], 72, "with room above the branch");
+}
+
+#[test]
+fn steps_behind_another_kind_are_not_short_of_memory() {
+    let mut under_test = looping();
+    let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);
+    let asked = under_test.planner().asked;
+    for mib in 40..60 {
+        let directive = under_test.observe(&step(Signature(0xeaa1)));
+        let counters = StepCounters { misses: 9, rescues: 9, ..StepCounters::default() };
+        under_test.observe(&StepReport { counters, ..sized(mib, &directive) });
+    }
+    assert_eq!((under_test.planner().asked, run(&mut under_test, &[50])), (asked, known));
+}
+
+#[test]
 fn steps_that_lack_memory_get_plans_for_less_but_not_for_ever() {
     let mut under_test = looping();
     let mut directive = run(&mut under_test, &[64, 40, 56, 44, 60, 52]);

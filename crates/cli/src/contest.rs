@@ -206,8 +206,8 @@ fn label(path: &Path) -> String {
     name.strip_suffix(".json").unwrap_or(name).to_owned()
 }
 
-/// All steps of a file under one budget. Where they are several, the plan that our own planner makes
-/// for the largest is held against the others, as training runs them.
+/// All steps of a file under one budget. Where they are several, the plan that our own planner
+/// makes for the largest is held against the others, as training runs them.
 fn hold_each(name: &str, steps: &Steps, budget_bytes: u64, args: &CompareOptions) -> Vec<Contest> {
     let machine = args.machine(budget_bytes);
     let largest = steps.planned.under(budget_bytes);

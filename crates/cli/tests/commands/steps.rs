@@ -16,16 +16,17 @@ fn record(folder: &Path, eighths: &[u64]) -> PathBuf {
     let step = |&eighths: &u64| {
         let mut step = stacked(LAYERS);
         let made = |tensor: &&mut Value| tensor["alloc"] != json!(-1);
-        for tensor in step["tensors"].as_array_mut().unwrap().iter_mut().filter(made) {
+        for tensor in step["tensors"].as_array_mut().expect("a list").iter_mut().filter(made) {
             tensor["bytes"] = json!(number(tensor, "bytes") * eighths / 8);
         }
-        for op in step["ops"].as_array_mut().unwrap() {
-            op["us"] = json!(op["us"].as_f64().unwrap() * eighths as f64 / 8.0);
+        for op in step["ops"].as_array_mut().expect("a list") {
+            op["us"] = json!(float(op, "us") * eighths as f64 / 8.0);
         }
         step.to_string() + "\n"
     };
     let path = folder.join("steps.json");
-    fs::write(&path, eighths.iter().map(step).collect::<String>()).unwrap();
+    fs::write(&path, eighths.iter().map(step).collect::<String>())
+        .expect("the folder can be written");
     path
 }
 

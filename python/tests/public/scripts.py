@@ -44,13 +44,13 @@ _TIMM_LARGE = [
     *["--output", "{out}", "--log-interval", "4", "--epochs", "5"],
 ]
 _SFT = "trl/sft.py"
-_SFT_ANY = [
+_SFT_BOTH = [
     *["--model_name_or_path", "{data}/llama", "--dataset_name", "{data}/dialogues"],
     *["--output_dir", "{out}", "--dtype", "bfloat16"],
     *["--learning_rate", "2e-4", "--report_to", "none", "--seed", "1", "--logging_steps", "1"],
 ]
-_SFT_BOTH = [
-    *[*_SFT_ANY, "--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "64"],
+_SFT_LORA = [
+    *[*_SFT_BOTH, "--use_peft", "--lora_target_modules", "all-linear", "--lora_r", "64"],
 ]
 # Few tokens: the loss takes a buffer of 32768 elements for each.
 _SFT_SMALL = [
@@ -58,7 +58,7 @@ _SFT_SMALL = [
     *["--gradient_accumulation_steps", "2"],
 ]
 _SFT_4_BITS = [
-    *[*_SFT_BOTH, "--load_in_4bit", "--use_bnb_nested_quant", "--optim", "adamw_8bit"],
+    *[*_SFT_LORA, "--load_in_4bit", "--use_bnb_nested_quant", "--optim", "adamw_8bit"],
     *["--packing", "--packing_strategy", "wrapped"],
 ]
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -168,11 +168,11 @@ SCRIPTS = [
         "trl sft, LoRA",
         _SFT,
         [
-            *[*_SFT_BOTH, *_SFT_SMALL, "--gradient_checkpointing", "False"],
+            *[*_SFT_LORA, *_SFT_SMALL, "--gradient_checkpointing", "False"],
             *["--bf16", "False", "--dtype", "float32"],
         ],
         [
-            *[*_SFT_BOTH, "--gradient_checkpointing", "False", "--max_steps", "24"],
+            *[*_SFT_LORA, "--gradient_checkpointing", "False", "--max_steps", "24"],
             *["--max_length", "1024", "--per_device_train_batch_size", "4"],
         ],
         environment=_OFFLINE,
@@ -181,12 +181,12 @@ SCRIPTS = [
         "trl sft, all weights, evaluated",
         _SFT,
         [
-            *[*_SFT_ANY, *_SFT_SMALL, "--gradient_checkpointing", "False"],
+            *[*_SFT_BOTH, *_SFT_SMALL, "--gradient_checkpointing", "False"],
             *["--bf16", "False", "--dtype", "float32"],
             *["--eval_strategy", "steps", "--eval_steps", "4"],
         ],
         [
-            *[*_SFT_ANY, "--gradient_checkpointing", "False", "--max_steps", "80"],
+            *[*_SFT_BOTH, "--gradient_checkpointing", "False", "--max_steps", "80"],
             *["--max_length", "1024", "--per_device_train_batch_size", "4"],
             *["--eval_strategy", "steps", "--eval_steps", "20"],
         ],

@@ -82,6 +82,11 @@ struct Asked {
 }
 
 impl JointPlanner {
+    /// The machine that it plans for.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
     /// A planner for a machine.
     pub fn new(machine: Machine, config: JointConfig) -> JointPlanner {
         JointPlanner { machine, config, latest: None, beside: false, jobs: BTreeMap::new() }

@@ -219,7 +219,7 @@ fn hold_each(name: &str, steps: &Steps, budget_bytes: u64, args: &CompareOptions
     let held = each.into_iter().enumerate().map(|(index, step)| {
         let Some(plan) = &of_largest else { return hold(name, step, budget_bytes, args) };
         let mut contest = hold(&format!("{name}, step {}", index + 1), step, budget_bytes, args);
-        let step = largest.parts_of(step);
+        let step = step.maybe_in_parts(largest.part_bytes());
         let run = Run::Other(simulate(&step.trace, &plan_for_member(plan, &step.trace), &machine));
         contest.strategies.push(Row::new(OF_LARGEST, &step, &run));
         contest

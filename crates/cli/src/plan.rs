@@ -4,8 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use adaptive::{
-    Bytes, Generated, JointPlanner, Machine, OpIndex, PrintLevel, Shortfall, Treatment,
-    with_state_held,
+    Bytes, Generated, JointPlanner, OpIndex, PrintLevel, Shortfall, Treatment, with_state_held,
 };
 use anyhow::Context as _;
 
@@ -42,7 +41,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let step = recorded.under(budget_bytes);
     let started = now();
     let planner = joint_planner(&args.settings, budget_bytes);
-    let (made, members) = make(&steps, &step, &planner, &args.machine(budget_bytes));
+    let (made, members) = make(&steps, &step, &planner);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
     let is_whole = made.infeasible.is_none();
     let layout = is_whole.then(|| planner.lay_out(&step.trace, &made.plan));
@@ -50,7 +49,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if made.infeasible.is_none()
         && let Some(path) = &out
     {
-        let part_bytes = step.parts.as_ref().map(|parts| parts.part_bytes);
+        let part_bytes = step.part_bytes();
         adaptive::save_in_parts(path, &made.plan, part_bytes)?;
     }
     if args.json {
@@ -68,12 +67,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 /// The plan for a step, and what becomes of the others of its file under it. What is as large in
 /// all steps takes as long to move in short ones, so for several a plan that leaves it where it is
 /// is made as well, and taken if that is better for all together.
-fn make(
-    steps: &Steps,
-    step: &Step,
-    planner: &JointPlanner,
-    machine: &Machine,
-) -> (Generated, Vec<MemberRow>) {
+fn make(steps: &Steps, step: &Step, planner: &JointPlanner) -> (Generated, Vec<MemberRow>) {
+    let machine = planner.machine();
     let made = planner.make(&step.trace);
     let rows = steps.under(&made.plan, step, machine);
     if rows.is_empty() || made.plan.actions.is_empty() {

@@ -1,6 +1,5 @@
 //! The command `simulate`: time and memory of a recorded step under a plan.
 
-use std::borrow::Cow;
 use std::process::ExitCode;
 
 use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, SavedPlan, Simulation, simulate};
@@ -55,8 +54,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
         Some(path) => {
             // The plan says what its step is, whatever memory it is tried in.
             let SavedPlan { plan, part_bytes } = adaptive::load(path)?;
-            let whole = Cow::Borrowed(recorded);
-            let step = part_bytes.map_or(whole, |part_bytes| recorded.in_parts(part_bytes));
+            let step = recorded.maybe_in_parts(part_bytes);
             step.check_plan(&plan, path, &args.trace)?;
             (step, plan)
         }
@@ -67,7 +65,7 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let members = steps.under(&plan, &step, &machine);
     write_files(args, &step, &plan, &machine, &simulation)?;
     if args.json {
-        let object = Object { members, ..object(args, &step, budget_bytes, &simulation) };
+        let object = object(args, &step, budget_bytes, &simulation, members);
         let text = serde_json::to_string(&object).context("cannot write the report")?;
         say(&(text + "\n"))?;
     } else if let Some(shortfall) = simulation.shortfall {
@@ -174,6 +172,7 @@ fn object(
     step: &Step,
     budget_bytes: Option<u64>,
     simulation: &Simulation,
+    members: Vec<MemberRow>,
 ) -> Object {
     Object {
         trace: args.trace.display().to_string(),
@@ -195,7 +194,7 @@ fn object(
         misses: simulation.misses,
         rescues: simulation.rescues,
         infeasible: simulation.shortfall.map(|shortfall| shortfall.missing_bytes),
-        members: Vec::new(),
+        members,
     }
 }
 

@@ -396,7 +396,8 @@ impl<P: Planner> Loop<P> {
         if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(kind);
         }
-        let turns = self.families.observe(&self.config, &mut self.planner, report, self.steps);
+        let step = (self.steps, self.previous_signature == Some(kind));
+        let turns = self.families.observe(&self.config, &mut self.planner, report, step);
         self.tell(kind, report.op_count, turns);
         self.branches.end_row();
         (self.previous, self.previous_signature) = (None, Some(kind));

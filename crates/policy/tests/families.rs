@@ -3,8 +3,8 @@
 
 use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
-    Family, GenerateConfig, Generated, Link, Machine, Origin, Plan, Signature, Trace, generate,
-    peak_bytes, simulate,
+    Family, GenerateConfig, Generated, Link, Machine, Origin, Signature, Trace, generate,
+    peak_bytes, plan_for_member, simulate,
 };
 
 /// Sizes are so many parts of the largest.
@@ -100,15 +100,6 @@ fn planned(trace: &Trace, machine: &Machine) -> Generated {
     generate(trace, machine, &GenerateConfig { effort: 2, ..GenerateConfig::default() }, &[])
 }
 
-/// The plan of a larger step, for this one.
-fn resized(plan: &Plan, trace: &Trace) -> Plan {
-    let mut plan = plan.clone();
-    for block in &mut plan.blocks {
-        block.size_bytes = trace.blocks[block.index.0 as usize].size_bytes;
-    }
-    plan
-}
-
 #[test]
 fn members_that_nobody_saw_are_predicted_and_their_plans_are_safe_and_good() {
     let (mut families, mut moving, mut ratios) = (0, 0, Vec::new());
@@ -138,7 +129,7 @@ fn members_that_nobody_saw_are_predicted_and_their_plans_are_safe_and_good() {
         moving += u32::from(!made.plan.actions.is_empty());
         for parts in [6, 9, 12, 14, PARTS] {
             let member = steps.of(parts);
-            let served = simulate(&member, &resized(&made.plan, &member), &machine);
+            let served = simulate(&member, &plan_for_member(&made.plan, &member), &machine);
             assert_eq!(served.shortfall, None, "{seed}, {parts} parts");
             assert!(served.held_bytes_peak <= machine.limit_bytes);
             let own = planned(&member, &machine);

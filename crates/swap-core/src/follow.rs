@@ -247,22 +247,22 @@ impl Follower {
         Some(place)
     }
 
-    /// The path goes on at `op`. Says which blocks stood in for nothing.
+    /// The path goes on at `op`: what stood in for blocks before it stays, unless it is about to be
+    /// `bound` as another. Says which blocks stood in for nothing.
     fn judge_stand_ins(
         &mut self,
         path: &Path,
         op: u32,
         bound: &[(BlockIndex, BlockId)],
     ) -> Vec<BlockId> {
-        let is_own = |id: BlockId| bound.iter().any(|&(_, bound)| bound == id);
         let mut released = Vec::new();
         for (place, id) in std::mem::take(&mut self.stand_ins) {
-            let is_behind = place.0 < path.blocks_before(op);
-            let stays = is_behind && !is_own(id) && self.block(place) == Some(id);
-            if !stays && self.block(place) == Some(id) && !bound.contains(&(place, id)) {
-                self.blocks[place.0 as usize] = None;
+            let is_own = bound.iter().any(|&(_, own)| own == id);
+            if !is_own && place.0 < path.blocks_before(op) {
+                continue;
             }
-            if !stays && !is_own(id) {
+            self.blocks[place.0 as usize] = None;
+            if !is_own {
                 released.push(id);
             }
         }

@@ -70,13 +70,6 @@ pub(crate) struct PlanOptions {
     pub(crate) settings: Settings,
 }
 
-impl PlanOptions {
-    /// The machine under a budget.
-    pub(crate) fn machine(&self, budget_bytes: u64) -> Machine {
-        config::planned_machine(&self.settings, budget_bytes)
-    }
-}
-
 impl PlanArgs {
     /// What the flags and the file come to.
     ///

@@ -107,10 +107,14 @@ impl Step {
         Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
     }
 
-    /// Another step in parts as this one is.
-    pub(crate) fn parts_of<'a>(&self, other: &'a Step) -> Cow<'a, Step> {
-        let whole = Cow::Borrowed(other);
-        self.parts.as_ref().map_or(whole, |parts| other.in_parts(parts.part_bytes))
+    /// As it was recorded, or in parts if their size is given.
+    pub(crate) fn maybe_in_parts(&self, part_bytes: Option<NonZeroU64>) -> Cow<'_, Step> {
+        part_bytes.map_or(Cow::Borrowed(self), |part_bytes| self.in_parts(part_bytes))
+    }
+
+    /// The most bytes of a part, if it is in parts.
+    pub(crate) fn part_bytes(&self) -> Option<NonZeroU64> {
+        self.parts.as_ref().map(|parts| parts.part_bytes)
     }
 
     /// An op by name and number.

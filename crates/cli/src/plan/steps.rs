@@ -57,9 +57,9 @@ impl Steps {
     /// # Errors
     /// One line that names the file, and how the steps differ if they are none of one family.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Steps> {
-        let recorded = Step::open_all(path)?;
-        if let [only] = &recorded[..] {
-            return Ok(Steps { planned: only.clone(), members: Vec::new() });
+        let mut recorded = Step::open_all(path)?;
+        if recorded.len() == 1 {
+            return Ok(Steps { planned: recorded.remove(0), members: Vec::new() });
         }
         let traces: Vec<Trace> = recorded.iter().map(|step| step.trace.clone()).collect();
         let family = Family::of(&traces).with_context(|| {
@@ -87,7 +87,7 @@ impl Steps {
     /// maybe [in parts](Step::in_parts).
     pub(crate) fn under(&self, plan: &Plan, planned: &Step, machine: &Machine) -> Vec<MemberRow> {
         let row = |(index, member): (usize, &Recorded)| {
-            let step = planned.parts_of(&member.predicted);
+            let step = member.predicted.maybe_in_parts(planned.part_bytes());
             let simulated = simulate(&step.trace, &plan_for_member(plan, &step.trace), machine);
             let step_us = simulated.shortfall.is_none().then_some(simulated.step_us);
             MemberRow {

@@ -1,5 +1,6 @@
 //! The short table that the terminal shows, and whose rows the page shows too.
 
+use super::columns::{self, Align};
 use super::run::{Mode, Run};
 use super::summary::{self, Figures};
 use super::units;
@@ -56,24 +57,13 @@ pub(super) fn rows(run: &Run) -> Vec<Row> {
 /// The table as text: aligned columns and two closing lines, ending with a line break.
 pub(crate) fn text(run: &Run) -> String {
     let rows = rows(run);
-    let width = |text: &str| text.chars().count();
-    let first = rows.iter().map(|row| width(row.name)).max().unwrap_or(0);
-    let widths: [usize; 4] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| width(&row.cells[column]));
-        cells.max().unwrap_or(0).max(width(COLUMNS[column]))
-    });
-    let line = |name: &str, cells: [&str; 4]| {
-        let mut line = format!("{name:first$}");
-        for (cell, width) in cells.iter().zip(widths) {
-            line.push_str(&format!("  {cell:>width$}"));
-        }
-        line.push('\n');
-        line
+    let line = |name: &str, cells: [String; 4]| {
+        let [warm_up, search, stable, uncapped] = cells;
+        [name.to_owned(), warm_up, search, stable, uncapped]
     };
-    let mut text = line("", COLUMNS);
-    for row in &rows {
-        text.push_str(&line(row.name, row.cells.each_ref().map(String::as_str)));
-    }
+    let mut lines = vec![line("", COLUMNS.map(str::to_owned))];
+    lines.extend(rows.into_iter().map(|row| line(row.name, row.cells)));
+    let mut text = columns::lines(&lines, Align::Right);
     text.push_str(&format!(
         "\npeak on the device {} of a cap of {}\n{}\n",
         units::bytes(run.peak_device_bytes),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::rig::{Ran, names_in, number, smartswap};
+use crate::rig::{Ran, float, names_in, number, smartswap};
 
 /// A step recorded on a GPU.
 pub(crate) fn recorded() -> PathBuf {
@@ -47,10 +47,6 @@ fn write_stacked(folder: &Path) -> PathBuf {
     let path = folder.join("step.json");
     fs::write(&path, stacked(10).to_string()).expect("the folder can be written");
     path
-}
-
-fn float(object: &Value, field: &str) -> f64 {
-    object[field].as_f64().unwrap_or_else(|| panic!("{field} is no number: {object}"))
 }
 
 #[test]

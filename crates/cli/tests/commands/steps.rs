@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::plan::{on, stacked};
-use crate::rig::number;
+use crate::rig::{float, number};
 
 const LAYERS: usize = 10;
 
@@ -28,10 +28,6 @@ fn record(folder: &Path, eighths: &[u64]) -> PathBuf {
     fs::write(&path, eighths.iter().map(step).collect::<String>())
         .expect("the folder can be written");
     path
-}
-
-fn float(object: &Value, field: &str) -> f64 {
-    object[field].as_f64().unwrap_or_else(|| panic!("{field} is no number: {object}"))
 }
 
 #[test]

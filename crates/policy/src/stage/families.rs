@@ -75,7 +75,7 @@ impl Families {
     }
 
     fn of_kind(&self, kind: Signature) -> Option<&Known> {
-        self.known.iter().find(|(family, _)| kind_of(**family) == kind).map(|(_, known)| known)
+        self.known.values().find(|known| known.kind() == kind)
     }
 
     /// What the next step of this kind runs under, if it is a family's.
@@ -108,23 +108,23 @@ impl Families {
 
     /// Takes in a branch that went by the plans for this kind.
     pub(super) fn branched(&mut self, kind: Signature, probe_bytes: u64) {
-        let known = self.known.iter_mut().find(|(family, _)| kind_of(**family) == kind);
-        if let Some((_, known)) = known {
+        if let Some(known) = self.known.values_mut().find(|known| known.kind() == kind) {
             known.branched(probe_bytes);
         }
     }
 
-    /// Takes in a finished step of a family that is known to vary. Says what was done.
+    /// Takes in a finished step of a family that is known to vary, with its number and whether the
+    /// one before was of the same family. Says what was done.
     pub(super) fn observe(
         &mut self,
         config: &LoopConfig,
         planner: &mut Guarded<impl Planner>,
         report: &StepReport,
-        step: u64,
+        (step, follows_its_like): (u64, bool),
     ) -> Vec<Turn> {
         let known = self.known.get_mut(&report.family);
         known.map_or_else(Vec::new, |known| {
-            known.observe(config, planner, report, step, &mut self.given)
+            known.observe(config, planner, report, (step, follows_its_like), &mut self.given)
         })
     }
 }

@@ -46,8 +46,6 @@ pub(super) struct Known {
     kind: Signature,
     family: Family,
     seen_at: u64,
-    /// The step of this family that was finished last.
-    finished_at: u64,
     /// Sizes of the last steps, in order.
     recent: VecDeque<u64>,
     /// In order of their sizes.
@@ -69,7 +67,6 @@ impl Known {
             kind,
             family: Family::default(),
             seen_at: 0,
-            finished_at: 0,
             recent: VecDeque::new(),
             levels: Vec::new(),
             learnt_from: 0,
@@ -90,6 +87,10 @@ impl Known {
             self.recent = self.family.recorded_bytes().iter().copied().collect();
             self.learnt_from = 0;
         }
+    }
+
+    pub(super) fn kind(&self) -> Signature {
+        self.kind
     }
 
     pub(super) fn recorded(&self) -> &[Arc<Trace>] {
@@ -126,18 +127,17 @@ impl Known {
         &self.choice
     }
 
-    /// Takes in a finished step. `given` counts what was chosen.
+    /// Takes in a finished step, and whether the one before was of this family: behind another
+    /// kind, blocks have to find their places again. `given` counts what was chosen.
     pub(super) fn observe(
         &mut self,
         config: &LoopConfig,
         planner: &mut Guarded<impl Planner>,
         report: &StepReport,
-        step: u64,
+        (step, follows_its_like): (u64, bool),
         given: &mut u64,
     ) -> Vec<Turn> {
-        // After a step of another kind, blocks have to find their places again.
-        let follows_its_like = self.finished_at + 1 == step;
-        (self.seen_at, self.finished_at) = (step, step);
+        self.seen_at = step;
         let mut turns = Vec::new();
         turns.extend(self.note(config, report, follows_its_like));
         let changes = self.set_levels(config);
@@ -178,10 +178,9 @@ impl Known {
         let is_settled = is_settled && self.choice.plan.is_some();
         let is_ordinary = probe_bytes <= self.lowest_bytes();
         let is_short = is_ordinary && is_settled && !measured.is_clean();
-        self.short = match follows_its_like {
-            true if !is_short => 0,
-            _ => self.short + u32::from(is_short),
-        };
+        if follows_its_like {
+            self.short = if is_short { self.short + 1 } else { 0 };
+        }
         if self.short < SHORT_STEPS || self.widened == WIDENED_MAX {
             return None;
         }

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .deferred import Told, Trial
+
 __all__ = ["Agreement"]
 
 _log = logging.getLogger("smartswap")
@@ -108,11 +110,14 @@ class Agreement:
 
     A rank that did not hear of the others for `wait_s` seconds goes on alone for good, and so do
     they when they notice. What is trained never depends on any of this.
+
+    trial: decided after each step, by all ranks together.
     """
 
-    def __init__(self, adapter: Any, wait_s: float) -> None:
+    def __init__(self, adapter: Any, wait_s: float, trial: Trial | None = None) -> None:
         self._adapter = adapter
         self._wait_s = wait_s
+        self._trial = trial
         self._name = "this rank"
         self._peers: _Peers | None = None
         self._is_over = wait_s <= 0 or not dist.is_available()
@@ -129,7 +134,9 @@ class Agreement:
         if not self._is_over:
             self._meet_or_part()
         self._adapter.step()
-        if self._peers is not None:
+        if self._peers is None:
+            self._hear(self._tell())
+        else:
             try:
                 self._go_through_round(self._peers)
             except Exception as error:
@@ -157,7 +164,7 @@ class Agreement:
             sent, self._sent = self._sent, None
             self._round = self._take_in(peers, sent)
         while True:
-            sent = peers.send(self._adapter.figures())
+            sent = peers.send([*self._tell(), *self._adapter.figures()])
             if self._round == _LATER:
                 self._sent = sent
                 return
@@ -166,11 +173,21 @@ class Agreement:
                 return
 
     def _take_in(self, peers: _Peers, sent: _Sent) -> int:
-        next_round, n_times = self._adapter.agree(sent.largest())
+        numbers = sent.largest()
+        count = len(Told._fields)
+        self._hear(Told(*numbers[:count]))
+        next_round, n_times = self._adapter.agree(numbers[count:])
         if next_round == _TIMES:
             times = peers.largest(self._adapter.times(n_times))
             next_round = self._adapter.agree_times(times)
         return next_round
+
+    def _tell(self) -> Told:
+        return Told() if self._trial is None else self._trial.tell()
+
+    def _hear(self, told: Told) -> None:
+        if self._trial is not None:
+            self._trial.hear(told)
 
     def _go_on_alone(self, error: BaseException) -> None:
         text = str(error).partition("\n")[0]

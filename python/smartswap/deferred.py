@@ -12,11 +12,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["MODES", "DeferredUpdates", "Trial", "is_list"]
+__all__ = ["MODES", "DeferredUpdates", "Told", "Trial", "is_list"]
 
 MODES = ("auto", "on", "off")
 
@@ -24,6 +24,16 @@ MODES = ("auto", "on", "off")
 _CAP_DIVISOR = 256
 # Subclasses may be views of something else, whose use nobody could tell.
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+# Optimizers whose arithmetic is each element's own: what they do to a tensor in shards they do to
+# each shard, and no rank needs another for it.
+_ELEMENTWISE = frozenset(
+    f"_{kind}_{name}"
+    for kind in ("fused", "multi_tensor", "single_tensor")
+    for name in (
+        "adadelta", "adagrad", "adam", "adamax", "adamw", "asgd", "nadam", "radam", "rmsprop",
+        "rprop", "sgd",
+    )
+)
 # Below this share of a step, what an optimizer's operators wait for is not worth a search.
 _WAIT_SHARE_LEAST = 0.08
 # A step must become shorter by this share at least.
@@ -34,6 +44,34 @@ _STEPS = 4
 
 def _is_plain(tensors: Sequence[Any]) -> bool:
     return _PLAIN.issuperset(map(type, tensors))
+
+
+def _local(tensor: Any) -> Any:
+    """What this rank holds of a tensor in shards; any other one as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> bool:
+    """Whether a function of these lists works on this rank's own memory alone."""
+    others = [values for values in lists if not _is_plain(values)]
+    if not others:
+        return True
+    return function.__name__ in _ELEMENTWISE and all(map(_are_shards, zip(*others, strict=True)))
+
+
+def _are_shards(tensors: Sequence[Any]) -> bool:
+    """Whether tensors are cut into shards alike."""
+    cuts = [
+        (tensor.device_mesh, tensor.placements) if hasattr(tensor, "_local_tensor") else None
+        for tensor in tensors
+    ]
+    first = cuts[0]
+    return (
+        first is not None
+        and all(cut == first for cut in cuts)
+        and not any(placement.is_partial() for placement in first[1])
+        and _is_plain([_local(tensor) for tensor in tensors])
+    )
 
 
 class DeferredUpdates:
@@ -59,7 +97,7 @@ class DeferredUpdates:
             self.is_on
             and self._keeps_lists.get(function, False)
             and not kwargs.get("differentiable")
-            and all(map(_is_plain, lists))
+            and _are_local(function, lists)
         )
 
     @contextmanager
@@ -69,7 +107,7 @@ class DeferredUpdates:
         """In here, `function` runs with these lists."""
         before = [tuple(map(id, values)) for values in lists]
         # Where a place is empty, as of momentum that is to be made, the next call tells.
-        tells = all(map(_is_plain, lists))
+        tells = _are_local(function, lists)
         yield
         kept = all(tuple(map(id, one)) == was for one, was in zip(lists, before, strict=True))
         if tells:
@@ -112,11 +150,21 @@ def is_list(value: Any, length: int) -> bool:
 def _kept(value: Any, length: int) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return [one.detach() for one in value] if is_list(value, length) else value
+    return [_local(one).detach() for one in value] if is_list(value, length) else value
 
 
 def _cut(value: Any, length: int, places: slice) -> Any:
     return value[places] if is_list(value, length) else value
+
+
+class Told(NamedTuple):
+    """What a rank knows that decides about a trial. Ranks take the largest of each number."""
+
+    # 1 if it does not know enough yet.
+    lacks: float = 1.0
+    # The part of a step that the optimizer's operators wait for copies.
+    waits_share: float = 0.0
+    step_us: float = 0.0
 
 
 class Trial:
@@ -124,40 +172,65 @@ class Trial:
 
     It begins once the steps are Stable under a plan by which the optimizer's operators wait for
     copies, and compares the steps of then with those that are Stable after it.
+
+    count_stable: how many steps were Stable so far. explain: as `smartswap.explain`.
     """
 
-    def __init__(self, updates: DeferredUpdates) -> None:
+    def __init__(
+        self,
+        updates: DeferredUpdates,
+        count_stable: Callable[[], int],
+        explain: Callable[[], dict[str, Any]],
+    ) -> None:
         self.outcome = ""
+        self.is_over = False
         self._updates = updates
+        self._count_stable = count_stable
+        self._explain = explain
         self._step_us_before = 0.0
         self._stable_before = 0
+        # What it tells until something is decided.
+        self._told: Told | None = None
 
-    def consider(self, n_stable: int, explain: Callable[[], dict[str, Any]]) -> bool:
-        """Call it after each step, with the number of Stable ones. Whether it is decided."""
-        if n_stable < self._stable_before + _STEPS:
-            return False
-        explained = explain()
-        measured, predicted = explained["measured"], explained["prediction"]
-        if measured is None or predicted is None:
-            return not self._updates.is_on
-        step_us = measured["step_us"]
+    def tell(self) -> Told:
+        """What this rank knows. Call it after each step."""
+        if self.is_over or self._count_stable() < self._stable_before + _STEPS:
+            return Told()
+        if self._told is None:
+            told = _told_by(self._explain())
+            # Where nothing moves there is nothing to try; a trial goes on until steps were measured.
+            if told is None and self._updates.is_on:
+                return Told()
+            self._told = told or Told(lacks=0.0)
+        return self._told
+
+    def hear(self, told: Told) -> None:
+        """Decides by what the rank that knows the least, waits the longest or is the slowest
+        told. Ranks call it with the same numbers after the same step."""
+        if self.is_over or told.lacks:
+            return
+        self._told = None
         if not self._updates.is_on:
-            waits_us = sum(
-                wait["wait_us"] for wait in predicted["waits"] if _is_of_optimizer(wait["op"])
-            )
-            if waits_us < _WAIT_SHARE_LEAST * predicted["step_us"]:
-                return True
-            self._updates.is_on = True
-            self._step_us_before, self._stable_before = step_us, n_stable
-            return False
+            self.is_over = told.waits_share < _WAIT_SHARE_LEAST
+            self._updates.is_on = not self.is_over
+            self._step_us_before, self._stable_before = told.step_us, self._count_stable()
+            return
         before_us = self._step_us_before
-        is_faster = step_us <= (1 - _GAIN_SHARE_LEAST) * before_us
+        is_faster = told.step_us <= (1 - _GAIN_SHARE_LEAST) * before_us
         self._updates.is_on = is_faster
+        self.is_over = True
         self.outcome = (
             f"updates of the optimizer {'wait for their use' if is_faster else 'do not wait'}: "
-            f"{step_us / 1e3:.1f} ms a step if they do, {before_us / 1e3:.1f} ms if not"
+            f"{told.step_us / 1e3:.1f} ms a step if they do, {before_us / 1e3:.1f} ms if not"
         )
-        return True
+
+
+def _told_by(explained: dict[str, Any]) -> Told | None:
+    measured, predicted = explained["measured"], explained["prediction"]
+    if measured is None or predicted is None:
+        return None
+    waits = (wait["wait_us"] for wait in predicted["waits"] if _is_of_optimizer(wait["op"]))
+    return Told(0.0, sum(waits) / predicted["step_us"], measured["step_us"])
 
 
 def _is_of_optimizer(name: str) -> bool:

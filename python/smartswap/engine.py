@@ -126,8 +126,8 @@ def enable(
         each rank plans for itself from the start.
     defer_updates: whether updates of torch.optim's optimizers wait until somebody uses a tensor of
         theirs, so that their traffic goes on under compute: "on", "off", or "auto", which tries it
-        where the optimizer waits for copies and keeps it if steps become shorter; "auto" is "off"
-        where several ranks train together. Bits are the same.
+        where the optimizer waits for copies and keeps it if steps become shorter; ranks decide
+        together. Bits are the same.
 
     Raises SettingsError, AlreadyEnabledError, EnabledTooLateError, IncompatibleTorchError.
     """
@@ -187,9 +187,11 @@ def open_with(settings: Settings) -> None:
 def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
     pointers = RawPointers(adapter)
-    agreement = Agreement(adapter, settings.rank_wait_s)
     updates = DeferredUpdates(adapter, limit_bytes, is_on=settings.defer_updates == "on")
-    tries = settings.defer_updates == "auto" and ranks.n_ranks == 1
+    trial = None
+    if settings.defer_updates == "auto":
+        trial = Trial(updates, lambda: adapter.stats()["steps_by_stage"]["Stable"], explain)
+    agreement = Agreement(adapter, settings.rank_wait_s, trial)
     opened = _Open(
         settings=settings,
         device=device,
@@ -203,7 +205,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         files=TensorFiles(),
         faults=Faults(adapter),
         updates=updates,
-        progress=Progress(Trial(updates) if tries else None),
+        progress=Progress(trial),
     )
     try:
         opened.chunks.install()

@@ -21,7 +21,7 @@ _COSTLY_RATIO = 2.0
 class Progress:
     """Tells, after each step, what is new.
 
-    trial: finds out whether the optimizer's updates should wait, before the cost is told.
+    trial: whether the optimizer's updates should wait, which is found out before the cost is told.
     """
 
     def __init__(self, trial: Trial | None) -> None:
@@ -42,7 +42,7 @@ class Progress:
         if n_stable == 0 and _log.isEnabledFor(logging.INFO):
             self._tell_step(now, explain)
         if self._trial is not None:
-            if not self._trial.consider(n_stable, explain):
+            if not self._trial.is_over:
                 return
             if self._trial.outcome:
                 _log.info("%s", self._trial.outcome)

@@ -28,7 +28,7 @@ class Adapter:
         return [1.0, 2.0]
 
     def agree(self, worst):
-        assert worst == [10.0, 20.0]
+        assert worst == [10.0, 20.0], "without what is told of a trial"
         self.calls.append("agree")
         following = self.rounds.pop(0)
         return following, 1000 if following == TIMES else 0

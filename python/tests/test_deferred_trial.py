@@ -1,7 +1,7 @@
 """When updates begin to wait by themselves, and when they no longer do."""
 
 import pytest
-from smartswap.deferred import DeferredUpdates, Trial
+from smartswap.deferred import DeferredUpdates, Told, Trial
 
 MS = 1e3
 
@@ -14,43 +14,77 @@ def explained(step_ms, wait_ms, predicted_ms=100.0, op="aten::_fused_adamw_"):
     }
 
 
-def never():
-    raise AssertionError("nobody asks for an explanation yet")
+class Rank:
+    """A rank of a training, and what it would tell of its steps."""
+
+    def __init__(self):
+        self.updates = DeferredUpdates(None, 1 << 30, is_on=False)
+        self.n_stable = 0
+        self.explained = None
+        self.trial = Trial(self.updates, lambda: self.n_stable, self.explain)
+
+    def explain(self):
+        assert self.explained is not None, "nobody asks for an explanation yet"
+        return self.explained
+
+
+def consider(n_stable, *ranks):
+    """Of each rank what it explains after as many Stable steps; whether the trials are over."""
+    told = []
+    for rank, explained in ranks:
+        rank.n_stable, rank.explained = n_stable, explained
+        told.append(rank.trial.tell())
+    worst = Told(*map(max, zip(*told)))
+    for rank, _ in ranks:
+        rank.trial.hear(worst)
+    over = {rank.trial.is_over for rank, _ in ranks}
+    assert len(over) == 1, "all decide alike"
+    return over.pop()
 
 
 @pytest.fixture
-def updates():
-    return DeferredUpdates(None, 1 << 30, is_on=False)
+def rank():
+    return Rank()
 
 
-def test_an_optimizer_that_hardly_waits_is_left_alone(updates):
-    trial = Trial(updates)
-    assert not trial.consider(3, never)
-    assert trial.consider(4, lambda: explained(100, 7.9))
-    assert not updates.is_on
-    assert trial.outcome == ""
+def test_an_optimizer_that_hardly_waits_is_left_alone(rank):
+    assert not consider(3, (rank, None))
+    assert consider(4, (rank, explained(100, 7.9)))
+    assert not rank.updates.is_on
+    assert rank.trial.outcome == ""
 
 
-def test_waits_of_other_operators_do_not_count(updates):
-    assert Trial(updates).consider(4, lambda: explained(100, 40, op="aten::embedding"))
-    assert not updates.is_on
+def test_waits_of_other_operators_do_not_count(rank):
+    assert consider(4, (rank, explained(100, 40, op="aten::embedding")))
+    assert not rank.updates.is_on
 
 
-def test_without_a_plan_there_is_nothing_to_try(updates):
-    nothing = {"measured": None, "prediction": None}
-    assert Trial(updates).consider(4, lambda: nothing)
-    assert not updates.is_on
+def test_without_a_plan_there_is_nothing_to_try(rank):
+    assert consider(4, (rank, {"measured": None, "prediction": None}))
+    assert not rank.updates.is_on
 
 
 @pytest.mark.parametrize(("after_ms", "stays"), [(97.9, True), (98.1, False), (140.0, False)])
-def test_it_stays_if_steps_become_shorter(updates, after_ms, stays):
-    trial = Trial(updates)
-    assert not trial.consider(4, lambda: explained(100, 8.1, op="aten::_foreach_addcdiv_"))
-    assert updates.is_on
+def test_it_stays_if_steps_become_shorter(rank, after_ms, stays):
+    assert not consider(4, (rank, explained(100, 8.1, op="aten::_foreach_addcdiv_")))
+    assert rank.updates.is_on
     for n_stable in (4, 5, 7):
-        assert not trial.consider(n_stable, never)
-    assert trial.consider(8, lambda: explained(after_ms, 1))
-    assert updates.is_on == stays
+        assert not consider(n_stable, (rank, None))
+    assert consider(8, (rank, explained(after_ms, 1)))
+    assert rank.updates.is_on == stays
     words = "wait for their use" if stays else "do not wait"
-    assert words in trial.outcome
-    assert f"{after_ms:.1f} ms a step if they do, 100.0 ms if not" in trial.outcome
+    assert words in rank.trial.outcome
+    assert f"{after_ms:.1f} ms a step if they do, 100.0 ms if not" in rank.trial.outcome
+
+
+@pytest.mark.parametrize(("after_ms", "stays"), [(85, True), (89, False)])
+def test_ranks_decide_by_the_slowest_of_them(after_ms, stays):
+    slow, quick = Rank(), Rank()
+    nothing = {"measured": None, "prediction": None}
+    assert not consider(3, (slow, None), (quick, None))
+    # One that has nothing to move waits for the one that has.
+    assert not consider(4, (slow, explained(90, 20)), (quick, nothing))
+    assert slow.updates.is_on and quick.updates.is_on
+    assert not consider(8, (slow, explained(after_ms, 0)), (quick, nothing))
+    assert consider(9, (slow, explained(after_ms, 0)), (quick, explained(10, 0)))
+    assert slow.updates.is_on == quick.updates.is_on == stays

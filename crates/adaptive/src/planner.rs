@@ -195,7 +195,7 @@ struct Made {
 
 impl Planner for JointPlanner {
     fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
-        if self.jobs.get(&trace.signature).is_some_and(|job| !job.thread.is_finished()) {
+        if self.is_at_work(trace.signature) {
             return Ok(None);
         }
         check_trace(trace)?;
@@ -230,8 +230,11 @@ impl Planner for JointPlanner {
         self.jobs.contains_key(&kind)
     }
 
-    fn stop_working_beside(&mut self) {
-        self.beside = false;
+    fn is_at_work(&self, kind: Signature) -> bool {
+        self.jobs.get(&kind).is_some_and(|job| !job.thread.is_finished())
+    }
+
+    fn begin_anew(&mut self) {
         self.jobs.clear();
     }
 }

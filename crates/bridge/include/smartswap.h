@@ -289,7 +289,7 @@ int smartswap_awake(void);
  * is. A front end that loses the others calls smartswap_share(0). */
 
 /* Numbers of a round. */
-#define SMARTSWAP_FIGURES 20u
+#define SMARTSWAP_FIGURES 21u
 
 /* When the next round is. */
 typedef enum smartswap_round {

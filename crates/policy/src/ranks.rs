@@ -37,7 +37,7 @@ pub(crate) enum Figure {
     Rescues,
     /// It left its plan.
     Drifted,
-    /// It had begun before the orders under which it would be judged.
+    /// It had begun before the orders under which it would be judged, or mapped a layout.
     Void,
     /// It ran under a plan for other steps.
     Surprised,
@@ -49,8 +49,10 @@ pub(crate) enum Figure {
     Advanced,
     /// It is of a kind in SearchPolicy.
     Searching,
-    /// It tried a plan.
+    /// It tried a plan, or has one made.
     Seeking,
+    /// The plan that it has made beside the training is not there yet.
+    Planning,
     /// A number of what was recorded, 0 if nothing was.
     Kind,
     /// The same below zero: the largest is the smallest kind.

@@ -38,8 +38,13 @@ pub trait Planner {
         false
     }
 
-    /// Plans only while it is asked from now on: ranks choose alike only if no clock has a say.
-    fn stop_working_beside(&mut self) {}
+    /// Whether what it is busy with, for this kind of step, is not done yet.
+    fn is_at_work(&self, _kind: Signature) -> bool {
+        false
+    }
+
+    /// Lets go of what it is busy with: ranks that choose alike from now on begin anew together.
+    fn begin_anew(&mut self) {}
 }
 
 /// A plan and what its planner expects of it.

@@ -70,8 +70,18 @@ struct Shared {
 enum Waiting {
     /// Nobody told of its ops.
     Asleep,
-    /// The number of the directive that it ran under, and its report.
-    Finished(u64, Box<StepReport>),
+    /// Somebody did.
+    Finished(Box<Told>),
+}
+
+/// A step that was told op by op, and what it ran under.
+#[derive(Debug)]
+struct Told {
+    /// The number of the directive.
+    directive: u64,
+    /// It mapped its plan's layout, so its time says nothing.
+    is_moving_in: bool,
+    report: StepReport,
 }
 
 /// A finished step and what it ran under.
@@ -167,10 +177,9 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step(&mut self) -> Result<Vec<FinishedStep>, Error> {
-        let is_moving_in = self.layouts.end_step() && self.shared.is_none();
         self.owed.push_back(Owed {
             directive: self.directives,
-            is_moving_in,
+            is_moving_in: self.layouts.end_step(),
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
@@ -206,16 +215,17 @@ impl<P: Planner> Session<P> {
         for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
             let Owed { directive, is_moving_in, stage, plan, made, sizes } = owed;
-            let as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
+            let as_planned = || plan.as_ref().is_some_and(|plan| report.followed(plan));
+            let is_moving_in = is_moving_in && as_planned();
             if let Some(trace) = &mut report.trace {
                 self.keep_trace(report.step, trace);
             }
             match &mut self.shared {
                 Some(shared) => {
-                    let report = Box::new(report.clone());
-                    shared.waiting.push_back(Waiting::Finished(directive, report));
+                    let told = Told { directive, is_moving_in, report: report.clone() };
+                    shared.waiting.push_back(Waiting::Finished(Box::new(told)));
                 }
-                None if is_moving_in && as_planned => self.policy.pass_over(&report),
+                None if is_moving_in => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, sizes, report });

@@ -333,6 +333,7 @@ impl<P: Planner> Loop<P> {
             .with_flag(Figure::Advanced, stage != Stage::WarmUp)
             .with_flag(Figure::Searching, stage == Stage::SearchPolicy)
             .with_flag(Figure::Seeking, track.is_some_and(Track::is_seeking))
+            .with_flag(Figure::Planning, self.planner.is_at_work(kind))
     }
 
     /// The kind that a step counts as, and what is to be known of it.

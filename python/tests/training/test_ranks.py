@@ -53,6 +53,23 @@ def test_fsdp2(compare):
     assert stages.count("Stable") >= len(stages) // 4, stages
 
 
+def test_updates_of_shards_may_wait(compare):
+    one, two = compare("sharded", 8, ranks=2, settles=False, settings={"defer_updates": "on"})
+    assert_alike(one, two)
+    for run in (one, two):
+        assert run.result["stats"]["deferred_updates"] > 0, "all updates ran at once"
+
+
+def test_ranks_are_laid_out(compare):
+    runs = compare("replicated", 8, ranks=2)
+    assert_alike(*runs)
+    for run in runs:
+        stages = [stats["stage"] for stats in run.result["course"]]
+        assert stages[-1] == "Stable", stages
+        calls = run.result["stats"]["last_memory_calls"]
+        assert sum(calls.values()) <= 2, calls
+
+
 def test_ranks_that_are_slow_under_different_plans_choose_the_same(compare):
     one, two = compare("hindered", 12, ranks=2)
     assert_alike(one, two)

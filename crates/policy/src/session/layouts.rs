@@ -73,8 +73,7 @@ fn kind_of(directive: &Directive) -> Option<Signature> {
 impl<P: Planner> Session<P> {
     /// Where the blocks of the coming steps lie under a plan; `None` if they are not laid out.
     pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
-        let may = self.policy.config().lays_out && self.shared.is_none();
-        if may && self.layouts.is_due() {
+        if self.policy.config().lays_out && self.layouts.is_due() {
             let layout = self.layout_of(plan);
             let limit_bytes = self.policy.config().limit_bytes;
             let useful = layout.filter(|layout| layout.is_useful(limit_bytes));

@@ -16,7 +16,7 @@ impl<P: Planner> Session<P> {
     /// If the driver fails.
     pub fn share(&mut self) -> Result<Vec<FinishedStep>, Error> {
         let finished = self.drain()?;
-        self.policy.planner_mut().stop_working_beside();
+        self.policy.planner_mut().begin_anew();
         self.shared.get_or_insert_default();
         Ok(finished)
     }
@@ -28,8 +28,10 @@ impl<P: Planner> Session<P> {
     pub fn part(&mut self) -> Result<(), Error> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         for waiting in shared.waiting {
-            if let Waiting::Finished(directive, report) = waiting {
-                self.judge(directive, &report, None)?;
+            match waiting {
+                Waiting::Finished(told) if told.is_moving_in => self.policy.pass_over(&told.report),
+                Waiting::Finished(told) => self.judge(told.directive, &told.report, None)?,
+                Waiting::Asleep => {}
             }
         }
         Ok(())
@@ -62,10 +64,12 @@ impl<P: Planner> Session<P> {
             None => Figures::none().with_flag(Figure::Lacks, true),
             Some(Waiting::Asleep) => asleep(),
             Some(Waiting::Finished(..)) if shared.asleep => asleep(),
-            Some(Waiting::Finished(directive, _)) if *directive != self.directives => {
+            Some(Waiting::Finished(told))
+                if told.is_moving_in || told.directive != self.directives =>
+            {
                 self.policy.void_figures()
             }
-            Some(Waiting::Finished(_, report)) => self.policy.figures(report),
+            Some(Waiting::Finished(told)) => self.policy.figures(&told.report),
         };
         let hurries = !shared.asleep && self.policy.stage() != Stage::Stable;
         Ok(figures
@@ -87,7 +91,7 @@ impl<P: Planner> Session<P> {
             return Ok(next);
         }
         let n_times = match shared.waiting.front() {
-            Some(Waiting::Finished(_, report)) if worst.are_of_one_kind() => n_times(report),
+            Some(Waiting::Finished(told)) if worst.are_of_one_kind() => n_times(&told.report),
             Some(_) => 0,
             None => return Err(Error::Usage("the ranks agreed on a step that is not there")),
         };
@@ -110,8 +114,8 @@ impl<P: Planner> Session<P> {
     pub fn times(&self) -> Result<Vec<f64>, Error> {
         let shared = self.shared()?;
         let front = shared.waiting.front().filter(|_| shared.worst.is_some());
-        let Some(Waiting::Finished(_, report)) = front else { return Err(not_asked()) };
-        let Some(trace) = &report.trace else { return Err(not_asked()) };
+        let Some(Waiting::Finished(told)) = front else { return Err(not_asked()) };
+        let Some(trace) = &told.report.trace else { return Err(not_asked()) };
         let ops = trace.ops.iter().map(|op| op.device_us);
         Ok(ops.chain([trace.step_us]).chain(frees::places(trace)).collect())
     }
@@ -125,11 +129,11 @@ impl<P: Planner> Session<P> {
     pub fn agree_times(&mut self, times: &[f64]) -> Result<Round, Error> {
         let shared = self.shared_mut()?;
         let Some(worst) = shared.worst else { return Err(not_asked()) };
-        if let Some(Waiting::Finished(_, report)) = shared.waiting.front_mut() {
-            if times.len() != n_times(report) {
+        if let Some(Waiting::Finished(told)) = shared.waiting.front_mut() {
+            if times.len() != n_times(&told.report) {
                 return Err(Error::Usage("there are not as many times as were asked for"));
             }
-            if let Some(trace) = &mut report.trace {
+            if let Some(trace) = &mut told.report.trace {
                 let (ops, rest) = times.split_at(trace.ops.len());
                 for (op, device_us) in trace.ops.iter_mut().zip(ops) {
                     op.device_us = *device_us;
@@ -148,8 +152,8 @@ impl<P: Planner> Session<P> {
         let asleep = shared.asleep;
         match shared.waiting.pop_front() {
             // Who sleeps has nothing to choose.
-            Some(Waiting::Finished(directive, report)) if !asleep => {
-                self.judge(directive, &report, Some(worst))
+            Some(Waiting::Finished(told)) if !asleep => {
+                self.judge(told.directive, &told.report, Some(worst))
             }
             _ => Ok(()),
         }

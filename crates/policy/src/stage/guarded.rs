@@ -47,6 +47,11 @@ impl<P: Planner> Guarded<P> {
         !self.failed.contains(&kind) && self.inner.is_busy(kind)
     }
 
+    /// Whether that plan is not there yet.
+    pub(crate) fn is_at_work(&self, kind: Signature) -> bool {
+        self.is_busy(kind) && self.inner.is_at_work(kind)
+    }
+
     pub(crate) fn take_failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failures)
     }

@@ -44,7 +44,12 @@ impl Seen {
         self.worst.is_some_and(|worst| worst.is(Figure::Void))
     }
 
-    /// Whether some rank ran a plan to see how it does.
+    /// Whether a plan that is made beside the training is not there yet on some rank.
+    pub(super) fn is_planned_for(&self) -> bool {
+        self.worst.is_some_and(|worst| worst.is(Figure::Planning))
+    }
+
+    /// Whether some rank ran a plan to see how it does, or will.
     pub(super) fn is_sought(&self) -> bool {
         self.worst.is_some_and(|worst| worst.is(Figure::Seeking))
     }

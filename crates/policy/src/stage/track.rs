@@ -148,9 +148,9 @@ impl Track {
         self.stage() != Stage::Stable && !waits
     }
 
-    /// Whether a plan is being tried to see how it does.
+    /// Whether a plan is being tried to see how it does, or made.
     pub(crate) fn is_seeking(&self) -> bool {
-        matches!(&self.state, State::Search(search) if !search.holds && search.waits.is_none())
+        matches!(&self.state, State::Search(search) if !search.holds)
     }
 
     /// What the next step of this kind runs under.
@@ -237,6 +237,8 @@ impl Track {
                 self.settle(Why::RanksAreDone);
             }
             State::Search(_) if seen.is_void() => {}
+            // Ranks take what they had made in the same step.
+            State::Search(Try { waits: Some(_), .. }) if seen.is_planned_for() => {}
             State::Search(Try { waits: Some(trace), number, .. }) => {
                 let (trace, number) = (Arc::clone(trace), *number);
                 self.try_next(config, planner, &trace, number, seen.worst.is_some());

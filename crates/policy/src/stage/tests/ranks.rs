@@ -4,7 +4,7 @@ use super::*;
 use crate::ranks::{Figure, Figures};
 
 /// One step on all ranks: each tells its figures, and all judge by the worst.
-fn together(ranks: &mut [Loop<Counting>], reports: &[StepReport]) -> Vec<Directive> {
+fn together<P: Planner>(ranks: &mut [Loop<P>], reports: &[StepReport]) -> Vec<Directive> {
     assert_eq!(ranks.len(), reports.len());
     let told = ranks.iter().zip(reports).map(|(rank, report)| rank.figures(report));
     let worst = told.reduce(Figures::worst).expect("there is a rank");
@@ -212,4 +212,55 @@ proptest! {
         // Without plans every step is rescued, so they look for one a few times more.
         prop_assert!(calm >= 50, "{} calm steps", calm);
     }
+}
+
+/// Has each plan made beside the training, which takes this rank so many looks.
+#[derive(Debug)]
+struct Beside {
+    offers: Counting,
+    looks: u32,
+    looks_left: std::cell::Cell<Option<u32>>,
+}
+
+impl Planner for Beside {
+    fn plan(&mut self, trace: &Trace, feedback: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        if self.looks_left.get().is_none() {
+            self.looks_left.set(Some(self.looks));
+            return Ok(None);
+        }
+        assert_eq!(self.looks_left.take(), Some(0), "asked before it is there");
+        self.offers.plan(trace, feedback)
+    }
+
+    fn is_busy(&self, _: Signature) -> bool {
+        self.looks_left.get().is_some()
+    }
+
+    fn is_at_work(&self, _: Signature) -> bool {
+        let Some(left) = self.looks_left.get() else { return false };
+        self.looks_left.set(Some(left.saturating_sub(1)));
+        left > 0
+    }
+}
+
+#[test]
+fn a_plan_that_is_made_beside_the_training_is_taken_once_all_ranks_have_it() {
+    let looping = |looks| {
+        let offers = Counting { made: 0, last: 2, margins: Vec::new() };
+        Loop::new(config(), Beside { offers, looks, looks_left: None.into() })
+    };
+    let mut ranks = [looping(1), looping(5)];
+    let (mut plans, mut waited) = (vec![0], 0);
+    for number in 0..40 {
+        let report = if number < 2 { rescued(A) } else { taking(A, 100.0) };
+        let directives = together(&mut ranks, &[report.clone(), report]);
+        assert_eq!(directives[0], directives[1]);
+        waited += u32::from(directives[0].stage == Stage::SearchPolicy && plans.len() == 1);
+        if plans.last() != Some(&plan_number(&directives[0])) {
+            plans.push(plan_number(&directives[0]));
+        }
+    }
+    assert!(waited >= 5, "the slower rank was waited for: {waited}");
+    assert!(plans.starts_with(&[0, 1, 2]), "{plans:?}");
+    assert_eq!(stages(&ranks.each_ref().map(Loop::directive)), [Stage::Stable; 2]);
 }

@@ -292,7 +292,8 @@ def stats() -> dict[str, Any]:
     "went_without_memory" counts calls that found no room for a workspace and went on without,
     whose last bits may differ from those with more memory. "verified_uses" counts uses of blocks
     before which their bytes were compared, with `verify`. "deferred_updates" counts slices of
-    optimizer updates that waited until somebody used a tensor of theirs.
+    optimizer updates that waited until somebody used a tensor of theirs. "outside_bytes" is what
+    counts towards the cap for tensors that were made in `smartswap.outside()`.
     """
     adapter = open_adapter()
     assert _open is not None

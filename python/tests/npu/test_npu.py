@@ -147,11 +147,12 @@ def test_tensors_outside_count_towards_the_cap(npu, plain):
         for step in range(6):
             print(training.step().hex())
             with smartswap.outside():
-                kept.append(torch.full((1 << 18,), float(step), device=DEVICE))
-            assert not owns(kept[-1].data_ptr()) and owns(torch.ones(9, device=DEVICE).data_ptr())
+                kept.append(torch.full((1 << 17,), float(step), device=DEVICE))
+            ours = torch.ones(9, device=DEVICE)
+            assert not owns(kept[-1].data_ptr()) and owns(ours.data_ptr())
         assert all((one == step).all().item() for step, one in enumerate(kept))
         outside_bytes = smartswap.stats()["outside_bytes"]
-        assert 6 << 20 <= outside_bytes <= 8 << 20, outside_bytes
+        assert outside_bytes in (4 << 20, 6 << 20), outside_bytes
         held_bytes = smartswap.stats()["reserved_bytes"]["current"]
         assert held_bytes == ledger()["chunk_bytes"], (held_bytes, ledger())
         kept.clear()

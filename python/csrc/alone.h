@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "engine.h"
+#include "outside.h"
 
 namespace smartswap {
 
@@ -29,6 +30,7 @@ class Alone {
   }
 
   at::DisableRecordFunctionGuard unwatched_;
+  outside::Not not_outside_;
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 

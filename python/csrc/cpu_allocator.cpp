@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "observer.h"
+#include "outside.h"
 #include "replay.h"
 
 namespace smartswap {
@@ -38,6 +39,10 @@ class CpuAllocator final : public c10::Allocator {
       return {target, target, &replay::keep, device};
     }
     observer::before_allocation(size_bytes);
+    if (outside::here()) {
+      // None of the software device's memory, so it does not count.
+      return before->allocate(size_bytes);
+    }
     if (size_bytes == 0) {
       return {nullptr, nullptr, &delete_memory, device};
     }

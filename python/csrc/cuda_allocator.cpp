@@ -12,11 +12,14 @@
 #include <torch/version.h>
 
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "device_allocator.h"
+#include "outside.h"
 #include "replay.h"
 
 namespace at::cuda {
@@ -45,8 +48,38 @@ void delete_memory(void* memory) {
   }
 }
 
+Taken taken_before() {
+  constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return taken(before->getDeviceStats(attached().index), all);
+}
+
+// Memory outside of the engine is that of `before`.
+constexpr outside::Source kOutside{
+    [] { return taken_before().held_bytes; },
+    [] { return taken_before().idle_bytes; },
+    [] { before->emptyCache({0, 0}); }};
+
 constexpr char kGraphs[] =
-    "CUDA graphs and memory pools need memory that stays: train without them";
+    "CUDA graphs and memory pools need memory that stays: train without graphs, and make and use "
+    "pools in `with smartswap.outside():`";
+
+// The pools that were made outside. No number is given twice.
+class Pools {
+ public:
+  void add(c10::MempoolId_t pool) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    made_.insert(pool);
+  }
+
+  bool has(c10::MempoolId_t pool) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    return made_.count(pool) != 0;
+  }
+
+ private:
+  std::mutex lock_;
+  std::set<c10::MempoolId_t> made_;
+};
 
 // Free and total bytes of the device.
 std::pair<size_t, size_t> memory_info() {
@@ -71,6 +104,9 @@ class CudaAllocator final : public CUDAAllocator {
     const auto place = c10::Device(c10::DeviceType::CUDA, device);
     if (void* target = replay::take_target(size_bytes)) {
       return {target, target, &replay::keep, place};
+    }
+    if (size_bytes > 0 && outside::here()) {
+      return outside::allocate(kOutside, size_bytes, [&] { return before->allocate(size_bytes); });
     }
     void* memory = nullptr;
     if (size_bytes > 0) {
@@ -109,6 +145,10 @@ class CudaAllocator final : public CUDAAllocator {
     }
     if (size_bytes == 0) {
       return nullptr;
+    }
+    if (outside::here()) {
+      const auto take = [&] { return before->raw_alloc_with_stream(size_bytes, stream); };
+      return outside::allocate(kOutside, size_bytes, take);
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
@@ -161,6 +201,7 @@ class CudaAllocator final : public CUDAAllocator {
   void emptyCache(c10::MempoolId_t pool) override {
     trim();
     before->emptyCache(pool);
+    outside::trim();
   }
 
   void cacheInfo(c10::DeviceIndex device, size_t* largest) override {
@@ -217,27 +258,50 @@ class CudaAllocator final : public CUDAAllocator {
     return info;
   }
 
+  // Pools are outside, and those of graphs are not made there: what a graph uses would have to
+  // stay as well.
   void beginAllocateToPool(
-      c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) override {
-    refuse(kGraphs);
+      c10::DeviceIndex device, c10::MempoolId_t pool,
+      std::function<bool(cudaStream_t)> filter) override {
+    pool_of(device, pool)->beginAllocateToPool(device, pool, std::move(filter));
   }
 
-  void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override {
-    refuse(kGraphs);
+  void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    pool_of(device, pool)->endAllocateToPool(device, pool);
   }
 
-  void releasePool(c10::DeviceIndex, c10::MempoolId_t) override {}
+  // Called where nothing may be thrown.
+  void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    if (!is_ours(device) || pools_.has(pool)) {
+      before->releasePool(device, pool);
+    }
+  }
 
   void createOrIncrefPool(
-      c10::DeviceIndex, c10::MempoolId_t, std::shared_ptr<CUDAAllocator>) override {
-    refuse(kGraphs);
+      c10::DeviceIndex device, c10::MempoolId_t pool,
+      std::shared_ptr<CUDAAllocator> allocator) override {
+    if (outside::here()) {
+      pools_.add(pool);
+    }
+    pool_of(device, pool)->createOrIncrefPool(device, pool, std::move(allocator));
   }
 
-  int getPoolUseCount(c10::DeviceIndex, c10::MempoolId_t) override {
-    refuse(kGraphs);
+  int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return pool_of(device, pool)->getPoolUseCount(device, pool);
   }
 
-  caching::ShareableHandle shareIpcHandle(void*) override {
+  void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override {
+    pool_of(device, pool)->setUseOnOOM(device, pool, use);
+  }
+
+  void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    pool_of(device, pool)->setNoSplit(device, pool);
+  }
+
+  caching::ShareableHandle shareIpcHandle(void* memory) override {
+    if (!is_ours(memory)) {
+      return before->shareIpcHandle(memory);
+    }
     refuse(kNoSharing);
   }
 
@@ -324,7 +388,16 @@ class CudaAllocator final : public CUDAAllocator {
     return memory;
   }
 
+  // Who has the pool, which was made outside or is another device's.
+  CUDAAllocator* pool_of(c10::DeviceIndex device, c10::MempoolId_t pool) {
+    if (is_ours(device) && !pools_.has(pool)) {
+      refuse(kGraphs);
+    }
+    return before;
+  }
+
   OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
+  Pools pools_;
 };
 
 CudaAllocator& instance() {

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "engine.h"
+#include "outside.h"
 #include "tensors.h"
 
 namespace py = pybind11;
@@ -68,6 +69,7 @@ void run_as_then(Update& update) {
   // Its tensors are let go here, under the lock, whatever happens.
   const auto run = std::exchange(update.run, nullptr);
   const at::ThreadLocalStateGuard as_then(update.state);
+  const outside::Not not_outside;
   if (!now || *now == *update.stream) {
     run();
     return;

@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -38,7 +39,8 @@ inline bool is_ours(const void* memory) {
 }
 
 constexpr char kNoSharing[] =
-    "device memory cannot be shared between processes: send the tensor's .cpu()";
+    "memory that moves cannot be shared between processes: make the tensor in `with "
+    "smartswap.outside():`, or send its .cpu()";
 
 inline void warn_of_history() {
   TORCH_WARN_ONCE(
@@ -122,6 +124,23 @@ DeviceStats device_stats(size_t aggregate, size_t large, int64_t out_of_memory_c
   result.num_alloc_retries = static_cast<int64_t>(now.rescues);
   result.num_ooms = out_of_memory_count;
   return result;
+}
+
+// What a framework's own allocator has taken from the driver, and what of it no tensor needs.
+struct Taken {
+  uint64_t held_bytes;
+  uint64_t idle_bytes;
+};
+
+// From its own counters, of which the place for all blocks is given.
+template <class DeviceStats>
+Taken taken(const DeviceStats& stats, size_t aggregate) {
+  const int64_t held = stats.reserved_bytes[aggregate].current;
+  const int64_t used = stats.active_bytes[aggregate].current;
+  // Beside tensors in the same piece of memory.
+  const int64_t split = stats.inactive_split_bytes[aggregate].current;
+  const int64_t idle = std::max(held - used - split, int64_t{0});
+  return {static_cast<uint64_t>(held), static_cast<uint64_t>(idle)};
 }
 
 // Who is told when memory runs out, and how often it did.

@@ -18,6 +18,7 @@
 #include "npu_allocator.h"
 #include "npu_types.h"
 #include "observer.h"
+#include "outside.h"
 #include "refusal.h"
 #include "replay.h"
 #include "replay_kernel.h"
@@ -127,6 +128,7 @@ void close_engine() {
 #ifdef SMARTSWAP_NPU
   remove_npu_allocator();
 #endif
+  outside::forget();
   // Tensors that live on keep their memory, and the engine with it.
   smartswap_close();
 }
@@ -135,6 +137,7 @@ void step() {
   py::gil_scoped_release released;
   observer::step_ended();
   check(smartswap_step());
+  outside::trim();
   observer::sleep_if_calm();
   seals::check();
 }
@@ -238,6 +241,9 @@ py::dict stats() {
   result["memory_calls"] = calls_dict(now.memory_calls);
   result["last_memory_calls"] = calls_dict(now.last_memory_calls);
   result["branches"] = now.branches;
+  result["unlimited_us"] = now.unlimited_us;
+  result["search_steps"] = now.search_steps;
+  result["outside_bytes"] = outside::counted_bytes();
   return result;
 }
 
@@ -325,6 +331,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("step", &step);
   module.def("suspend", &suspend);
   module.def("resume", &resume);
+  module.def("enter_outside", &outside::enter, Released());
+  module.def("leave_outside", &outside::leave);
   module.def("share", &share);
   module.def("figures", &figures);
   module.def("agree", &agree);

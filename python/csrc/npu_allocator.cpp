@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "npu_release.h"
+#include "outside.h"
 #include "replay.h"
 
 // From here on the interface has functions for free memory and refused allocations.
@@ -69,6 +70,17 @@ std::pair<size_t, size_t> memory_info() {
   return {free_bytes, total_bytes};
 }
 
+Taken taken_before() {
+  constexpr auto all = static_cast<size_t>(caching::StatType::AGGREGATE);
+  return taken(before->getDeviceStats(static_cast<StatsIndex>(attached().index)), all);
+}
+
+// Memory outside of the engine is that of `before`.
+constexpr outside::Source kOutside{
+    [] { return taken_before().held_bytes; },
+    [] { return taken_before().idle_bytes; },
+    [] { before->emptyCache(true); }};
+
 constexpr char kGraphs[] = "NPU graphs and memory pools need memory that stays: train without them";
 
 class NpuAllocator final : public npu::Interface {
@@ -84,6 +96,9 @@ class NpuAllocator final : public npu::Interface {
     const auto place = c10::Device(c10::DeviceType::PrivateUse1, index);
     if (void* target = replay::take_target(size_bytes)) {
       return {target, target, &replay::keep, place};
+    }
+    if (size_bytes > 0 && outside::here()) {
+      return outside::allocate(kOutside, size_bytes, [&] { return before->allocate(size_bytes); });
     }
     void* memory = nullptr;
     if (size_bytes > 0) {
@@ -124,6 +139,10 @@ class NpuAllocator final : public npu::Interface {
     }
     if (size_bytes == 0) {
       return nullptr;
+    }
+    if (outside::here()) {
+      const auto take = [&] { return before->raw_alloc_with_stream(size_bytes, stream); };
+      return outside::allocate(kOutside, size_bytes, take);
     }
     void* memory = take(size_bytes, stream);
     // Whoever wants no tensor uses it where no operator says so.
@@ -173,6 +192,7 @@ class NpuAllocator final : public npu::Interface {
   void emptyCache(bool check_error) override {
     trim();
     before->emptyCache(check_error);
+    outside::trim();
   }
 
   void emptyVirtAddrCache(bool check_error) override {

@@ -27,6 +27,7 @@
 #include "deferred.h"
 #include "engine.h"
 #include "operators.h"
+#include "outside.h"
 #include "refusal.h"
 #include "replay.h"
 #include "seals.h"
@@ -446,7 +447,7 @@ void end() {
 
 void sleep_if_calm() {
   const bool may = !asleep.load(std::memory_order_relaxed) && !seals::watches() &&
-      deferred::count() == 0 && smartswap_may_sleep() != 0;
+      !outside::anywhere() && deferred::count() == 0 && smartswap_may_sleep() != 0;
   if (may && smartswap_sleep() == SMARTSWAP_OK) {
     asleep.store(true);
     remove();

@@ -28,6 +28,7 @@ from .engine import (
 )
 from .errors import SmartSwapError
 from .flags import add_arguments, check_arguments, enable_for
+from .outside import outside
 from .paths import include_path, library_path
 from .suspension import resume, suspend, suspended
 from .swapped import empty_with_swapped_memory, is_swap_tensor
@@ -51,6 +52,7 @@ __all__ = [
     "is_swap_tensor",
     "library_path",
     "lightning_callback",
+    "outside",
     "reset_peaks",
     "resume",
     "save_report",

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import _native, page
+from . import _native, page, terminal
 from .agreement import Agreement
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
@@ -36,6 +36,7 @@ from .progress import Progress, run_summary, tell_news
 from .ranks import Ranks
 from .settings import Settings
 from .sizes import format_size
+from .status import Status
 from .tensor_files import TensorFiles
 
 __all__ = [
@@ -74,6 +75,7 @@ class _Open:
     faults: Faults
     updates: DeferredUpdates
     progress: Progress
+    status: Status
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
@@ -206,6 +208,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         faults=Faults(adapter),
         updates=updates,
         progress=Progress(trial),
+        status=Status(device, ranks),
     )
     try:
         opened.chunks.install()
@@ -280,7 +283,9 @@ def step() -> None:
 def _end_step() -> None:
     assert _open is not None
     _open.agreement.end_step()
-    _open.progress.tell(_native.adapter(), explain, is_first_rank=_open.ranks.rank == 0)
+    adapter = _native.adapter()
+    _open.progress.tell(adapter, explain, is_first_rank=_open.ranks.rank == 0)
+    _open.status.tell(adapter)
 
 
 def stats() -> dict[str, Any]:
@@ -294,7 +299,8 @@ def stats() -> dict[str, Any]:
     "went_without_memory" counts calls that found no room for a workspace and went on without,
     whose last bits may differ from those with more memory. "verified_uses" counts uses of blocks
     before which their bytes were compared, with `verify`. "deferred_updates" counts slices of
-    optimizer updates that waited until somebody used a tensor of theirs.
+    optimizer updates that waited until somebody used a tensor of theirs. "outside_bytes" is what
+    counts towards the cap for tensors that were made in `smartswap.outside()`.
     """
     adapter = open_adapter()
     assert _open is not None
@@ -408,6 +414,8 @@ def summary() -> str:
 
 
 def _finish(opened: _Open) -> None:
+    terminal.clear()
+    opened.status.remove()
     opened.updates.run_all()
     if opened.settings.report is not None:
         _write_report(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from . import terminal
 from .settings import check_choice
 
 __all__ = ["LEVELS", "checked", "to_stderr"]
@@ -18,9 +19,10 @@ def checked(level: str) -> str:
 
 
 def to_stderr(level: str) -> None:
-    """Has what is as grave as `level` told there, a line each."""
+    """Has what is as grave as `level` told there, a line each; on a terminal also what goes on."""
     logger = logging.getLogger("smartswap")
-    handler = logging.StreamHandler()
+    terminal.open_line()
+    handler = terminal.ClearingHandler()
     handler.setFormatter(logging.Formatter("smartswap: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(level.upper())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from . import terminal
 from .deferred import Trial
 from .sizes import format_size
 
@@ -39,8 +40,10 @@ class Progress:
             return
         now = adapter.stats()
         n_stable = now["steps_by_stage"]["Stable"]
-        if n_stable == 0 and _log.isEnabledFor(logging.INFO):
-            self._tell_step(now, explain)
+        if n_stable == 0:
+            self._tell_step(now, is_first_rank)
+        else:
+            terminal.clear()
         if self._trial is not None:
             if not self._trial.is_over:
                 return
@@ -50,18 +53,25 @@ class Progress:
         if n_stable >= _STEPS_TO_TELL:
             self._has_told_cost = _tell_cost(explain(), is_first_rank)
 
+    def _tell_step(self, now: dict[str, Any], is_first_rank: bool) -> None:
+        """Tells of a step before the first Stable one: in the log, or else on a terminal."""
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("step %d, %s", now["steps"], self._what_it_does(now, with_time=True))
+        elif is_first_rank:
+            terminal.show(f"step {now['steps']}, {self._what_it_does(now, with_time=False)}")
 
-    def _tell_step(self, now: dict[str, Any], explain: Callable[[], dict[str, Any]]) -> None:
-        """Logs one line about a step before the first Stable one."""
+    def _what_it_does(self, now: dict[str, Any], with_time: bool) -> str:
         plan, step_us = now["plan"], now["last_step_us"]
         if plan and plan not in self._plans:
             self._plans.append(plan)
-        does = f"trying plan {self._plans.index(plan) + 1}" if plan else "finding out what it needs"
-        predicted = explain()["prediction"] if plan else None
+        number = self._plans.index(plan) + 1 if plan else 0
+        # A step of another kind has a search of its own.
+        of = f" of {now['search_steps']}" if number <= now["search_steps"] else ""
+        does = f"trying plan {number}{of}" if plan else "finding out what it needs"
         # Of a step whose operators are as fast as each was; the first ones may all have been slow.
-        ratio = step_us / predicted["unlimited_us"] if predicted else 0.0
+        ratio = step_us / now["unlimited_us"] if plan and now["unlimited_us"] else 0.0
         costs = f", {ratio:.2f}x" if ratio >= 1 else ""
-        _log.info("step %d, %s: %.1f ms%s", now["steps"], does, step_us / 1e3, costs)
+        return f"{does}: {step_us / 1e3:.1f} ms{costs}" if with_time else f"{does}{costs}"
 
 
 def tell_news(adapter: Any) -> None:

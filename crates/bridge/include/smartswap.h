@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 3u
+#define SMARTSWAP_ABI_VERSION 4u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -154,6 +154,11 @@ int smartswap_suspend(void);
 
 /* Begins to bring that back, in the order in which it is needed, as long as there is room. */
 int smartswap_resume(void);
+
+/* Counts device memory that somebody else takes towards the cap: `size_bytes` in all from now on.
+ * Others leave to make room for more, and what they had is the driver's when this returns: call it
+ * before that memory is taken, and after it was given back. `reserved` of the stats has it too. */
+int smartswap_set_outside(uint64_t size_bytes);
 
 typedef void (*smartswap_lister)(
     void *argument, void *start, uint64_t size_bytes, int is_resident);
@@ -379,6 +384,10 @@ typedef struct smartswap_stats {
   uint64_t last_memory_calls[4];
   /* Steps that differed from their plan's in a few ops and followed it in all others. */
   uint64_t branches;
+  /* What the last step that followed a plan would take with memory for all; 0 if none did. */
+  double unlimited_us;
+  /* The most plans that one search tries. */
+  uint64_t search_steps;
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);

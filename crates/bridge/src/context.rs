@@ -387,8 +387,9 @@ impl Context {
         if !self.is_asleep() || !self.is_large(size_bytes) {
             return Ok(false);
         }
-        let active_bytes = self.engine.memory_stats()?.active_bytes.current;
-        Ok(active_bytes + size_bytes > self.wake_bytes())
+        let stats = self.engine.memory_stats()?;
+        let used_bytes = stats.active_bytes.current + stats.outside_bytes.current;
+        Ok(used_bytes + size_bytes > self.wake_bytes())
     }
 
     /// From here to [`settle`](Context::settle) nothing leaves, as it did not before.

@@ -109,6 +109,11 @@ impl ShownStep {
         self.plan.is_none() && made.plan.signature == self.kind && made.plan.actions.is_empty()
     }
 
+    /// What it would take with memory for all, in microseconds; 0 if no plan is known.
+    pub(crate) fn unlimited_us(&self) -> f64 {
+        self.made.as_ref().map_or(0.0, |made| made.unlimited_us)
+    }
+
     /// What was measured, if Stable steps were.
     pub(crate) fn measured(&self) -> Option<MeasuredStep> {
         let mut sorted: Vec<f64> = self.times_us.iter().copied().collect();

@@ -1,5 +1,7 @@
 //! The command line: flags, their units and their help.
 
+use std::path::PathBuf;
+
 use adaptive::{Budget, Bytes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -61,6 +63,39 @@ pub(crate) enum Command {
     /// one simulator judges them all. What a strategy did not plan for is moved on demand and
     /// counted.
     Compare(CompareArgs),
+    /// Hold the reports of two runs side by side: figures, and a step of each
+    CompareRuns(CompareRunsArgs),
+    /// Show memory, copies and stalls of a running training
+    ///
+    /// The training tells them in a file as its steps end. On a terminal they are shown anew until
+    /// it ends. Exit code 1 says that it ended without a word.
+    Top(TopArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompareRunsArgs {
+    /// Folder of the first run's report, which training with --report FOLDER leaves
+    pub(crate) first: PathBuf,
+    /// Folder of the second run's
+    pub(crate) second: PathBuf,
+    /// File for a page with a step of each, drawn to the same scales
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// The training's process; without it all trainings of this user are listed
+    pub(crate) pid: Option<u32>,
+    /// Show it once
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print one JSON object and nothing else
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -188,8 +223,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         || error.kind() == ErrorKind::MissingSubcommand
     {
-        return "error: name a command: train, max-model, doctor, stress, plan, simulate or compare \
-                (see smartswap --help)"
+        return "error: name a command: train, max-model, doctor, stress, plan, simulate, compare, \
+                compare-runs or top (see smartswap --help)"
             .to_owned();
     }
     let text = error.to_string();

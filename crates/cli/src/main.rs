@@ -9,6 +9,8 @@
 //! | `plan` | plans a recorded step for a memory budget |
 //! | `simulate` | shows time and memory of a recorded step under a plan |
 //! | `compare` | holds our plans against those of others |
+//! | `compare-runs` | holds the reports of two runs side by side |
+//! | `top` | shows memory, copies and stalls of a running training |
 //!
 //! The model is written against the public crates alone, so it is also the longest example of
 //! their use. Without an accelerator everything runs on the embedded software device.
@@ -37,9 +39,11 @@ mod planner;
 mod preflight;
 mod progress;
 mod report;
+mod runs;
 mod simulate;
 mod stress;
 mod text;
+mod top;
 mod train;
 mod training;
 
@@ -65,6 +69,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Compare(args) => contest::run(args),
+        Command::CompareRuns(args) => runs::run(args),
+        Command::Top(args) => top::run(args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", one_line(&error));

@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod run;
+pub(crate) mod runs_page;
 pub(crate) mod step_page;
 pub(crate) mod table;
 pub(crate) mod timeline;

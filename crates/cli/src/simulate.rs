@@ -1,5 +1,6 @@
 //! The command `simulate`: time and memory of a recorded step under a plan.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use adaptive::{Bytes, CopySpan, Direction, Machine, Plan, SavedPlan, Simulation, simulate};
@@ -47,21 +48,7 @@ struct Object {
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let steps = Steps::open(&args.trace)?;
-    let recorded = &steps.planned;
-    let budget = args.memory.map(|budget| budget_bytes(budget, recorded.peak_bytes));
-    let budget_bytes = budget.transpose()?;
-    let (step, plan) = match &args.plan {
-        Some(path) => {
-            // The plan says what its step is, whatever memory it is tried in.
-            let SavedPlan { plan, part_bytes } = adaptive::load(path)?;
-            let step = recorded.maybe_in_parts(part_bytes);
-            step.check_plan(&plan, path, &args.trace)?;
-            (step, plan)
-        }
-        None => (recorded.under(budget_bytes.unwrap_or(MEMORY_ENDLESS)), Plan::default()),
-    };
-    let machine = args.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
-    let simulation = simulate(&step.trace, &plan, &machine);
+    let Simulated { step, plan, machine, budget_bytes, simulation } = simulated(args, &steps)?;
     let members = steps.under(&plan, &step, &machine);
     write_files(args, &step, &plan, &machine, &simulation)?;
     if args.json {
@@ -83,6 +70,44 @@ pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     Ok(if simulation.shortfall.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
+/// A recorded step under a plan.
+struct Simulated<'a> {
+    step: Cow<'a, Step>,
+    plan: Plan,
+    machine: Machine,
+    budget_bytes: Option<u64>,
+    simulation: Simulation,
+}
+
+fn simulated<'a>(args: &SimulateOptions, steps: &'a Steps) -> anyhow::Result<Simulated<'a>> {
+    let recorded = &steps.planned;
+    let budget = args.memory.map(|budget| budget_bytes(budget, recorded.peak_bytes));
+    let budget_bytes = budget.transpose()?;
+    let (step, plan) = match &args.plan {
+        Some(path) => {
+            // The plan says what its step is, whatever memory it is tried in.
+            let SavedPlan { plan, part_bytes } = adaptive::load(path)?;
+            let step = recorded.maybe_in_parts(part_bytes);
+            step.check_plan(&plan, path, &args.trace)?;
+            (step, plan)
+        }
+        None => (recorded.under(budget_bytes.unwrap_or(MEMORY_ENDLESS)), Plan::default()),
+    };
+    let machine = args.machine(budget_bytes.unwrap_or(MEMORY_ENDLESS));
+    let simulation = simulate(&step.trace, &plan, &machine);
+    Ok(Simulated { step, plan, machine, budget_bytes, simulation })
+}
+
+/// The page about a recorded step.
+///
+/// # Errors
+/// As the command.
+pub(crate) fn page_of(args: &SimulateOptions) -> anyhow::Result<StepPage> {
+    let steps = Steps::open(&args.trace)?;
+    let Simulated { step, plan, machine, simulation, .. } = simulated(args, &steps)?;
+    Ok(page(args, &step, &plan, &machine, &simulation))
+}
+
 /// The timeline and the page, if they were asked for.
 fn write_files(
     args: &SimulateOptions,
@@ -94,46 +119,55 @@ fn write_files(
     if args.timeline.is_none() && args.report.is_none() {
         return Ok(());
     }
-    let memory = collect::memory(&step.trace, Some(plan), machine, &[]);
-    let spans = spans(step, simulation);
+    let page = page(args, step, plan, machine, simulation);
+    if let Some(path) = &args.timeline {
+        let limit_bytes = page.memory_limit_bytes;
+        let text = timeline::draw(&command_line(), limit_bytes, &page.spans, &page.memory.planned)?;
+        adaptive::save_bytes(path, text.as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        adaptive::save_bytes(path, step_page::text(&page)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn page(
+    args: &SimulateOptions,
+    step: &Step,
+    plan: &Plan,
+    machine: &Machine,
+    simulation: &Simulation,
+) -> StepPage {
     // Without a limit the drawing's line is at what the step takes.
     let memory_limit_bytes = match args.memory {
         Some(_) => machine.limit_bytes,
         None => simulation.held_bytes_peak,
     };
-    if let Some(path) = &args.timeline {
-        let text = timeline::draw(&command_line(), memory_limit_bytes, &spans, &memory.planned)?;
-        adaptive::save_bytes(path, text.as_bytes())?;
+    let budget_bytes = args.memory.map(|_| machine.limit_bytes);
+    let mut facts = lines(step, budget_bytes, simulation);
+    let measured = measured(args, step);
+    facts.extend(measured.as_ref().map(|words| ("measured", words.clone())));
+    let mut decisions = match args.plan {
+        Some(_) => collect::adopted(plan, &step.trace),
+        None => collect::unplanned(&step.trace, simulation.went_to_plan()),
+    };
+    decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
+    StepPage {
+        headline: headline(args, step, simulation),
+        lead: format!(
+            "{}: one step of {}, {}.",
+            args.trace.display(),
+            units::count(step.trace.ops.len() as u64, "op"),
+            if measured.is_some() { "as it was measured and simulated" } else { "simulated" },
+        ),
+        has_measured: measured.is_some(),
+        command_line: command_line(),
+        facts,
+        memory_limit_bytes,
+        memory: collect::memory(&step.trace, Some(plan), machine, &[]),
+        spans: spans(step, simulation),
+        decisions,
     }
-    if let Some(path) = &args.report {
-        let budget_bytes = args.memory.map(|_| machine.limit_bytes);
-        let mut facts = lines(step, budget_bytes, simulation);
-        let measured = measured(args, step);
-        facts.extend(measured.as_ref().map(|words| ("measured", words.clone())));
-        let mut decisions = match args.plan {
-            Some(_) => collect::adopted(plan, &step.trace),
-            None => collect::unplanned(&step.trace, simulation.went_to_plan()),
-        };
-        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
-        let page = StepPage {
-            headline: headline(args, step, simulation),
-            lead: format!(
-                "{}: one step of {}, {}.",
-                args.trace.display(),
-                units::count(step.trace.ops.len() as u64, "op"),
-                if measured.is_some() { "as it was measured and simulated" } else { "simulated" },
-            ),
-            has_measured: measured.is_some(),
-            command_line: command_line(),
-            facts,
-            memory_limit_bytes,
-            memory,
-            spans,
-            decisions,
-        };
-        adaptive::save_bytes(path, step_page::text(&page)?.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// The outcome in one sentence: as measured where it was, else as simulated.

@@ -299,7 +299,7 @@ impl Core {
     }
 
     pub(crate) fn note_segments(&mut self) {
-        let segment_bytes = self.memory.pool.segment_bytes();
+        let segment_bytes = self.memory.pool.fixed_bytes();
         if segment_bytes != self.step.segment_bytes {
             self.step.segment_bytes = segment_bytes;
             self.event(TraceEvent::Segments(segment_bytes));
@@ -342,6 +342,7 @@ impl Core {
             held: self.held(),
             away_bytes: 0,
             segment_bytes: self.memory.pool.stats().segment_bytes.current,
+            outside_bytes: self.memory.pool.stats().outside_bytes.current,
             largest: Vec::new(),
             host_full,
             unswappable: self.unswappable.clone(),

@@ -78,6 +78,8 @@ pub struct OutOfMemory {
     pub away_bytes: u64,
     /// Bytes of segments for small blocks; for all blocks where nothing can be swapped.
     pub segment_bytes: u64,
+    /// Bytes that somebody else holds under the same cap.
+    pub outside_bytes: u64,
     /// The largest resident blocks: name and bytes.
     pub largest: Vec<(String, u64)>,
     /// Whether the host arena had no room for more.
@@ -105,6 +107,9 @@ impl fmt::Display for OutOfMemory {
                 Bytes(self.away_bytes),
                 Bytes(self.segment_bytes),
             )?,
+        }
+        if self.outside_bytes > 0 {
+            write!(f, ", outside {}", Bytes(self.outside_bytes))?;
         }
         for (position, held) in self.held.iter().enumerate() {
             let Held { by, is_lent, blocks, size_bytes } = held;

@@ -103,6 +103,7 @@ mod launches;
 mod name;
 mod ops;
 mod orders;
+mod outside;
 mod plan;
 mod recipe;
 mod recorder;

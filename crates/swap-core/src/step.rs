@@ -181,7 +181,7 @@ impl Core {
         self.step.number = number;
         self.step.host_waits_before = self.memory.streams.host_waits();
         self.step.calls_before = self.memory.pool.stats().calls;
-        self.step.segment_bytes = self.memory.pool.stats().segment_bytes.current;
+        self.step.segment_bytes = self.memory.pool.fixed_bytes();
         self.recorder = self.record_next.then(Recorder::default);
         self.orders = self.ordered.clone();
         // What stays for replays alone is no part of the step.

@@ -39,7 +39,8 @@ pub struct Trace {
     pub blocks: Vec<TraceBlock>,
     /// Everything that happened, in call order.
     pub events: Vec<TraceEvent>,
-    /// Physical bytes of segments for small blocks at the step's start.
+    /// Physical bytes of segments for small blocks, and of what somebody else holds under the same
+    /// cap, at the step's start.
     pub segment_bytes: u64,
     /// Device time of the whole step, in microseconds.
     pub step_us: f64,
@@ -104,7 +105,7 @@ pub enum TraceEvent {
     Allocate(BlockIndex),
     /// A block was freed.
     Free(BlockIndex),
-    /// The segments of small blocks grew to this many bytes.
+    /// Segments of small blocks, and what somebody else holds, come to this many bytes.
     Segments(u64),
     /// An op ended. Its planned actions of phase `End` run just after.
     End(OpIndex),

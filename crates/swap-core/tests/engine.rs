@@ -17,6 +17,7 @@ mod engine {
     mod launches;
     mod lending;
     mod lots;
+    mod outside;
     mod plain;
     mod plans;
     #[cfg(feature = "planted")]

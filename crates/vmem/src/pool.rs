@@ -34,6 +34,7 @@ mod caller;
 mod mapper;
 mod mapping;
 mod moves;
+mod outside;
 mod physical;
 mod plain;
 mod planned;

@@ -29,10 +29,13 @@ pub struct MemoryStats {
     pub allocated_bytes: Peak,
     /// Bytes of live blocks with memory behind them.
     pub active_bytes: Peak,
-    /// Physical bytes taken from the driver: active ones, caches and segments.
+    /// Physical bytes that count towards the cap: active ones, caches, segments, and what
+    /// somebody else holds.
     pub reserved_bytes: Peak,
     /// Physical bytes of segments for small blocks.
     pub segment_bytes: Peak,
+    /// Physical bytes that somebody else holds under the same cap.
+    pub outside_bytes: Peak,
     /// Physical bytes of cached chunks.
     pub cached_bytes: u64,
     /// Physical bytes behind live blocks beyond their size, where larger chunks serve.
@@ -82,6 +85,7 @@ impl MemoryStats {
             &mut self.active_bytes,
             &mut self.reserved_bytes,
             &mut self.segment_bytes,
+            &mut self.outside_bytes,
         ] {
             counter.peak = counter.current;
         }

@@ -124,3 +124,53 @@ def test_profilers_of_memory_get_what_can_be_given():
     done = run_python(["-c", program])
     assert done.stdout.splitlines() == ["6 True", "['device_traces', 'segments']"]
     assert done.stderr.count("memory history") == 1, done.stderr
+
+
+def test_tensors_outside_go_to_another_process_and_count_towards_the_cap(tmp_path):
+    """CUDA's own IPC, and a pool; what moves is refused to both."""
+    script = tmp_path / "share.py"
+    script.write_text(
+        "import torch, smartswap\n"
+        "import torch.multiprocessing as multiprocessing\n"
+        "def fill(tensor, done):\n"
+        "    tensor.add_(1)\n"
+        "    torch.cuda.synchronize()\n"
+        "    done.put(float(tensor[-1]))\n"
+        "if __name__ == '__main__':\n"
+        "    smartswap.enable(memory='2GiB')\n"
+        "    moving = [torch.full((64 << 20,), float(i), device='cuda') for i in range(6)]\n"
+        "    with smartswap.outside():\n"
+        "        shared = torch.zeros(192 << 20, device='cuda')\n"
+        "    stats = smartswap.stats()\n"
+        "    print(stats['outside_bytes'] == 768 << 20,\n"
+        "          stats['reserved_bytes']['peak'] <= 2 << 30)\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    done = context.Queue()\n"
+        "    child = context.Process(target=fill, args=(shared, done))\n"
+        "    child.start()\n"
+        "    print(done.get(timeout=120))\n"
+        "    child.join()\n"
+        "    print(bool((shared == 1).all()),\n"
+        "          all(bool((one == i).all()) for i, one in enumerate(moving)))\n"
+        "    try:\n"
+        "        context.Process(target=fill, args=(moving[0], done)).start()\n"
+        "    except (RuntimeError, NotImplementedError) as error:\n"
+        "        print('smartswap.outside()' in str(error))\n"
+        "    with smartswap.outside():\n"
+        "        pool = torch.cuda.MemPool()\n"
+        "        with torch.cuda.use_mem_pool(pool):\n"
+        "            pooled = torch.ones(1 << 20, device='cuda')\n"
+        "    print(float(pooled.sum()) == 1 << 20, len(pool.snapshot()) > 0)\n"
+        "    try:\n"
+        "        torch.cuda.MemPool()\n"
+        "    except NotImplementedError as error:\n"
+        "        print('outside' in str(error))\n"
+        "    del pooled, pool, shared\n"
+        "    torch.cuda.ipc_collect()\n"
+        "    smartswap.step()\n"
+        "    print(smartswap.stats()['outside_bytes'] < 768 << 20)\n"
+    )
+    done = run_python([str(script)])
+    assert done.stdout.splitlines() == [
+        "True True", "1.0", "True True", "True", "True True", "True", "True",
+    ]

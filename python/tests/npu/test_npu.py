@@ -133,6 +133,48 @@ def test_a_suspended_training_leaves_the_device_to_others(npu, plain):
     assert [line for line in done.stdout.splitlines() if line.startswith("0x")] == due
 
 
+def test_tensors_outside_count_towards_the_cap(npu, plain):
+    """The device's ledger has both, and the losses stay those of the training alone."""
+    program = """
+        import torch
+        import torch_npu
+        import smartswap
+        smartswap.enable(CAP, device="npu:0", min_block="64KiB")
+        from standin import DEVICE, Training, ledger
+        training = Training(DEVICE, dropout=0.1)
+        owns = smartswap._native.adapter().owns
+        kept = []
+        for step in range(6):
+            print(training.step().hex())
+            with smartswap.outside():
+                kept.append(torch.full((1 << 17,), float(step), device=DEVICE))
+            ours = torch.ones(9, device=DEVICE)
+            assert not owns(kept[-1].data_ptr()) and owns(ours.data_ptr())
+        assert all((one == step).all().item() for step, one in enumerate(kept))
+        outside_bytes = smartswap.stats()["outside_bytes"]
+        assert outside_bytes in (4 << 20, 6 << 20), outside_bytes
+        held_bytes = smartswap.stats()["reserved_bytes"]["current"]
+        assert held_bytes == ledger()["chunk_bytes"], (held_bytes, ledger())
+        kept.clear()
+        training.step()
+        assert smartswap.stats()["outside_bytes"] == 0, smartswap.stats()
+        with smartswap.outside():
+            try:
+                torch.empty(CAP, dtype=torch.uint8, device=DEVICE)
+            except torch.OutOfMemoryError as error:
+                assert "more than the cap" in str(error), error
+            else:
+                raise AssertionError("it does not fit beside the weights that are in use")
+        assert smartswap.stats()["outside_bytes"] == 0
+        training.step()
+        assert ledger()["chunk_bytes_peak"] <= CAP
+        """
+    cap_bytes = plain["peak_bytes"] * 60 // 100
+    done = npu.run("-c", textwrap.dedent(program).replace("CAP", str(cap_bytes)))
+    due = [step["loss"] for step in plain["steps"][:6]]
+    assert [line for line in done.stdout.splitlines() if line.startswith("0x")] == due
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operators_compute_what_the_cpu_computes(npu, dtype):
     found = npu.json("script_operators.py", dtype)

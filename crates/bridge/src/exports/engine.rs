@@ -10,7 +10,7 @@ use crate::failure::{Failure, code, guard, last_text, text_of};
 use crate::settings::{Wishes, parse_prefer, parse_strategy};
 
 /// The version of the interface: `SMARTSWAP_ABI_VERSION`.
-const ABI_VERSION: u32 = 3;
+const ABI_VERSION: u32 = 4;
 
 /// `smartswap_settings`.
 #[derive(Debug)]

@@ -125,6 +125,12 @@ pub extern "C" fn smartswap_resume() -> c_int {
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
+pub extern "C" fn smartswap_set_outside(size_bytes: u64) -> c_int {
+    code(|| Ok(context::current()?.engine.set_outside(size_bytes)?))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
 pub extern "C" fn smartswap_has_swapped() -> c_int {
     let has_swapped = guard(|| Ok(context::current()?.settings.device.has_swapped_memory()));
     c_int::from(has_swapped.unwrap_or(false))

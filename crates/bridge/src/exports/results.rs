@@ -10,6 +10,7 @@ use crate::advice::advise;
 use crate::context::{self, Context};
 use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
+use crate::shown::ShownStep;
 
 /// `smartswap_bytes`.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,8 @@ pub struct SmartswapStats {
     memory_calls: [u64; 4],
     last_memory_calls: [u64; 4],
     branches: u64,
+    unlimited_us: f64,
+    search_steps: u64,
 }
 
 fn in_order(calls: MemoryCalls) -> [u64; 4] {
@@ -111,6 +114,8 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         memory_calls: in_order(memory.calls),
         last_memory_calls: in_order(totals.last_calls),
         branches: totals.branches,
+        unlimited_us: course.shown.as_ref().map_or(0.0, ShownStep::unlimited_us),
+        search_steps: u64::from(context.settings.policy.search_steps),
     })
 }
 

@@ -10,8 +10,8 @@ use super::rig::{
     smartswap_compute_stream, smartswap_delete, smartswap_depth, smartswap_end, smartswap_free,
     smartswap_free_swapped, smartswap_has_swapped, smartswap_is_open, smartswap_is_swapped,
     smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
-    smartswap_reset, smartswap_reset_peaks, smartswap_resume, smartswap_share,
-    smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun,
+    smartswap_reset, smartswap_reset_peaks, smartswap_resume, smartswap_set_outside,
+    smartswap_share, smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun,
     smartswap_suspend, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
     take_news, times,
 };
@@ -32,6 +32,7 @@ fn every_function_says_that_no_engine_is_open() {
         find(foreign).expect_err("nothing is found"),
         find_nothing(foreign),
         smartswap_trim(),
+        smartswap_set_outside(0),
         smartswap_suspend(),
         smartswap_resume(),
         smartswap_free_swapped(foreign, 0),
@@ -76,7 +77,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!(smartswap_has_swapped(), 0);
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
-    assert_eq!(smartswap_abi_version(), 3);
+    assert_eq!(smartswap_abi_version(), 4);
     assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
     free_no_text();
     smartswap_delete(foreign, 64, 0, ptr::null_mut());

@@ -8,8 +8,8 @@ use super::rig::{
     hold, keep_for_nobody, last_error, lend, make, save_report, save_trace, smartswap_allocate,
     smartswap_allocate_swapped, smartswap_bring_home, smartswap_compute_stream, smartswap_end,
     smartswap_free_swapped, smartswap_has_swapped, smartswap_is_swapped, smartswap_reset_peaks,
-    smartswap_resume, smartswap_step_begun, smartswap_suspend, smartswap_touch, smartswap_trim,
-    smartswap_use_on, stats, step,
+    smartswap_resume, smartswap_set_outside, smartswap_step_begun, smartswap_suspend,
+    smartswap_touch, smartswap_trim, smartswap_use_on, stats, step,
 };
 
 /// Uses each block in turn.
@@ -68,6 +68,23 @@ fn suspended_memory_is_the_systems_again() {
         step();
     }
     blocks.into_iter().chain([small, kept]).for_each(free);
+    rig.close();
+}
+
+#[test]
+fn what_others_hold_counts_towards_the_cap() {
+    let rig = Rig::open(4 * MIB);
+    let blocks = make_many(4);
+    assert_eq!(smartswap_set_outside(2 * MIB), OK, "{}", last_error());
+    assert!(device_bytes() <= 2 * MIB);
+    assert!((2 * MIB..=4 * MIB).contains(&stats().reserved.current));
+    press(&blocks);
+    assert!(device_bytes() <= 2 * MIB);
+    assert_fails(smartswap_set_outside(5 * MIB), OUT_OF_MEMORY, "outside 2.0 MiB");
+    assert_eq!(smartswap_set_outside(0), OK, "{}", last_error());
+    press(&blocks);
+    assert!(device_bytes() > 2 * MIB);
+    blocks.into_iter().for_each(free);
     rig.close();
 }
 

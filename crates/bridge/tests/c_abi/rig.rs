@@ -81,6 +81,8 @@ pub(crate) struct Stats {
     pub(crate) memory_calls: [u64; 4],
     pub(crate) last_memory_calls: [u64; 4],
     pub(crate) branches: u64,
+    pub(crate) unlimited_us: f64,
+    pub(crate) search_steps: u64,
 }
 
 /// `smartswap_replay`.
@@ -132,6 +134,7 @@ unsafe extern "C" {
         size_bytes: *mut u64,
     ) -> c_int;
     pub(crate) safe fn smartswap_trim() -> c_int;
+    pub(crate) safe fn smartswap_set_outside(size_bytes: u64) -> c_int;
     pub(crate) safe fn smartswap_suspend() -> c_int;
     pub(crate) safe fn smartswap_resume() -> c_int;
     pub(crate) fn smartswap_visit(visitor: Option<Visitor>, argument: *mut c_void) -> c_int;

@@ -149,6 +149,29 @@ pub(crate) struct SimulateOptions {
 }
 
 impl SimulateOptions {
+    /// A report's step, under its plan if it has one, on the machine of `settings` with the cap of
+    /// its run. `measured` is the step's time in microseconds and its most bytes there.
+    pub(crate) fn of_report(
+        trace: PathBuf,
+        plan: Option<PathBuf>,
+        limit_bytes: u64,
+        measured: Option<(f64, u64)>,
+        settings: Settings,
+    ) -> SimulateOptions {
+        SimulateOptions {
+            trace,
+            plan,
+            memory: Some(Budget::Bytes(limit_bytes)),
+            timeline: None,
+            report: None,
+            measured_us: measured.map(|(us, _)| us),
+            measured_bytes: measured.map(|(_, bytes)| bytes),
+            json: false,
+            speaks: false,
+            settings,
+        }
+    }
+
     /// The machine with this much device memory.
     pub(crate) fn machine(&self, limit_bytes: u64) -> Machine {
         self.settings.machine_of(limit_bytes)

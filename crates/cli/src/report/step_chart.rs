@@ -41,37 +41,67 @@ pub(super) struct Shown<'a> {
     pub(super) memory: &'a MemoryCurves,
     /// The cap.
     pub(super) memory_limit_bytes: u64,
+    /// How far both axes go at least.
+    pub(super) at_least: Reach,
+}
+
+/// How far the axes of a drawing go.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Reach {
+    until_us: f64,
+    bytes: u64,
+}
+
+impl Reach {
+    /// As far as the further one.
+    pub(super) fn and(self, other: Reach) -> Reach {
+        Reach { until_us: self.until_us.max(other.until_us), bytes: self.bytes.max(other.bytes) }
+    }
+}
+
+impl Shown<'_> {
+    /// Up to all that is drawn.
+    pub(super) fn reach(&self) -> Reach {
+        let points = || self.memory.uncapped.iter().chain(&self.memory.planned);
+        let times = points().map(|point| point.at_us);
+        let until_us = times
+            .chain(self.spans.iter().map(|span| span.end_us))
+            .filter(|time_us| time_us.is_finite())
+            .fold(0.0, f64::max);
+        let highest = points().map(|point| point.bytes).max().unwrap_or(0);
+        Reach { until_us, bytes: highest.max(self.memory_limit_bytes) }.and(self.at_least)
+    }
 }
 
 /// Draws one step of `run`.
 pub(super) fn draw(run: &Run) -> StepChart {
-    let (spans, memory) = (&run.spans[..], &run.memory);
-    draw_step(&Shown { spans, memory, memory_limit_bytes: run.memory_limit_bytes })
+    draw_step(&Shown {
+        spans: &run.spans,
+        memory: &run.memory,
+        memory_limit_bytes: run.memory_limit_bytes,
+        at_least: Reach::default(),
+    })
 }
 
 /// Draws one step.
 pub(super) fn draw_step(step: &Shown<'_>) -> StepChart {
     let spans = lanes::in_order(step.spans);
-    let points = || step.memory.uncapped.iter().chain(&step.memory.planned);
-    let span_ends = spans.iter().flatten().map(|span| span.end_us);
-    let end_us = points()
-        .map(|point| point.at_us)
-        .chain(span_ends)
-        .filter(|time_us| time_us.is_finite())
-        .fold(0.0, f64::max);
+    let own = Shown { at_least: Reach::default(), ..*step }.reach();
+    let end_us = own.until_us;
     let words = Lane::ALL.iter().zip(&spans);
     let words = words.map(|(&lane, spans)| (lane.name(), lanes::in_words(lane, spans, end_us)));
     let lanes = words.collect();
     if end_us <= 0.0 {
         return StepChart { svg: None, lanes, note: String::new() };
     }
-    let axis = Scale::new(0.0, end_us);
-    let pixel_us = end_us / PIXELS as f64;
+    let reach = own.and(step.at_least);
+    let axis = Scale::new(0.0, reach.until_us);
+    let pixel_us = reach.until_us / PIXELS as f64;
     let boxes = spans.map(|spans| lanes::boxes(&spans, pixel_us));
     let note = joined_note(&boxes, pixel_us);
     let mut svg = Svg::plot(HEIGHT, &description(step, end_us));
-    draw_time_axis(&mut svg, axis, end_us);
-    draw_memory(&mut svg, step, axis);
+    draw_time_axis(&mut svg, axis, reach.until_us);
+    draw_memory(&mut svg, step, axis, end_us, reach.bytes);
     for (position, (lane, boxes)) in Lane::ALL.iter().zip(&boxes).enumerate() {
         let top = LANES_TOP + LANE_PITCH * position as f64;
         draw_lane(&mut svg, *lane, boxes, axis, top);
@@ -121,19 +151,18 @@ fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64) {
     }
 }
 
-fn draw_memory(svg: &mut Svg, step: &Shown<'_>, axis: Scale) {
+fn draw_memory(svg: &mut Svg, step: &Shown<'_>, axis: Scale, end_us: f64, highest_bytes: u64) {
     let limit = step.memory_limit_bytes as f64;
     let curves = [&step.memory.uncapped, &step.memory.planned];
-    let highest = curves.iter().flat_map(|points| points.iter()).map(|point| point.bytes).max();
-    let high = limit.max(highest.unwrap_or(0) as f64);
-    let scale = Scale::new(0.0, high * 1.08);
+    let scale = Scale::new(0.0, highest_bytes as f64 * 1.08);
     let unit = Unit::of_bytes(scale.high());
     for tick in scale.binary_ticks(8.0) {
         let y = scale.row(tick, MEMORY);
         svg.rule("grid", y);
         svg.label("tick left", &"-8", y + 4.0, &unit.show(tick));
     }
-    let [uncapped, planned] = curves.map(|points| corners(points, axis, scale));
+    let end = axis.share(end_us);
+    let [uncapped, planned] = curves.map(|points| corners(points, axis, scale, end));
     svg.open_curves(MEMORY.1);
     svg.area("without-area", &uncapped, MEMORY.1);
     svg.area("with-area", &planned, MEMORY.1);
@@ -153,8 +182,8 @@ fn draw_memory(svg: &mut Svg, step: &Shown<'_>, axis: Scale) {
     draw_memory_tips(svg, step, axis.high());
 }
 
-/// The corners of a curve that keeps each value until the next point.
-fn corners(points: &[MemoryPoint], axis: Scale, scale: Scale) -> Vec<CurvePoint> {
+/// The corners of a curve that keeps each value until the next point, and the last to `end`.
+fn corners(points: &[MemoryPoint], axis: Scale, scale: Scale, end: f64) -> Vec<CurvePoint> {
     let mut path: Vec<CurvePoint> = Vec::with_capacity(points.len() * 2 + 1);
     for point in points {
         let (x, y) = (axis.share(point.at_us), scale.row(point.bytes as f64, MEMORY));
@@ -166,9 +195,9 @@ fn corners(points: &[MemoryPoint], axis: Scale, scale: Scale) -> Vec<CurvePoint>
         path.push((x, y));
     }
     if let Some(&(x, y)) = path.last()
-        && x < 1.0
+        && x < end
     {
-        path.push((1.0, y));
+        path.push((end, y));
     }
     scale::thin(&path, PIXELS)
 }
@@ -268,9 +297,11 @@ mod tests {
     #[test]
     fn curves_are_steps_to_the_end() {
         let points = [MemoryPoint { at_us: 0.0, bytes: 2 }, MemoryPoint { at_us: 5.0, bytes: 4 }];
-        let path = corners(&points, Scale::new(0.0, 10.0), Scale::new(0.0, 4.0));
+        let path = corners(&points, Scale::new(0.0, 10.0), Scale::new(0.0, 4.0), 1.0);
         assert_eq!(path, [(0.0, 137.0), (0.5, 137.0), (0.5, 22.0), (1.0, 22.0)]);
-        assert!(corners(&[], Scale::new(0.0, 1.0), Scale::new(0.0, 1.0)).is_empty());
+        assert!(corners(&[], Scale::new(0.0, 1.0), Scale::new(0.0, 1.0), 1.0).is_empty());
+        let path = corners(&points, Scale::new(0.0, 10.0), Scale::new(0.0, 4.0), 0.75);
+        assert_eq!(path.last(), Some(&(0.75, 22.0)), "a longer axis does not make it longer");
     }
 
     #[test]

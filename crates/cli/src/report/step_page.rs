@@ -4,7 +4,7 @@ use askama::Template;
 
 use super::html::{ChoiceShare, DecisionRow, row_of, shares};
 use super::run::{Decision, MemoryCurves, Span};
-use super::step_chart::{Shown, StepChart, draw_step};
+use super::step_chart::{Reach, Shown, StepChart, draw_step};
 
 /// What the page shows.
 #[derive(Clone, Debug)]
@@ -29,6 +29,18 @@ pub(crate) struct StepPage {
     pub(crate) decisions: Vec<Decision>,
 }
 
+impl StepPage {
+    /// What its drawing shows, on axes of its own.
+    pub(super) fn shown(&self) -> Shown<'_> {
+        Shown {
+            spans: &self.spans,
+            memory: &self.memory,
+            memory_limit_bytes: self.memory_limit_bytes,
+            at_least: Reach::default(),
+        }
+    }
+}
+
 #[derive(Template)]
 #[template(path = "step.html")]
 struct Page<'a> {
@@ -45,11 +57,9 @@ struct Page<'a> {
 ///
 /// When the template cannot be filled in.
 pub(crate) fn text(page: &StepPage) -> askama::Result<String> {
-    let (spans, memory) = (&page.spans[..], &page.memory);
-    let shown = Shown { spans, memory, memory_limit_bytes: page.memory_limit_bytes };
     Page {
         page,
-        step: draw_step(&shown),
+        step: draw_step(&page.shown()),
         shares: shares(&page.decisions),
         decisions: page.decisions.iter().map(row_of).collect(),
         version: env!("CARGO_PKG_VERSION"),

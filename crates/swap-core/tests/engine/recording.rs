@@ -4,7 +4,7 @@ use swap_core::{AccessMode, StepReport, Trace};
 
 use super::lab::{BLOCK, Lab, OP, read, recipe, work, write};
 
-fn record(lab: &mut Lab, run: impl FnOnce(&mut Lab)) -> (Trace, StepReport) {
+pub(super) fn record(lab: &mut Lab, run: impl FnOnce(&mut Lab)) -> (Trace, StepReport) {
     lab.total();
     lab.engine.set_orders(true, None).expect("between steps");
     run(lab);

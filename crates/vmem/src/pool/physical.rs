@@ -394,6 +394,8 @@ impl Pool {
             }
         }
         self.layout = None;
+        // What others hold is not ours to give back.
+        self.cache.refund(std::mem::take(&mut self.stats.outside_bytes).current);
         let mut result = self.trim(streams);
         for stale in std::mem::take(&mut self.stale_ranges) {
             match self.unmap(stale.range) {

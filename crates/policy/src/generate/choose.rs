@@ -1,11 +1,12 @@
 //! One choice of what leaves, and its placement: a point of the search.
 
 use std::cmp::Ordering;
+use std::mem;
 
 use swap_core::Trace;
 
-use super::place::{Placement, Placer};
-use super::select::{HIDDEN_SHARES, Selection, select};
+use super::place::{Placement, Placer, Way};
+use super::select::{HIDDEN_SHARES, Selection, late_blocks, select};
 use super::taste::{Taste, Wish};
 use super::{GenerateConfig, RecomputeOption};
 use crate::cost::Cost;
@@ -38,6 +39,8 @@ pub(super) struct Made<'a> {
     pub(super) changes: usize,
     /// Whether no change helped in the last round.
     pub(super) is_stuck: bool,
+    /// Whether copying out earlier was tried.
+    is_early_tried: bool,
 }
 
 impl<'a> Chooser<'a> {
@@ -57,18 +60,12 @@ impl<'a> Chooser<'a> {
             }
             selection = self.select(hidden_share, &taste);
         }
-        self.make(hidden_share, taste, selection, 0)
+        self.make(hidden_share, taste, selection, Way::FIRST)
     }
 
-    fn make(
-        self,
-        hidden_share: f64,
-        taste: Taste,
-        selection: Selection,
-        attempt: usize,
-    ) -> Made<'a> {
-        let placement = self.placer(&selection).place(None, attempt);
-        let (placements, changes, is_stuck) = (0, 0, false);
+    fn make(self, hidden_share: f64, taste: Taste, selection: Selection, way: Way) -> Made<'a> {
+        let placement = self.placer(&selection).place(None, way);
+        let (placements, changes, is_stuck, is_early_tried) = (0, 0, false, false);
         Made {
             chooser: self,
             hidden_share,
@@ -78,6 +75,7 @@ impl<'a> Chooser<'a> {
             placements,
             changes,
             is_stuck,
+            is_early_tried,
         }
     }
 
@@ -144,8 +142,37 @@ impl<'a> Made<'a> {
     /// The choice with other wishes, placed like this one.
     pub(super) fn with(&self, hidden_share: f64, taste: Taste) -> Made<'a> {
         let selection = self.chooser.select(hidden_share, &taste);
-        let made = self.chooser.make(hidden_share, taste, selection, self.placement.attempt);
+        let made = self.chooser.make(hidden_share, taste, selection, self.placement.way);
         Made { changes: self.changes, ..made }
+    }
+
+    /// Copies out as early as can be what is copied out late, if that makes the step shorter.
+    /// Placed as it was, or for what the peak leaves first.
+    pub(super) fn try_early(&mut self) {
+        if mem::replace(&mut self.is_early_tried, true) {
+            return;
+        }
+        let Chooser { trace, usage, machine, config, .. } = self.chooser;
+        let late = late_blocks(trace, usage, machine, config, &self.selection.choices);
+        if late.is_empty() {
+            return;
+        }
+        let mut taste = self.taste.clone();
+        for block in late {
+            taste.set_early(block);
+        }
+        let mut early = self.with(self.hidden_share, taste);
+        let way = early.placement.way.beginning_at_peak();
+        early.keep(early.chooser.placer(&early.selection).place(None, way));
+        if early.rank() < self.rank() {
+            *self = early;
+        }
+    }
+
+    fn keep(&mut self, placement: Placement) {
+        if Cost::new(0, &placement.simulation) < Cost::new(0, &self.placement.simulation) {
+            self.placement = placement;
+        }
     }
 
     /// Places the same choice in some more ways, and keeps the fastest.
@@ -158,10 +185,8 @@ impl<'a> Made<'a> {
             }
             self.placements += 1;
             let placer = self.chooser.placer(&self.selection);
-            let placement = placer.place(Some(simulation), self.placements);
-            if Cost::new(0, &placement.simulation) < Cost::new(0, simulation) {
-                self.placement = placement;
-            }
+            let placement = placer.place(Some(simulation), Way::number(self.placements));
+            self.keep(placement);
         }
     }
 

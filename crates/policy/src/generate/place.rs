@@ -1,10 +1,12 @@
 //! When to issue the moves: away at once after the last use, back as late as the link allows and
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
 
+use super::need::need_curve;
 use super::select::{Choice, Mode, Selection, gap_recipe};
 use crate::assemble::assemble;
 use crate::candidate::Gap;
@@ -34,8 +36,34 @@ const STEPS_MAX: f64 = 1e6;
 pub(super) struct Placement {
     pub(super) plan: Plan,
     pub(super) simulation: Simulation,
-    /// Which of the ways to place it was.
-    pub(super) attempt: usize,
+    pub(super) way: Way,
+}
+
+/// One of the ways to place a choice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// One of [`TRIES`].
+    number: usize,
+    /// Whether it reckons with the times of a step as it was seen.
+    as_seen: bool,
+    /// Whether copies back get room in the order in which they are needed after the highest peak,
+    /// instead of after the step's begin: what is needed first in a step then comes last, and
+    /// takes no room from the end of the step before.
+    from_peak: bool,
+}
+
+impl Way {
+    pub(super) const FIRST: Way = Way { number: 0, as_seen: false, from_peak: false };
+
+    /// Ways in turn: all as if nobody waited, and then for ever as it was seen.
+    pub(super) fn number(number: usize) -> Way {
+        let as_seen = number >= TRIES.len();
+        Way { number: number % TRIES.len(), as_seen, from_peak: false }
+    }
+
+    pub(super) fn beginning_at_peak(self) -> Way {
+        Way { from_peak: true, ..self }
+    }
 }
 
 /// When each slot starts and when its op does, in microseconds from the step's start.
@@ -90,13 +118,19 @@ pub(super) struct Placer<'a> {
 }
 
 impl Placer<'_> {
-    /// A placement. Ways beyond all that there are reckon with the times of a step as it was seen.
-    pub(super) fn place(&self, seen: Option<&Simulation>, attempt: usize) -> Placement {
-        let timeline = self.timeline(seen.filter(|_| attempt >= TRIES.len()));
-        let (departure, lead) = TRIES[attempt % TRIES.len()];
-        let plan = self.plan(&timeline, departure, lead);
+    /// A placement. `seen` is a step with these choices, or ones much like them.
+    pub(super) fn place(&self, seen: Option<&Simulation>, way: Way) -> Placement {
+        let timeline = self.timeline(seen.filter(|_| way.as_seen));
+        let plan = self.plan(&timeline, way);
         let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
-        Placement { plan, simulation, attempt }
+        Placement { plan, simulation, way }
+    }
+
+    /// The first of the slots with the most bytes if everything is resident.
+    fn peak_slot(&self) -> i64 {
+        let need = need_curve(self.trace, self.usage);
+        let highest = (0..need.len()).max_by_key(|&row| (need[row], Reverse(row)));
+        highest.map_or(0, |row| i64::from(self.usage.row_slot[row]))
     }
 
     fn timeline(&self, simulation: Option<&Simulation>) -> Timeline {
@@ -115,11 +149,16 @@ impl Placer<'_> {
         timeline
     }
 
-    fn plan(&self, timeline: &Timeline, departure: Departure, lead: f64) -> Plan {
+    fn plan(&self, timeline: &Timeline, way: Way) -> Plan {
+        let (departure, lead) = TRIES[way.number];
         let mut curve = Curve::of(&self.selection.curve);
         let leaves = self.leaves(timeline, departure, &mut curve);
         let mut returns = self.returns();
         schedule(&mut returns, timeline, lead);
+        if way.from_peak {
+            let (slot_count, peak) = (self.usage.slot_count() as i64, self.peak_slot());
+            returns.sort_by_key(|item| ((item.to - peak).rem_euclid(slot_count), item.choice));
+        }
         self.find_room(&mut returns, timeline, &mut curve, &leaves);
         let mut orders = Vec::new();
         for item in &returns {

@@ -4,7 +4,8 @@
 //!   start ── first choices ──> lineage ─┐ in each round more placements, and changes
 //!   start ── first choices ──> lineage ─┤ of wishes, kept where the step gets shorter
 //!   start ── first choices ──> lineage ─┤
-//!                                       └─ the best of all ──> front: many more changes
+//!                                       └─ the best of all ──> front: early copies, and many
+//!                                                              more changes
 //! ```
 //!
 //! What a round does depends on the rounds before it alone. The effort only says how many there
@@ -18,7 +19,7 @@ use crate::parallel::each;
 /// Changes in a round of a lineage and of the front, at most.
 const CHANGES_MAX: [usize; 2] = [12, 96];
 /// Events of all these changes and of the placement before them, about.
-const EVENTS: [usize; 2] = [40_000, 80_000];
+const EVENTS: [usize; 2] = [40_000, 125_000];
 /// So many changes may turn out to change nothing, for each that does.
 const IDLE_CHANGES: usize = 4;
 /// Changes at once from where none helped in a whole round.
@@ -156,6 +157,7 @@ impl<'a> Search<'a> {
             if self.has_front && round > 1 {
                 let mut front = self.best().clone();
                 front.place_again(1);
+                front.try_early();
                 self.scene.change(&mut front, 1);
                 self.front = Some(front);
             }

@@ -20,6 +20,7 @@
 //! back ([`undo`]).
 
 mod drops;
+mod early;
 mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ use std::mem;
 use swap_core::{Origin, Trace};
 
 use drops::back_in;
+pub(super) use early::late_blocks;
 
 use super::chain::{Chain, Chains, Link, Need, Needs};
 use super::need::{Scale, need_curve};
@@ -143,14 +145,8 @@ pub(crate) fn select(
     taste: &Taste,
 ) -> Selection {
     let need = need_curve(trace, usage);
-    let mut slot_us: Vec<f64> =
-        usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us).collect();
-    slot_us.push(0.0);
-    let mut gaps = find_gaps(trace, usage);
-    gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= config.min_block_bytes);
-    if config.movable == Movable::Activations {
-        gaps.retain(|gap| trace.blocks[gap.block as usize].origin != Origin::Persistent);
-    }
+    let slot_us = slot_us(trace, usage);
+    let gaps = movable_gaps(trace, usage, config);
     let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
     let mut selector = Selector {
         trace,
@@ -187,10 +183,27 @@ pub(crate) fn select(
     for gap in gaps {
         selector.offer(gap);
     }
+    selector.send_early();
     let excess = selector.shave();
     let links = selector.links();
     let blamed = excess.map_or_else(Vec::new, |(row, _)| selector.blamed_for(row));
     Selection { choices: selector.choices, curve: selector.curve.values(), excess, blamed, links }
+}
+
+/// The gaps of all blocks that may leave.
+fn movable_gaps(trace: &Trace, usage: &Usage, config: &GenerateConfig) -> Vec<Gap> {
+    let mut gaps = find_gaps(trace, usage);
+    gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= config.min_block_bytes);
+    if config.movable == Movable::Activations {
+        gaps.retain(|gap| trace.blocks[gap.block as usize].origin != Origin::Persistent);
+    }
+    gaps
+}
+
+/// How long each slot takes, the last of which is behind the last op.
+fn slot_us(trace: &Trace, usage: &Usage) -> Vec<f64> {
+    let ops = usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us);
+    ops.chain([0.0]).collect()
 }
 
 /// When each slot starts, of how long each takes.

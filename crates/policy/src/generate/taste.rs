@@ -29,12 +29,18 @@ pub(super) struct Taste {
     wishes: Vec<Wish>,
     /// By block: how long before its next use a copy of it is back, in microseconds.
     lead_us: Vec<f32>,
+    /// By block: whether it is copied to the host as soon as its bytes are new.
+    early: Vec<bool>,
 }
 
 impl Taste {
     /// No wishes.
     pub(super) fn neutral(block_count: usize) -> Taste {
-        Taste { wishes: vec![Wish::Any; block_count], lead_us: vec![0.0; block_count] }
+        Taste {
+            wishes: vec![Wish::Any; block_count],
+            lead_us: vec![0.0; block_count],
+            early: vec![false; block_count],
+        }
     }
 
     pub(super) fn set(&mut self, block: u32, wish: Wish) {
@@ -51,6 +57,18 @@ impl Taste {
 
     pub(super) fn set_lead_us(&mut self, block: u32, lead_us: f64) {
         self.lead_us[block as usize] = lead_us as f32;
+    }
+
+    pub(super) fn has_early(&self) -> bool {
+        self.early.contains(&true)
+    }
+
+    pub(super) fn is_early(&self, block: u32) -> bool {
+        self.early[block as usize]
+    }
+
+    pub(super) fn set_early(&mut self, block: u32) {
+        self.early[block as usize] = true;
     }
 
     /// What the cost of a choice is multiplied with.

@@ -6,16 +6,18 @@
 //! say: memory that moves, is freed and is used again. The framework orders the rest itself, and no
 //! more than it must. Kernels compare all bytes; the checker judges the order of each.
 
-use swap_core::{AccessMode, BlockId, HostConfig, OpName};
+use swap_core::{AccessMode, BlockId, Engine, HostConfig, OpName};
 
 use super::lots::random_lots;
 use super::script::{Random, SIZES, random_plan};
 use super::world::GRANULARITY;
 
-use framework::{Framework, Role, STREAMS, Stop, THREADS, Tally};
+use framework::{Framework, Role, STREAMS, Stop, THREADS};
+use tally::Tally;
 
 mod framework;
 mod steps;
+mod tally;
 
 const GENEROUS: u64 = 1 << 30;
 const REPLAY: OpName = OpName::new("replay");
@@ -366,20 +368,31 @@ impl Training {
     }
 }
 
-/// A training under one seed, on a device of its kind.
-fn run(seed: u64, limit_bytes: u64, arena_bytes: u64) -> Result<(Tally, u64), String> {
+/// How much memory a training gets.
+#[derive(Clone, Copy)]
+struct Memory {
+    limit_bytes: u64,
+    arena_bytes: u64,
+}
+
+/// A training under one seed, on a device of its kind; `prepare` gets the engine before anything
+/// happens. Returns the most bytes that lived at once, too.
+fn run(seed: u64, memory: Memory, prepare: impl Fn(&Engine)) -> Result<(Tally, u64), String> {
+    let capacity_bytes = 2 * memory.limit_bytes;
+    let lockstep = HostConfig::lockstep(capacity_bytes, seed);
+    let threads = HostConfig::threads(capacity_bytes);
     let device = match seed % 8 {
-        0 => HostConfig::by_time(2 * limit_bytes),
-        1 => HostConfig::threads(2 * limit_bytes),
-        2 => HostConfig { map_waits_for_copies: true, ..HostConfig::threads(2 * limit_bytes) },
-        3 => {
-            HostConfig { map_waits_for_copies: true, ..HostConfig::lockstep(2 * limit_bytes, seed) }
-        }
-        _ => HostConfig::lockstep(2 * limit_bytes, seed),
+        0 => HostConfig::by_time(capacity_bytes),
+        1 => threads,
+        // Another thread of the engine maps.
+        2 => HostConfig { map_waits_for_copies: true, ..threads },
+        3 => HostConfig { map_waits_for_copies: true, ..lockstep },
+        _ => lockstep,
     };
     let mut random = Random(seed);
     let program = random.next();
-    let mut training = Training::new(device, limit_bytes, arena_bytes);
+    let mut training = Training::new(device, memory.limit_bytes, memory.arena_bytes);
+    prepare(&training.framework.engine);
     training.open(&mut random)?;
     training.step(program, None)?;
     for round in 0..3 {
@@ -397,23 +410,24 @@ fn run(seed: u64, limit_bytes: u64, arena_bytes: u64) -> Result<(Tally, u64), St
 }
 
 /// The same under a cap that leaves room for a part of what lives at once.
-fn run_short(seed: u64) -> Result<Tally, String> {
-    let (_, most_bytes) = run(seed, GENEROUS, GENEROUS)?;
+pub(super) fn run_short(seed: u64, prepare: impl Fn(&Engine)) -> Result<Tally, String> {
+    let plenty = Memory { limit_bytes: GENEROUS, arena_bytes: GENEROUS };
+    let (_, most_bytes) = run(seed, plenty, |_| ())?;
     let mut random = Random(!seed);
     let limit_bytes = most_bytes * (40 + random.below(70)) / 100;
     let limit_bytes = (limit_bytes / GRANULARITY * GRANULARITY).max(160 << 10);
     let arena_bytes = if random.chance(30) { 128 << 10 } else { GENEROUS };
-    run(seed, limit_bytes, arena_bytes).map(|(tally, _)| tally)
+    run(seed, Memory { limit_bytes, arena_bytes }, prepare).map(|(tally, _)| tally)
 }
 
 #[test]
 fn a_framework_that_orders_no_more_than_it_must_sees_right_bytes() {
-    let seeds = std::env::var("ENGINE_CASES").ok().and_then(|text| text.parse().ok());
-    let first = std::env::var("ENGINE_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let given = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = given("ENGINE_FIRST").unwrap_or(0);
     let mut total = Tally::default();
-    for seed in first..first + seeds.unwrap_or(300) {
-        let tally = run_short(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        total.add(&tally);
+    for seed in first..first + given("ENGINE_CASES").unwrap_or(300) {
+        let tally = run_short(seed, |_| ());
+        total.add(&tally.unwrap_or_else(|what| panic!("seed {seed}: {what}")));
     }
     println!("{total:#?}");
     for (what, count) in total.counts() {

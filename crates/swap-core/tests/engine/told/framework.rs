@@ -16,6 +16,8 @@ use crate::engine::lab::{Errors, submit_unseen};
 use crate::engine::script::Random;
 use crate::engine::world::{THRESHOLD, config, host, word};
 
+use super::tally::Tally;
+
 /// The engine's compute stream and two of the framework's own.
 pub(super) const STREAMS: usize = 3;
 /// The script's thread, and the one that runs backward passes.
@@ -128,54 +130,6 @@ pub(super) fn submit(
     };
     submit_unseen(check, stream, accesses, 5.0, body)
         .map_err(|error| Stop::Broken(format!("not ordered: {error}")))
-}
-
-/// What happened over a run.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Tally {
-    pub(super) kernels: u64,
-    pub(super) out_of_memory: u64,
-    pub(super) beside: u64,
-    pub(super) freed_in_use: u64,
-    pub(super) untold: u64,
-    pub(super) moved_bytes: u64,
-    pub(super) clean: u64,
-    pub(super) replays: u64,
-    pub(super) memory_calls: u64,
-    pub(super) strayed: u64,
-    pub(super) waited: u64,
-}
-
-impl Tally {
-    pub(super) fn counts(&self) -> [(&'static str, u64); 11] {
-        [
-            ("kernels", self.kernels),
-            ("out of memory", self.out_of_memory),
-            ("ops of two threads at once", self.beside),
-            ("frees of what another stream uses", self.freed_in_use),
-            ("uses that nobody told of", self.untold),
-            ("bytes brought back", self.moved_bytes),
-            ("clean swap outs", self.clean),
-            ("replays", self.replays),
-            ("memory calls", self.memory_calls),
-            ("strayed ops", self.strayed),
-            ("waits between the framework's streams", self.waited),
-        ]
-    }
-
-    pub(super) fn add(&mut self, other: &Tally) {
-        self.kernels += other.kernels;
-        self.out_of_memory += other.out_of_memory;
-        self.beside += other.beside;
-        self.freed_in_use += other.freed_in_use;
-        self.untold += other.untold;
-        self.moved_bytes += other.moved_bytes;
-        self.clean += other.clean;
-        self.replays += other.replays;
-        self.memory_calls += other.memory_calls;
-        self.strayed += other.strayed;
-        self.waited += other.waited;
-    }
 }
 
 pub(super) struct Framework {
@@ -370,8 +324,14 @@ impl Framework {
             let last = read[other].max(if written.0 == other { written.1 } else { 0 });
             let is_used = last > self.behind[stream][other];
             self.tally.freed_in_use += u64::from(is_used);
-            // What moves is told of at each op. All else is its stream's, as with any allocator.
-            if !is_shown && is_used && !self.tensors[at].recorded.contains(&other) {
+            // What moves is told of at each op. All else is its stream's, as with any allocator:
+            // its owner names the other stream, or waits for it.
+            if is_shown || !is_used {
+                continue;
+            }
+            if last.is_multiple_of(2) {
+                self.engine.use_on(id, self.streams[other].0)?;
+            } else if !self.tensors[at].recorded.contains(&other) {
                 self.order(stream, other, last);
             }
         }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use swap_core::{AccessMode, Orders, Plan, StepReport, Trace};
 
-use super::framework::{Role, STREAMS, Stop, Tally};
+use super::framework::{Role, STREAMS, Stop};
+use super::tally::Tally;
 use super::{COMMANDS, NAMES, Op, SLEEP, Training};
 use crate::engine::script::{Random, SIZES};
 

@@ -8,6 +8,7 @@
 #include "observer.h"
 #include "outside.h"
 #include "replay.h"
+#include "shortage.h"
 
 namespace smartswap {
 
@@ -49,7 +50,7 @@ class CpuAllocator final : public c10::Allocator {
     void* memory = smartswap_allocate(size_bytes, 0);
     if (memory == nullptr) {
       const std::string text = smartswap_last_error();
-      observer::note_no_room(size_bytes);
+      shortage::note(size_bytes);
       raise(SMARTSWAP_OUT_OF_MEMORY, text);
     }
     replay::note_allocation(memory, size_bytes);

@@ -15,6 +15,7 @@
 #include "engine.h"
 #include "observer.h"
 #include "seals.h"
+#include "shortage.h"
 
 namespace smartswap {
 
@@ -160,7 +161,7 @@ class OutOfMemory {
   // Tells the observers and throws, with the engine's own text.
   [[noreturn]] void fail(size_t size_bytes, std::pair<size_t, size_t> (*free_and_total)()) {
     const std::string text = smartswap_last_error();
-    observer::note_no_room(size_bytes);
+    shortage::note(size_bytes);
     std::vector<Observer> observers;
     {
       const std::lock_guard<std::mutex> guard(lock_);

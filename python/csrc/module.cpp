@@ -23,6 +23,7 @@
 #include "replay.h"
 #include "replay_kernel.h"
 #include "seals.h"
+#include "shortage.h"
 #include "tensors.h"
 
 namespace py = pybind11;
@@ -384,7 +385,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("n_put_off", &deferred::count);
   module.def("run_put_off", &deferred::run_all, Released());
   module.def("recipes", &recipes);
-  module.def("went_without_memory", &observer::went_without);
+  module.def("went_without_memory", &shortage::went_without);
   module.def("verify", &seals::watch);
   module.def("verified_uses", &seals::n_compared);
   module.def("drop_at_once", &replay::drop_at_once);

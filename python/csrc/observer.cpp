@@ -14,8 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +29,7 @@
 #include "refusal.h"
 #include "replay.h"
 #include "seals.h"
+#include "shortage.h"
 #include "tensors.h"
 
 namespace smartswap::observer {
@@ -73,9 +72,6 @@ struct Thread {
   std::string announced;
   // What the running operator uses, until the engine is told.
   std::vector<smartswap_touched> touched;
-  // The most that the outermost operator asked for in vain, and the exceptions when it began.
-  uint64_t lacked_bytes = 0;
-  int exceptions_before = 0;
   // What the end of an operator met, until it is raised.
   int unraised_code = SMARTSWAP_OK;
   std::string unraised;
@@ -241,36 +237,6 @@ void wake() {
   }
 }
 
-struct Without {
-  std::mutex lock;
-  std::map<std::string, uint64_t> counts;
-};
-
-// Never destroyed: operators run until the process ends.
-Without& without() {
-  static auto& value = *new Without();
-  return value;
-}
-
-// An outermost operator has ended. If nothing ended it that it was refused, it found another way.
-void note_another_way(Thread& own, const Operator& op) {
-  const auto lacked_bytes = std::exchange(own.lacked_bytes, 0);
-  if (C10_LIKELY(lacked_bytes == 0) || std::uncaught_exceptions() > own.exceptions_before) {
-    return;
-  }
-  auto& all = without();
-  const std::lock_guard<std::mutex> guard(all.lock);
-  if (all.counts[op.name]++ == 0) {
-    TORCH_WARN(
-        "SmartSwap: ",
-        op.name,
-        " found no room for ",
-        lacked_bytes,
-        " bytes and went on without: its numbers may differ in their last bits from those with "
-        "more memory. A larger --memory gives them");
-  }
-}
-
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (!attached().active.load(std::memory_order_relaxed) || in_forked_child() ||
       at::in_parallel_region()) {
@@ -304,8 +270,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     own.running.emplace_back(op, true);
     ++own.depth;
     if (outermost) {
-      own.lacked_bytes = 0;
-      own.exceptions_before = std::uncaught_exceptions();
+      shortage::begin();
     }
     code = op->is_metadata ? SMARTSWAP_OK : touch_inputs(own, fn, *op);
     if (C10_UNLIKELY(seals::watches()) && code == SMARTSWAP_OK) {
@@ -365,9 +330,11 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (!outermost) {
     return;
   }
-  note_another_way(own, *op);
+  const bool went_without = shortage::end(op->name);
   const bool may_offer = op->again.has_value();
-  if (may_offer) {
+  if (may_offer && C10_UNLIKELY(went_without)) {
+    replay::distrust();
+  } else if (may_offer) {
     replay::offer(fn);
   }
   if (C10_UNLIKELY(seals::watches())) {
@@ -475,23 +442,6 @@ void before_allocation(uint64_t size_bytes) {
   if (C10_UNLIKELY(own.unraised_code != SMARTSWAP_OK)) {
     raise(std::exchange(own.unraised_code, SMARTSWAP_OK), std::exchange(own.unraised, {}));
   }
-}
-
-void note_no_room(uint64_t size_bytes) {
-  auto& lacked_bytes = thread().lacked_bytes;
-  lacked_bytes = std::max(lacked_bytes, size_bytes);
-}
-
-std::map<std::string, uint64_t> went_without() {
-  auto& all = without();
-  const std::lock_guard<std::mutex> guard(all.lock);
-  return all.counts;
-}
-
-RoomOfAnother::RoomOfAnother() : lacked_bytes_(thread().lacked_bytes) {}
-
-RoomOfAnother::~RoomOfAnother() {
-  thread().lacked_bytes = lacked_bytes_;
 }
 
 }  // namespace smartswap::observer

@@ -3,8 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
-#include <string>
+#include <cstdint>
 
 #include "smartswap.h"
 
@@ -52,25 +51,5 @@ bool knows_all();
 // Call it before each allocation. Watches again if the memory might become short. Throws for
 // an operator that must not run, and what the end of the one before met.
 void before_allocation(uint64_t size_bytes);
-
-// Call it for each allocation that found no room, before it throws. An operator that ends well all
-// the same has taken another way, which may round differently: that is counted, and told of.
-void note_no_room(uint64_t size_bytes);
-
-// By operator: how many of its calls went on without memory that they asked for.
-std::map<std::string, uint64_t> went_without();
-
-// While it lasts, what finds no room is the business of a call that is made again, which says so
-// itself, and not of the operator around it.
-class RoomOfAnother {
- public:
-  RoomOfAnother();
-  ~RoomOfAnother();
-  RoomOfAnother(const RoomOfAnother&) = delete;
-  RoomOfAnother& operator=(const RoomOfAnother&) = delete;
-
- private:
-  uint64_t lacked_bytes_;
-};
 
 }  // namespace smartswap::observer

@@ -15,7 +15,7 @@ inline void* allocate(size_t size_bytes, uint64_t stream) {
   void* memory = smartswap_allocate(size_bytes, stream);
   if (memory == nullptr) {
     const std::string text = smartswap_last_error();
-    observer::note_no_room(size_bytes);
+    shortage::note(size_bytes);
     raise(SMARTSWAP_OUT_OF_MEMORY, text);
   }
   return memory;

@@ -55,6 +55,10 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
 // It ends: lets the engine run it again, if calls of its kind are known to give the same bits.
 void offer(const at::RecordFunction& fn);
 
+// It ends, and went on without memory that it asked for: with more, it may take another way, which
+// rounds differently. So no call of its kind is made again.
+void distrust();
+
 // Its end has been told: finds out about its kind, if nothing is known.
 void prove(const at::RecordFunction& fn);
 

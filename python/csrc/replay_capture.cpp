@@ -321,7 +321,7 @@ void offer_captured() {
     case Trust::sure:
       return offer_call(std::move(call), !captured.at_any_size.empty());
     case Trust::unsure:
-      return refuse("a kind that gave other bits when it was run again");
+      return refuse("a kind that gave other bits when it was run again, or went without memory");
     case Trust::unknown:
       if (captured.is_recorded) {
         own.unproven = std::move(captured);

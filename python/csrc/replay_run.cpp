@@ -6,13 +6,14 @@
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <string>
 
 #include "alone.h"
 #include "engine.h"
-#include "observer.h"
 #include "replay_call.h"
 #include "replay_state.h"
 #include "replay_thread.h"
+#include "shortage.h"
 
 namespace smartswap::replay {
 
@@ -154,22 +155,29 @@ void check_target(const Output& output, const std::vector<at::Tensor>& results) 
       is_there || thread().handed_out == nullptr, "a library keeps the memory of its output");
 }
 
+std::string name_of(const Work& work) {
+  const auto* op = std::get_if<c10::OperatorHandle>(&work);
+  return op == nullptr ? "a kernel" : op->schema().name();
+}
+
 std::vector<at::Tensor> call_again(
     const Call& call, const Copies& copies, const Output* output = nullptr) {
   const Alone alone(call.settings.autocast);
   const UnderSettings settings(call.settings);
   const c10::StreamGuard stream(*call.stream);
-  const observer::RoomOfAnother room;
+  const shortage::OfAnother room;
   Stack arguments(call, copies, output);
   auto stack = arguments.take();
   if (const auto* launch = std::get_if<Launch>(&call.work)) {
     (*launch)(std::move(stack));
+    room.check(name_of(call.work));
     return {};
   }
   const FromState state(call.state);
   const bool is_allocated = output != nullptr && output->place;
   const Target target(is_allocated ? output : nullptr);
   std::get<c10::OperatorHandle>(call.work).callBoxed(stack);
+  room.check(name_of(call.work));
   auto results = tensors_in(stack);
   if (is_allocated) {
     check_target(*output, results);

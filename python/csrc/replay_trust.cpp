@@ -235,6 +235,17 @@ void add_trust(Report& report) {
   report.unsure.assign(all.unsure.begin(), all.unsure.end());
 }
 
+void distrust() {
+  auto& own = thread();
+  if (!own.captured) {
+    return;
+  }
+  auto& all = known();
+  const std::lock_guard<std::mutex> guard(all.lock);
+  all.kinds[own.captured->kind] = Trust::unsure;
+  own.captured.reset();
+}
+
 void prove(const at::RecordFunction& fn) {
   std::vector<View> first;
   if (C10_UNLIKELY(thread().unproven.has_value())) {

@@ -170,3 +170,46 @@ print(known)
 def test_an_operator_that_takes_most_of_the_memory_when_run_twice_is_known(tmp_path):
     known = json.loads(run(tmp_path, LARGE).splitlines()[-1])
     assert known[-1] == known[0] + 1, known
+
+
+WITHOUT = """
+from smartswap import _native
+smartswap.enable("24MiB", device="host", min_block="64KiB", manual_steps=True)
+adapter = _native.adapter()
+adapter.set_aside(2)
+calls = []
+@torch.library.custom_op("planted::rounds", mutates_args=())
+def rounds(x: torch.Tensor) -> torch.Tensor:
+    try:
+        calls.append(torch.empty(2 << 20) is not None)
+        return x * 3
+    except torch.OutOfMemoryError:
+        return x * 3 + 1
+x = torch.ones(1 << 16)
+rounds(x)
+made = rounds(x)
+assert adapter.discard(made)
+held = torch.ones(5 << 20)
+address = held.numpy()  # 20 MiB stay
+try:
+    print(made.sum().item() == made.numel() * 3)
+except Exception as error:
+    print(type(error).__name__, str(error).count("it found no room for 8388608 bytes"))
+del held, address
+assert (made == 3).all()
+# One that went without the first time is never made again.
+held = torch.ones(5 << 20)
+address = held.numpy()
+y = torch.ones(1 << 17)
+assert (rounds(y) == 4).all()
+del held, address
+other = rounds(y)
+assert not adapter.discard(other)
+print(smartswap.stats()["went_without_memory"])
+"""
+
+
+def test_a_call_that_lacks_memory_the_second_time_takes_no_other_way(tmp_path):
+    error, told = run(tmp_path, WITHOUT).splitlines()
+    assert error.endswith("Error 1")
+    assert told == "{'planted::rounds': 2}"

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId, Uses};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -275,16 +275,13 @@ impl Core {
     /// Where a block's bytes are.
     pub(crate) fn residency(&mut self, id: BlockId) -> Result<Residency, Error> {
         let entry = self.entry(id)?;
-        let (state, arrived) = (entry.state, entry.arrived);
-        let copied = entry.host_copy.as_ref().map(|copy| copy.copied);
-        let mut complete = |point: Option<Point>| match point {
-            Some(point) => self.memory.streams.has_completed(point),
-            None => Ok(true),
-        };
+        let (state, arrived) = (entry.state, entry.arrived.clone());
+        let copied = entry.host_copy.as_ref().map_or_else(Uses::default, |it| Uses::of(it.copied));
+        let mut complete = |uses: &Uses| self.memory.streams.have_completed(uses);
         Ok(match state {
-            State::Resident | State::Replaying { .. } if complete(arrived)? => Residency::Resident,
+            State::Resident | State::Replaying { .. } if complete(&arrived)? => Residency::Resident,
             State::Resident | State::Replaying { .. } => Residency::Arriving,
-            State::Away { .. } if complete(copied)? => Residency::Away,
+            State::Away { .. } if complete(&copied)? => Residency::Away,
             State::Away { .. } => Residency::Leaving,
             State::Discarded => Residency::Discarded,
         })

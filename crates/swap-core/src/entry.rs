@@ -45,8 +45,9 @@ pub(crate) struct Entry {
     pub(crate) asked_for: bool,
     /// The bytes on the host; as long as it exists they are the block's current ones.
     pub(crate) host_copy: Option<HostCopy>,
-    /// An op on another stream waits for this before it touches the block.
-    pub(crate) arrived: Option<Point>,
+    /// What nobody but the engine knows of: the copy that brought the bytes, and replays that wrote
+    /// or read them. Ops on other streams wait for it before they touch the block.
+    pub(crate) arrived: Uses,
     pub(crate) launches: Launches,
     /// How to make the bytes again.
     pub(crate) replayable: Option<Arc<Replayable>>,
@@ -90,7 +91,7 @@ impl Entry {
             last_touch: clock,
             asked_for: false,
             host_copy: None,
-            arrived: None,
+            arrived: Uses::default(),
             launches,
             replayable: None,
             version: 0,

@@ -21,8 +21,7 @@ impl Core {
         counted: &mut bool,
     ) -> Result<(), Error> {
         let mut host_full = false;
-        let victims = if self.watched { self.victims() } else { Vec::new() };
-        for id in victims {
+        for id in self.victims() {
             let left = self.swap_out(id)?;
             host_full |= !left;
             let left = left || self.discard_instead(id)?;

@@ -28,7 +28,7 @@ impl Core {
         let writes = mode.writes();
         let streams = &self.memory.streams;
         let ready = entry.state == State::Resident
-            && entry.arrived.is_none_or(|arrived| streams.is_ordered(stream, arrived))
+            && entry.arrived.points().iter().all(|&point| streams.is_ordered(stream, point))
             && !entry.free_wanted
             && !within.is_replay()
             && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
@@ -139,8 +139,8 @@ impl Core {
                 self.wait(stream, point, Site::ReplayAfterRelease)?;
             }
         }
-        if let Some(arrived) = self.entry(id)?.arrived {
-            self.wait(stream, arrived, Site::TouchAfterArrival)?;
+        for &point in self.entry(id)?.arrived.clone().points() {
+            self.wait(stream, point, Site::TouchAfterArrival)?;
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.map_block(streams, id)?;
@@ -150,12 +150,13 @@ impl Core {
         Ok(None)
     }
 
-    /// Whether a block can leave the device now.
+    /// Whether a block can leave the device now. While ops run that nobody tells of, none can,
+    /// whatever a plan says.
     pub(crate) fn can_leave(&self, id: BlockId) -> bool {
         let free = |entry: &Entry| {
             entry.state == State::Resident && entry.pins == 0 && entry.hold == Hold::No
         };
-        self.entry(id).is_ok_and(free) && self.memory.pool.is_swappable(id)
+        self.watched && self.entry(id).is_ok_and(free) && self.memory.pool.is_swappable(id)
     }
 
     /// Copies a resident block to the host and gives its chunk away. Returns whether it did: the
@@ -191,7 +192,9 @@ impl Core {
         let entry = self.entry_mut(id)?;
         entry.state = State::Away { departure: Some(departure) };
         // Whoever takes the chunk back waits for this: the copy out, or what was under way before.
-        entry.arrived = copied.or(entry.arrived);
+        if let Some(copied) = copied {
+            entry.arrived = Uses::of(copied);
+        }
         if copied.is_some() {
             self.memory.streams.mark(self.copy_out)?;
         }
@@ -257,7 +260,7 @@ impl Core {
         let State::Away { departure } = entry.state else {
             unreachable!("the caller saw that the block is away")
         };
-        let left = entry.arrived;
+        let left = entry.arrived.clone();
         if let Some(departure) = departure
             && self.memory.pool.retake(id, departure)
         {
@@ -271,7 +274,7 @@ impl Core {
             Ok(arrived) => {
                 let copy = self.entry_mut(id)?.host_copy.as_mut().expect("seen above");
                 copy.uses.add(arrived);
-                self.arrive(id, Some(arrived))?;
+                self.arrive(id, Uses::of(arrived))?;
                 self.memory.streams.mark(self.copy_in)?;
                 Ok(true)
             }
@@ -283,7 +286,7 @@ impl Core {
         }
     }
 
-    fn arrive(&mut self, id: BlockId, arrived: Option<vmem::Point>) -> Result<(), Error> {
+    fn arrive(&mut self, id: BlockId, arrived: Uses) -> Result<(), Error> {
         let entry = self.entry_mut(id)?;
         entry.state = State::Resident;
         entry.arrived = arrived;
@@ -342,7 +345,7 @@ impl Core {
         let entry = self.entry_mut(id)?;
         entry.state = State::Replaying { by };
         entry.awaits_dependents = false;
-        entry.arrived = None;
+        entry.arrived = Uses::default();
         entry.pins += 1;
         Ok(Some(replayable))
     }
@@ -351,7 +354,7 @@ impl Core {
     pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
         let entry = self.entry_mut(id)?;
         entry.pins -= 1;
-        let touched = entry.arrived.is_some();
+        let touched = !entry.arrived.points().is_empty();
         let op = entry.replayable.as_ref().map_or("", |replayable| replayable.op);
         if done && touched {
             self.step.counters.recomputed_ops += 1;

@@ -61,12 +61,20 @@ impl Core {
         }
         let is_there = |entry: &&Entry| entry.state == State::Resident;
         let there = self.entries.iter().flatten().filter(is_there).map(|entry| entry.id);
-        for id in there.collect::<Vec<BlockId>>() {
-            self.note_all_uses(id);
+        let there: Vec<BlockId> = there.collect();
+        let uses = self.all_until_now();
+        for &id in &there {
+            uses.points().iter().for_each(|&point| self.memory.pool.note_use(id, point));
+        }
+        for id in there {
+            // One that its owner has freed goes with the last recipe that reads it.
+            if self.entry(id).is_err() {
+                continue;
+            }
             self.drop_host_copy(id)?;
-            let entry = self.entry_mut(id)?;
-            entry.change();
+            self.entry_mut(id)?.change();
             self.drop_recipe(id)?;
+            self.free_if_unneeded(id)?;
         }
         Ok(())
     }

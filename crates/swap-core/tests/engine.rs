@@ -33,6 +33,7 @@ mod engine {
     mod submit;
     mod suspend;
     mod threads;
+    mod told;
     mod unwatched;
     mod world;
 }

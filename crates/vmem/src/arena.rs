@@ -15,7 +15,7 @@ use npu_sys::{
     Touching, page_bytes,
 };
 
-use crate::carver::PieceId;
+use crate::carver::{EmptyRegion, PieceId};
 use crate::error::{HostShortage, MemoryError};
 use crate::point::{Site, Uses};
 use crate::stats::Peak;
@@ -226,7 +226,7 @@ impl Arena {
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         self.finish_growth();
         let mut result = Ok(());
-        for (start, _, uses) in self.slots.remove_empty_regions() {
+        for EmptyRegion { start, uses, .. } in self.slots.remove_empty_regions() {
             let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
                 .wait_host(&uses, Site::UnpinAfterUse)

@@ -11,6 +11,16 @@ use crate::point::Uses;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct PieceId(u32);
 
+/// A region that holds no piece in use, taken out.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct EmptyRegion {
+    pub(crate) group: u32,
+    pub(crate) start: u64,
+    pub(crate) size_bytes: u64,
+    /// Of its pieces.
+    pub(crate) uses: Uses,
+}
+
 /// Regions and the pieces they are cut into. Regions belong to a group; a request is served
 /// from regions of its own group only.
 #[derive(Debug, Default)]
@@ -89,8 +99,8 @@ impl Carver {
         self.free.insert(self.key(index));
     }
 
-    /// Takes out the regions that hold no piece in use; returns start, size and last uses.
-    pub(crate) fn remove_empty_regions(&mut self) -> Vec<(u64, u64, Uses)> {
+    /// Takes out the regions that hold no piece in use.
+    pub(crate) fn remove_empty_regions(&mut self) -> Vec<EmptyRegion> {
         let whole: Vec<FreeKey> = self
             .free
             .iter()
@@ -106,7 +116,9 @@ impl Carver {
                 self.free.remove(&key);
                 self.unused.push(key.3);
                 let piece = &mut self.pieces[key.3 as usize];
-                (piece.start, piece.size_bytes, std::mem::take(&mut piece.uses))
+                let uses = std::mem::take(&mut piece.uses);
+                let Piece { group, start, size_bytes, .. } = *piece;
+                EmptyRegion { group, start, size_bytes, uses }
             })
             .collect()
     }
@@ -196,7 +208,9 @@ mod tests {
         let (_, start, uses) = carver.carve(0, 100).expect("both halves are one again");
         assert_eq!((start, uses), (1000, used(7)));
         carver.give_back(small, used(1));
-        assert_eq!(carver.remove_empty_regions(), vec![(5000, 40, used(1))]);
+        let uses = used(1);
+        let empty = EmptyRegion { group: 0, start: 5000, size_bytes: 40, uses };
+        assert_eq!(carver.remove_empty_regions(), vec![empty]);
         assert!(carver.carve(0, 1).is_none());
     }
 
@@ -230,11 +244,11 @@ mod tests {
                 carver.give_back(id, Uses::default());
             }
             let mut regions = carver.remove_empty_regions();
-            regions.sort_by_key(|region| region.0);
-            prop_assert_eq!(
-                regions,
-                vec![(0, 1000, Uses::default()), (1000, 1000, Uses::default())]
-            );
+            regions.sort_by_key(|region| region.start);
+            let whole = |start| {
+                EmptyRegion { group: 0, start, size_bytes: 1000, uses: Uses::default() }
+            };
+            prop_assert_eq!(regions, vec![whole(0), whole(1000)]);
         }
     }
 }

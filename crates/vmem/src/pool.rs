@@ -15,7 +15,7 @@ use std::sync::Arc;
 use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
 use crate::block::{Backing, Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
-use crate::carver::Carver;
+use crate::carver::{Carver, EmptyRegion};
 use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
 use crate::lot::Lot;
@@ -352,6 +352,17 @@ impl Pool {
         self.stats.segment_bytes.grow(size_bytes);
         self.segments.push(chunk);
         Ok(())
+    }
+
+    /// Takes out the segments that hold no block, each behind all that its stream was given: small
+    /// blocks come to the next of their stream in its own order, so that callers need not note
+    /// what else uses them there.
+    fn take_empty_segments(&mut self, streams: &mut Streams) -> Vec<EmptyRegion> {
+        let mut empty = self.carver.remove_empty_regions();
+        for region in &mut empty {
+            region.uses.add(streams.advance(StreamId(region.group)));
+        }
+        empty
     }
 
     /// Frees a block. Its memory is reused only after the uses noted for it.

@@ -177,7 +177,7 @@ pub(super) fn abandon_frame(core: &mut Core, frame: &Frame) {
             entry.pins -= 1;
             if frame.within.is_replay() {
                 // Nobody but the engine can order others after work that only it knows of.
-                entry.arrived = Some(point);
+                entry.arrived.add(point);
             }
             core.memory.pool.note_use(block, point);
         }

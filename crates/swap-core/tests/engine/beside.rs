@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use swap_core::{
     Access, AccessMode, BlockId, Compute, DevicePtr, Driver, Engine, Error, ErrorKind, HostConfig,
-    HostDriver, Link, MemoryError, OpStack, StepCounters,
+    HostDriver, Link, MemoryError, OpStack, Recipe, StepCounters, StreamId,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
@@ -246,4 +246,63 @@ fn what_runs_beside_the_step_counts_no_misses_and_no_rescues() {
     assert_eq!(beside.swapped_out_bytes, of_step.swapped_out_bytes);
     assert_eq!(beside.swapped_in_bytes, of_step.swapped_in_bytes);
     assert!(beside.swapped_out_bytes > 0 && beside.swapped_in_bytes > 0);
+}
+
+/// A block that an op makes from `input`, which the engine is only told of; `inside` runs in the
+/// middle of its replay.
+fn told_of(
+    lab: &mut Lab,
+    stream: StreamId,
+    input: BlockId,
+    inside: impl Fn() + Send + Sync + 'static,
+) -> BlockId {
+    lab.ops.begin_on(OP, stream).expect("begins");
+    lab.ops.touch(input, AccessMode::Read).expect("is there");
+    let made = lab.ops.allocate(BLOCK, "made").expect("there is room");
+    lab.ops.touch(made, AccessMode::Write).expect("is there");
+    lab.places.push((made, BLOCK));
+    let again = Recipe::new(move |ops, output| {
+        ops.begin_on(OP, stream)?;
+        ops.touch(input, AccessMode::Read)?;
+        ops.touch(output, AccessMode::Write)?;
+        inside();
+        ops.end()
+    });
+    lab.ops.recipe(again).expect("an op is open");
+    lab.ops.end().expect("ends");
+    made
+}
+
+#[test]
+fn who_writes_an_input_waits_for_all_replays_that_read_it_at_once() {
+    let mut lab = Lab::new(ENOUGH);
+    let compute = lab.engine.compute_stream();
+    let side = lab.check_stream();
+    let input = lab.make(1);
+    lab.order(side.0);
+    let on_side = told_of(&mut lab, side.1, input, || ());
+    // Another thread, with an op on the side stream.
+    let engine = lab.engine.clone();
+    let other = move || {
+        let mut ops = engine.op_stack();
+        ops.begin_on(OP, side.1).expect("begins");
+        ops.touch(on_side, AccessMode::Read).expect("comes back");
+        ops.end().expect("ends");
+    };
+    let on_compute = told_of(&mut lab, compute, input, other);
+    lab.order(side.0);
+    lab.discard(on_side);
+    lab.discard(on_compute);
+    // Its replay reads the input on one stream, and meanwhile that of the other thread on another.
+    lab.ops.begin(OP).expect("begins");
+    lab.ops.touch(on_compute, AccessMode::Read).expect("comes back");
+    lab.ops.end().expect("ends");
+    lab.ops.begin(OP).expect("begins");
+    lab.ops.touch(input, AccessMode::Write).expect("is there");
+    lab.ops.end().expect("its owner knows of no replay");
+    assert_eq!(lab.total().recomputed_ops, 2);
+    lab.errors();
+    // A recipe has the engine.
+    [on_side, on_compute].into_iter().for_each(|block| lab.free(block));
+    lab.close_with(side.0);
 }

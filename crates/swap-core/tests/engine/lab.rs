@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use swap_core::{
     Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver,
-    Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, MeterDriver, OpIndex,
-    OpName, OpStack, Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency, StepCounters,
+    DriverError, Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, MeterDriver,
+    OpIndex, OpName, OpStack, Operands, Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency,
+    StepCounters,
 };
 
 use super::world::{config, host, physical, word};
@@ -74,6 +75,20 @@ pub(crate) fn work(ops: &mut OpStack, operands: &[Operand], errors: &Errors) -> 
             }
         }
     })
+}
+
+/// Submits work of the caller's own, which the engine does not see. What it uses must be there and
+/// stay until the work is done; the checker refuses what is not mapped.
+pub(crate) fn submit_unseen(
+    check: &CheckDriver,
+    stream: swap_core::StreamHandle,
+    accesses: Vec<Access>,
+    cost_us: f64,
+    body: impl FnOnce(&Operands<'_>) + Send + 'static,
+) -> Result<(), DriverError> {
+    let function = HostFunction { name: "unseen", accesses, cost_us, body: Box::new(body) };
+    // SAFETY: all of it is mapped, or the checker refuses, and callers see to it that it stays so.
+    unsafe { check.launch_host(function, stream) }
 }
 
 /// A recipe for [`work`].
@@ -230,19 +245,13 @@ impl Lab {
     pub(crate) fn write_unseen(&self, stream: swap_core::StreamHandle, block: BlockId, tag: u64) {
         let start = self.engine.address(block).expect("lives");
         let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Write };
-        let function = HostFunction {
-            name: "unseen",
-            accesses: vec![access],
-            cost_us: 500.0,
-            body: Box::new(move |given| {
-                for (at, is) in given.write::<u64>(0).iter_mut().enumerate() {
-                    *is = word(tag, at);
-                }
-            }),
-        };
         assert!(self.is_there(block));
-        // SAFETY: the block is there and mapped, and callers see to it that it stays so.
-        unsafe { self.check.launch_host(function, stream) }.expect("launches");
+        let body = move |given: &Operands<'_>| {
+            for (at, is) in given.write::<u64>(0).iter_mut().enumerate() {
+                *is = word(tag, at);
+            }
+        };
+        submit_unseen(&self.check, stream, vec![access], 500.0, body).expect("launches");
     }
 
     pub(crate) fn swap_out(&mut self, block: BlockId) {

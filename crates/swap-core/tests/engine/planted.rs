@@ -5,6 +5,7 @@ use proptest::test_runner::{Config as Runs, TestRng, TestRunner};
 use swap_core::Site;
 
 use super::random_plans::{case, run_with};
+use super::told;
 
 /// Runs in which each bug must be found.
 const RUNS_MAX: u32 = 600;
@@ -37,4 +38,29 @@ fn every_missing_wait_is_noticed() {
         }
     }
     assert!(missed.is_empty(), "nobody noticed in {RUNS_MAX} runs: {missed:?}");
+}
+
+/// Trainings in which each bug must be found.
+const TRAININGS_MAX: u64 = 300;
+
+#[test]
+fn every_missing_wait_is_noticed_by_a_framework_that_only_tells() {
+    let unmaps = [Site::UnmapBlockAfterUse, Site::UnmapRangeAfterUse, Site::RemapAfterUse];
+    let others = [Site::CarveAfterRelease, Site::ReleaseAfterUse];
+    // It launches nothing through the engine.
+    let moves = Site::MOVES.into_iter().filter(|&site| site != Site::LaunchAfterLaunch);
+    let mut missed = Vec::new();
+    for site in moves.chain(unmaps).chain(others) {
+        let planted = |seed: &u64| {
+            told::run_short(*seed, |engine| engine.plant(Some(site)).expect("plants")).is_err()
+        };
+        match (0..TRAININGS_MAX).find(planted) {
+            Some(seed) => {
+                told::run_short(seed, |_| ()).expect("without the bug all is well");
+                println!("{site:?}: training {seed}");
+            }
+            None => missed.push(site),
+        }
+    }
+    assert!(missed.is_empty(), "nobody noticed in {TRAININGS_MAX} trainings: {missed:?}");
 }

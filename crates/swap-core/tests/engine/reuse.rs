@@ -4,9 +4,11 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use swap_core::{ActionKind, BlockId, HostConfig, Residency, StreamHandle, StreamId};
+use swap_core::{
+    Access, AccessMode, ActionKind, BlockId, HostConfig, Residency, StreamHandle, StreamId,
+};
 
-use super::lab::{BLOCK, ENOUGH, Lab, OP, read, work, write};
+use super::lab::{BLOCK, ENOUGH, Lab, OP, read, submit_unseen, work, write};
 
 /// A second stream, and a block of pattern 1 that an op reads there.
 fn with_busy_side(seed: u64) -> (Lab, (StreamHandle, StreamId), BlockId) {
@@ -119,6 +121,24 @@ fn a_slot_is_reused_at_once_but_ordered() {
         assert_eq!(lab.host.ledger().registered_bytes_peak, BLOCK);
         assert_eq!(lab.total().swapped_out_bytes, 6 * BLOCK);
         lab.op(&[read(first, 1), read(second, 2)]).expect("reads");
+        lab.finish();
+    }
+}
+
+#[test]
+fn the_memory_of_small_blocks_goes_back_after_all_that_their_stream_was_given() {
+    for has_virtual_memory in [true, false] {
+        let device = HostConfig { has_virtual_memory, ..HostConfig::lockstep(2 * ENOUGH, 5) };
+        let lab = Lab::with(ENOUGH, ENOUGH, device);
+        let compute = lab.engine.stream_handles().expect("handles")[0];
+        let small = lab.engine.allocate(512, "small").expect("room");
+        // As a framework's operators do, which tell of what moves alone.
+        let start = lab.engine.address(small).expect("lives");
+        let access = Access { start, size_bytes: 512, mode: AccessMode::Write };
+        submit_unseen(&lab.check, compute, vec![access], 500.0, |_| ()).expect("launches");
+        lab.engine.free(small).expect("lives");
+        lab.engine.trim().expect("waits, and gives back");
+        assert_eq!(lab.host.ledger().chunk_count, 0);
         lab.finish();
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::carver::{Carver, PieceId};
+use crate::carver::{Carver, EmptyRegion, PieceId};
 use crate::point::Uses;
 
 /// Slots of one size that wait their turn before the first of them is used again, where there is
@@ -61,8 +61,8 @@ impl Slots {
         self.spares.entry(size_bytes).or_default().push_back((piece, start, uses));
     }
 
-    /// Takes out the regions that hold no slot; returns start, size and last uses.
-    pub(super) fn remove_empty_regions(&mut self) -> Vec<(u64, u64, Uses)> {
+    /// Takes out the regions that hold no slot.
+    pub(super) fn remove_empty_regions(&mut self) -> Vec<EmptyRegion> {
         self.dissolve(|_| true);
         self.carver.remove_empty_regions()
     }

@@ -360,7 +360,7 @@ impl Pool {
         if !self.has_virtual_memory {
             return self.free_empty_segments(streams);
         }
-        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
+        for EmptyRegion { start, size_bytes, uses, .. } in self.take_empty_segments(streams) {
             let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
             let index = self.segments.iter().position(home).expect("a region is a segment");
             let chunk = self.segments.swap_remove(index);

@@ -6,8 +6,6 @@ use super::*;
 #[derive(Debug)]
 pub(super) struct PlainSegment {
     start: DevicePtr,
-    /// On which its pieces are used.
-    stream: StreamId,
 }
 
 impl Pool {
@@ -51,7 +49,7 @@ impl Pool {
         self.note_held();
         self.stats.segment_bytes.grow(segment_bytes);
         self.carver.add_region(stream.0, start.0, segment_bytes);
-        self.plain_segments.push(PlainSegment { start, stream });
+        self.plain_segments.push(PlainSegment { start });
         Ok(())
     }
 
@@ -59,7 +57,7 @@ impl Pool {
     /// Those that could not be given back stay, and stay counted.
     pub(super) fn free_empty_segments(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         let mut first_error = Ok(());
-        for (start, size_bytes, uses) in self.carver.remove_empty_regions() {
+        for EmptyRegion { group, start, size_bytes, uses } in self.take_empty_segments(streams) {
             let at_start = |segment: &PlainSegment| segment.start == DevicePtr(start);
             let index = self.plain_segments.iter().position(at_start);
             let index = index.expect("a region is a segment");
@@ -71,7 +69,6 @@ impl Pool {
                     self.cache.refund(size_bytes);
                 }
                 Err(error) => {
-                    let group = self.plain_segments[index].stream.0;
                     self.carver.put_back_region(group, start, size_bytes, uses);
                     first_error = first_error.and(Err(error));
                 }

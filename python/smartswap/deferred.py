@@ -198,7 +198,7 @@ class Trial:
             return Told()
         if self._told is None:
             told = _told_by(self._explain())
-            # Where nothing moves there is nothing to try; a trial goes on until steps were measured.
+            # Where nothing moves there is nothing to try; a trial waits for measured steps.
             if told is None and self._updates.is_on:
                 return Told()
             self._told = told or Told(lacks=0.0)

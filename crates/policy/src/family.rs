@@ -46,8 +46,6 @@ struct Learnt {
     /// By op: whether it can be run again in all members. Others can in those that were seen.
     at_any_size: Vec<bool>,
     step: Curve,
-    /// Of all ops together.
-    busy: Curve,
     /// The most bytes of segments, in members that have all blocks.
     segments: Curve,
     unit_bytes: u64,
@@ -157,7 +155,8 @@ impl Family {
 
     /// The time that the ops of such a step take, in microseconds.
     pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
-        self.learnt.as_ref().map(|learnt| learnt.busy.at(probe_bytes as f64))
+        let learnt = self.learnt.as_ref()?;
+        Some(learnt.times.iter().map(|curve| curve.at(probe_bytes as f64)).sum())
     }
 
     /// The member whose probe has this size: no block of such a step should be larger than here.
@@ -170,7 +169,7 @@ impl Family {
             block.size_bytes = whole(curve.bound(probe), learnt.unit_bytes);
         }
         for (at, (op, curve)) in trace.ops.iter_mut().zip(&learnt.times).enumerate() {
-            op.device_us = curve.at(probe).max(0.0);
+            op.device_us = curve.at(probe);
             op.replayable = learnt.at_any_size[at];
             op.at_any_size = op.replayable;
         }
@@ -195,13 +194,15 @@ impl Learnt {
         let known: Vec<usize> =
             (0..alike.len()).filter(|&member| sizes[member][probe].is_some()).collect();
         let probe_bytes: Vec<u64> = known.iter().filter_map(|&m| sizes[m][probe]).collect();
-        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| {
+        let points = |value: &dyn Fn(usize) -> Option<f64>| {
             let points = known.iter().zip(&probe_bytes);
             let points = points.filter_map(|(&m, &probe)| Some((probe as f64, value(m)?)));
-            Curve::through(&points.collect::<Vec<_>>())
+            points.collect::<Vec<_>>()
         };
+        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| Curve::through(&points(value));
         let of_block = |block: usize| over_probe(&|m| sizes[m][block].map(|bytes| bytes as f64));
-        let of_op = |op: usize| over_probe(&|m| Some(alike[m].ops[op].device_us));
+        // A device that waits for its host waits inside of ops: now and then they seem longer.
+        let of_op = |op: usize| Curve::below(&points(&|m| Some(alike[m].ops[op].device_us)));
         let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
         Some(Learnt {
             probe: BlockIndex(probe as u32),
@@ -211,7 +212,6 @@ impl Learnt {
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),
             step: over_probe(&|m| Some(alike[m].step_us)),
-            busy: over_probe(&|m| Some(alike[m].ops_us())),
             segments: over_probe(&|m| {
                 let has_all = alike[m].blocks.len() == base.blocks.len();
                 has_all.then(|| segment_bytes_of(alike[m]) as f64)

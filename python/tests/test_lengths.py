@@ -14,7 +14,7 @@ import torch
 stats, explain = dict, dict
 if sys.argv[1] != "plain":
     import smartswap
-    smartswap.enable(sys.argv[1], device="host", min_block="64KiB")
+    smartswap.enable(sys.argv[1], device="host", min_block=sys.argv[5])
     stats, explain = smartswap.stats, smartswap.explain
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -68,9 +68,9 @@ print(json.dumps({
 """
 
 
-def train(memory, report, n_steps=400, steps="alike"):
+def train(memory, report, n_steps=400, steps="alike", min_block="64KiB"):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report), steps],
+        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report), steps, min_block],
         capture_output=True, text=True, timeout=400,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -108,6 +108,21 @@ def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
         assert member["step_us"] is not None, member
         peaks = member["predicted_peak_bytes"] / member["recorded_peak_bytes"]
         assert 0.95 < peaks < 1.05, member
+
+
+def test_what_is_below_min_block_in_shorter_batches_lies_where_it_does_in_longer_ones(tmp_path):
+    # Activations have 416 to 1,024 KiB.
+    capped = train("24MiB", tmp_path, min_block="512KiB")
+    plain = train("plain", tmp_path, len(capped["losses"]) - 1)
+    assert capped["losses"] == plain["losses"]
+    assert capped["weights"] == plain["weights"]
+    settled = capped["steps"][-21:-1]
+    assert len(capped["steps"]) < 400, "it never was Stable"
+    assert all(step["swapped_out_bytes"] > 0 for step in settled), "short batches lie elsewhere"
+    assert sum(step["misses"] + step["rescues"] for step in settled) == 0, settled
+    assert sum(step["calls"] <= 2 for step in settled) > len(settled) / 2, settled
+    lowest = capped["families"][0]["levels"][0]
+    assert lowest["steps"] > 10 and lowest["misses"] + lowest["rescues"] == 0
 
 
 def test_steps_of_changing_sizes_that_use_other_operators_too_go_by_the_same_plan(tmp_path):

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adaptive::{AccessMode, BlockId, SwappedBlock};
+use adaptive::{AccessMode, Allocation, BlockId, SwappedBlock};
 
 use crate::starts::{Located, Starts};
 
@@ -36,8 +36,9 @@ pub(crate) enum Kind {
 }
 
 impl Live {
-    pub(crate) fn new(id: BlockId, start: u64, size_bytes: u64, is_large: bool) -> Live {
-        let kind = if is_large { Kind::Large } else { Kind::Small };
+    pub(crate) fn new(allocation: Allocation, size_bytes: u64) -> Live {
+        let kind = if allocation.is_swappable { Kind::Large } else { Kind::Small };
+        let (id, start) = (allocation.block, allocation.address.0);
         Live { id, start, size_bytes, kind, op: 0, did: 0 }
     }
 

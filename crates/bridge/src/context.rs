@@ -190,12 +190,11 @@ impl Context {
     /// Allocates what has no place in the running step.
     pub(crate) fn allocate_beside(&self, size_bytes: u64, stream: u64) -> Result<u64, Failure> {
         let stream = self.stream(stream)?;
-        let (id, address) = self.engine.allocate_unshown(size_bytes, stream, true)?;
+        let allocation = self.engine.allocate_unshown(size_bytes, stream, true)?;
         // No op notes what uses it.
-        self.engine.use_on(id, stream)?;
-        let start = address.0;
-        self.blocks.insert(Live::new(id, start, size_bytes, self.is_large(size_bytes)));
-        Ok(start)
+        self.engine.use_on(allocation.block, stream)?;
+        self.blocks.insert(Live::new(allocation, size_bytes));
+        Ok(allocation.address.0)
     }
 
     /// Allocates host memory that the device addresses.
@@ -408,7 +407,7 @@ impl Context {
         Ok(self.engine.set_watched(true)?)
     }
 
-    pub(crate) fn is_large(&self, size_bytes: u64) -> bool {
+    fn is_large(&self, size_bytes: u64) -> bool {
         size_bytes >= self.settings.engine.pool.swap_threshold_bytes
     }
 

@@ -321,15 +321,14 @@ impl Local {
         } else {
             context.engine.allocate_unshown(size_bytes, stream, false)
         };
-        let (id, address) = match allocated {
+        let allocation = match allocated {
             // What is here may be in use by ops that nobody told of, so nothing can make room.
             Err(error @ Error::OutOfMemory(_)) if context.misses_ops() => {
                 return context.allocate_swapped(size_bytes, stream).map_err(|_| error.into());
             }
             allocated => allocated?,
         };
-        let start = address.0;
-        let live = Live::new(id, start, size_bytes, context.is_large(size_bytes));
+        let (start, live) = (allocation.address.0, Live::new(allocation, size_bytes));
         context.blocks.insert(if inside { live.made_in(self.op) } else { live });
         Ok(start)
     }

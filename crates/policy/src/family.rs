@@ -46,8 +46,8 @@ struct Learnt {
     /// By op: whether it can be run again in all members. Others can in those that were seen.
     at_any_size: Vec<bool>,
     step: Curve,
-    /// Of all ops together.
-    busy: Curve,
+    /// The most bytes of segments, in members that have all blocks.
+    segments: Curve,
     unit_bytes: u64,
 }
 
@@ -81,11 +81,16 @@ impl Family {
     /// members have all blocks of the largest, so that its plan can serve them. `None` if the step
     /// is so small that the probe is missing.
     pub fn like(&self, recorded: &Trace) -> Option<Trace> {
-        let (Some(learnt), Some(base)) = (&self.learnt, self.members.last()) else {
+        if self.learnt.is_none() {
             return Some(recorded.clone());
-        };
-        let probe_bytes = sizes_as_in(base, recorded)[learnt.probe.0 as usize]?;
-        self.member(probe_bytes, recorded.signature)
+        }
+        self.member(self.probe_bytes_of(recorded)?, recorded.signature)
+    }
+
+    /// The size of the probe in a recorded step of these ops, if it has one.
+    pub fn probe_bytes_of(&self, recorded: &Trace) -> Option<u64> {
+        let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
+        sizes_as_in(base, recorded)[learnt.probe.0 as usize]
     }
 
     /// The largest that was recorded, as the family predicts it. `None` if nothing was.
@@ -150,7 +155,8 @@ impl Family {
 
     /// The time that the ops of such a step take, in microseconds.
     pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
-        self.learnt.as_ref().map(|learnt| learnt.busy.at(probe_bytes as f64))
+        let learnt = self.learnt.as_ref()?;
+        Some(learnt.times.iter().map(|curve| curve.at(probe_bytes as f64)).sum())
     }
 
     /// The member whose probe has this size: no block of such a step should be larger than here.
@@ -163,10 +169,11 @@ impl Family {
             block.size_bytes = whole(curve.bound(probe), learnt.unit_bytes);
         }
         for (at, (op, curve)) in trace.ops.iter_mut().zip(&learnt.times).enumerate() {
-            op.device_us = curve.at(probe).max(0.0);
+            op.device_us = curve.at(probe);
             op.replayable = learnt.at_any_size[at];
             op.at_any_size = op.replayable;
         }
+        grow_segments(&mut trace, learnt.segments.bound(probe));
         follow_its_like(&mut trace);
         trace.step_us = learnt.step.at(probe).max(0.0);
         trace.signature = signature;
@@ -187,13 +194,15 @@ impl Learnt {
         let known: Vec<usize> =
             (0..alike.len()).filter(|&member| sizes[member][probe].is_some()).collect();
         let probe_bytes: Vec<u64> = known.iter().filter_map(|&m| sizes[m][probe]).collect();
-        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| {
+        let points = |value: &dyn Fn(usize) -> Option<f64>| {
             let points = known.iter().zip(&probe_bytes);
             let points = points.filter_map(|(&m, &probe)| Some((probe as f64, value(m)?)));
-            Curve::through(&points.collect::<Vec<_>>())
+            points.collect::<Vec<_>>()
         };
+        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| Curve::through(&points(value));
         let of_block = |block: usize| over_probe(&|m| sizes[m][block].map(|bytes| bytes as f64));
-        let of_op = |op: usize| over_probe(&|m| Some(alike[m].ops[op].device_us));
+        // A device that waits for its host waits inside of ops: now and then they seem longer.
+        let of_op = |op: usize| Curve::below(&points(&|m| Some(alike[m].ops[op].device_us)));
         let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
         Some(Learnt {
             probe: BlockIndex(probe as u32),
@@ -203,7 +212,10 @@ impl Learnt {
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),
             step: over_probe(&|m| Some(alike[m].step_us)),
-            busy: over_probe(&|m| Some(alike[m].ops_us())),
+            segments: over_probe(&|m| {
+                let has_all = alike[m].blocks.len() == base.blocks.len();
+                has_all.then(|| segment_bytes_of(alike[m]) as f64)
+            }),
             probe_bytes,
             unit_bytes,
         })
@@ -251,6 +263,31 @@ fn follow_its_like(trace: &mut Trace) {
     }
 }
 
+/// The most bytes of segments that a step has.
+fn segment_bytes_of(trace: &Trace) -> u64 {
+    let grown = trace.events.iter().filter_map(|event| match *event {
+        TraceEvent::Segments(bytes) => Some(bytes),
+        _ => None,
+    });
+    grown.fold(trace.segment_bytes, u64::max)
+}
+
+/// A larger step has larger small blocks, of which some may be no small ones any more: that takes
+/// up to so many bytes, in the same course.
+fn grow_segments(trace: &mut Trace, most_bytes: f64) {
+    let factor = most_bytes / segment_bytes_of(trace) as f64;
+    if !factor.is_finite() || factor <= 1.0 {
+        return;
+    }
+    let grown = |bytes: u64| (bytes as f64 * factor).ceil() as u64;
+    trace.segment_bytes = grown(trace.segment_bytes);
+    for event in &mut trace.events {
+        if let TraceEvent::Segments(bytes) = event {
+            *bytes = grown(*bytes);
+        }
+    }
+}
+
 /// By block: whether it is there still when the step ends.
 fn outlives(trace: &Trace) -> Vec<bool> {
     let mut outlives = vec![true; trace.blocks.len()];
@@ -276,9 +313,9 @@ fn probe_of(base: &Trace, sizes: &[Vec<Option<u64>>]) -> Option<usize> {
     differing.iter().copied().find(is_in_all).or_else(|| differing.first().copied())
 }
 
-/// What the blocks of `base` have in another member. Ops in which not as many are made say nothing
-/// of theirs: some are too small to be swappable there. What lives at the start is as large in all,
-/// but for what other steps [left](follow_its_like).
+/// What the blocks of `base` have in another member. Some may be too small to be swappable there,
+/// and in ops in which not as many are made they are told by how many of any size came before. What
+/// lives at the start is as large in all, but for what other steps [left](follow_its_like).
 fn sizes_as_in(base: &Trace, member: &Trace) -> Vec<Option<u64>> {
     let (expected, found) = (by_stretch(base), by_stretch(member));
     let persistent = |block: &TraceBlock| block.origin == Origin::Persistent;
@@ -287,13 +324,24 @@ fn sizes_as_in(base: &Trace, member: &Trace) -> Vec<Option<u64>> {
     for (op, places) in &expected {
         let Ok(at) = found.binary_search_by_key(op, |&(op, _)| op) else { continue };
         let there = &found[at].1;
-        if there.len() == places.len() {
-            for (&place, &block) in places.iter().zip(there) {
-                sizes[place] = Some(member.blocks[block].size_bytes);
-            }
+        let nth = |trace: &Trace, block: usize| trace.blocks[block].nth;
+        let has_all = there.len() == places.len();
+        let are_told = is_in_order(base, places) && is_in_order(member, there);
+        for (at, &place) in places.iter().enumerate() {
+            let as_early = |block: &&usize| nth(member, **block) == nth(base, place);
+            let block = match has_all {
+                true => there.get(at),
+                false => there.iter().find(as_early).filter(|_| are_told),
+            };
+            sizes[place] = block.map(|&block| member.blocks[block].size_bytes);
         }
     }
     sizes
+}
+
+/// Whether the blocks of an op tell how many came before each: some files do not say.
+fn is_in_order(trace: &Trace, blocks: &[usize]) -> bool {
+    blocks.windows(2).all(|pair| trace.blocks[pair[0]].nth < trace.blocks[pair[1]].nth)
 }
 
 /// The blocks that a step makes by where: 0 for those before any op, then op by op those before the

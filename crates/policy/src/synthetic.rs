@@ -152,12 +152,11 @@ impl TraceBuilder {
 
     fn block(&mut self, name: &str, size_bytes: u64, origin: Origin) -> BlockIndex {
         let index = BlockIndex(self.trace.blocks.len() as u32);
-        self.trace.blocks.push(TraceBlock {
-            size_bytes,
-            origin,
-            name: name.to_owned(),
-            held: false,
-        });
+        let since = self.trace.events.iter().rev();
+        let since = since.take_while(|event| !matches!(event, TraceEvent::Begin(_)));
+        let nth = since.filter(|event| matches!(event, TraceEvent::Allocate(_))).count() as u32;
+        let name = name.to_owned();
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false, nth });
         index
     }
 }

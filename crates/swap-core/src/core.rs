@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId, Uses};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId, Uses};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
 use crate::launches::Launches;
 use crate::orders::Orders;
+use crate::placing::Whereabouts;
 use crate::recorder::Recorder;
 use crate::step::{PendingReport, Step};
 use crate::trace::{BlockIndex, OpIndex, Origin, TraceEvent};
@@ -150,6 +151,7 @@ impl Core {
     ) -> Result<BlockId, Error> {
         let id = self.allocate_memory(size_bytes, stream, asker)?;
         self.clock += 1;
+        let fresh = self.step.fresh(&self.memory.pool, size_bytes);
         let size_bytes = self.memory.pool.size_bytes(id);
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
@@ -159,19 +161,11 @@ impl Core {
             }
         };
         let (mut place, mut planned) = (NO_PLACE, NO_PLACE);
-        if swappable && self.has_place(asker) {
-            place = self.step.next_place();
-            if let Some(found) = self.step.follower.allocated(id, size_bytes) {
-                planned = found;
-                self.measure_up(found, size_bytes);
-            } else if let Some(place) = self.step.follower.stand_in(id, size_bytes) {
-                planned = place;
+        if self.has_place(asker) {
+            if let Some(fresh) = fresh.filter(|_| swappable) {
+                (place, planned) = self.place_in_step(id, fresh, origin, &name);
             }
-            self.step.signature = self.step.signature.mix(size_bytes);
-            if let Some(recorder) = &mut self.recorder {
-                recorder.block(size_bytes, origin, &name, false);
-            }
-            self.event(TraceEvent::Allocate(place));
+            self.step.allocated();
         }
         let launches = Launches::behind(self.memory.streams.next(stream));
         if self.entries.len() <= id.index() {
@@ -376,42 +370,21 @@ impl Core {
     ) -> Result<BlockId, Error> {
         let mut counted = asker == Asker::Aside;
         loop {
-            let lot = self.lot_for(size_bytes, asker);
+            let whereabouts = self.whereabouts(size_bytes, asker);
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
-            match pool.allocate_in(streams, size_bytes, stream, lot) {
+            let allocated = match whereabouts {
+                Whereabouts::BySize => pool.allocate(streams, size_bytes, stream),
+                Whereabouts::Planned(lot) => {
+                    pool.allocate_swappable(streams, size_bytes, stream, lot)
+                }
+            };
+            match allocated {
                 Ok(id) => return Ok(id),
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
                     self.rescue(size_bytes, missing_bytes, &mut counted)?;
                 }
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    /// Where the layout has the block that comes next, if it is the one that the plan knows.
-    fn lot_for(&self, size_bytes: u64, asker: Asker) -> Option<Lot> {
-        if !self.memory.pool.is_swappable_size(size_bytes) {
-            return None;
-        }
-        if asker == Asker::Replay {
-            return self.memory.pool.idle_lot(size_bytes);
-        }
-        let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
-        let physical_bytes = self.memory.pool.physical_bytes(size_bytes).ok()?;
-        let follower = &self.step.follower;
-        let place = follower.coming_block(physical_bytes);
-        let place = place.or_else(|| follower.coming_stand_in(physical_bytes))?;
-        orders.lot_of_size(place, physical_bytes)
-    }
-
-    /// Whether a block that somebody allocates belongs to the step. Replays and what runs beside
-    /// the step come and go, so they have no place in it.
-    fn has_place(&self, asker: Asker) -> bool {
-        match asker {
-            Asker::Op(_) => true,
-            // From another thread, or on another stream than the op that is open.
-            Asker::Nobody => !self.step.is_inside_op(),
-            Asker::Replay | Asker::Aside => false,
         }
     }
 

@@ -11,7 +11,7 @@ use vmem::{
 };
 
 use crate::core::{Asker, Core};
-use crate::entry::Residency;
+use crate::entry::{Allocation, Residency};
 use crate::error::Error;
 use crate::hand_over::Monitor;
 use crate::orders::Orders;
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Allocates for use on `stream` by somebody who may never show it to an op, such as a
     /// library that wants a workspace: it stays until an op touches it. With `aside` it is no
-    /// part of the running step. Returns its address too.
+    /// part of the running step.
     ///
     /// # Errors
     /// As for [`allocate`](Engine::allocate).
@@ -184,7 +184,7 @@ impl Engine {
         size_bytes: u64,
         stream: StreamId,
         aside: bool,
-    ) -> Result<(BlockId, DevicePtr), Error> {
+    ) -> Result<Allocation, Error> {
         let mut core = self.shared.lock()?;
         core.check_stream(stream)?;
         let block = if aside {
@@ -200,15 +200,11 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`allocate`](Engine::allocate).
-    pub fn allocate_aside(
-        &self,
-        size_bytes: u64,
-        stream: StreamId,
-    ) -> Result<(BlockId, DevicePtr), Error> {
+    pub fn allocate_aside(&self, size_bytes: u64, stream: StreamId) -> Result<Allocation, Error> {
         let mut core = self.shared.lock()?;
         core.check_stream(stream)?;
         let block = core.allocate_aside(size_bytes, stream)?;
-        Ok((block, core.memory.pool.address(block)))
+        Ok(core.allocation(block))
     }
 
     /// Takes host memory that the device addresses directly, for use on `stream`. It is none of

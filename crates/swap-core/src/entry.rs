@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, Departure, Point, Slot, StreamId, Uses};
+use vmem::{BlockId, Departure, DevicePtr, Point, Slot, StreamId, Uses};
 
 use crate::core::NO_PLACE;
 use crate::launches::Launches;
@@ -24,6 +24,17 @@ pub enum Residency {
     Arriving,
     /// Nowhere; replaying the producer brings them back.
     Discarded,
+}
+
+/// A fresh block, for those who know blocks by their addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// Its name.
+    pub block: BlockId,
+    /// Where it is from now on until it is freed.
+    pub address: DevicePtr,
+    /// Whether it is swappable: by its size, or as the plan knows it as larger.
+    pub is_swappable: bool,
 }
 
 #[derive(Debug)]

@@ -90,11 +90,24 @@ pub(crate) struct Follower {
     events: (u64, u64),
 }
 
+/// A block that is allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    pub(crate) requested_bytes: u64,
+    /// Physical bytes, as a swappable block.
+    pub(crate) size_bytes: u64,
+    /// It is swappable only if the path has it so.
+    pub(crate) is_small: bool,
+    /// How many were allocated before it since the last op began.
+    pub(crate) nth: u32,
+}
+
 /// An op of the step and what was allocated in it.
 #[derive(Debug)]
 struct Stretch {
     key: StretchKey,
-    blocks: SmallVec<[BlockId; 2]>,
+    /// Swappable blocks, and how many of any size came before each.
+    blocks: SmallVec<[(u32, BlockId); 2]>,
 }
 
 /// What comes of finding the path again.
@@ -191,18 +204,18 @@ impl Follower {
         Some(OpIndex(op))
     }
 
-    /// The block of the path that comes next, if it is one of this size.
-    pub(crate) fn coming_block(&self, size_bytes: u64) -> Option<BlockIndex> {
+    /// The block of the path that comes next, if it is this one.
+    pub(crate) fn coming_block(&self, fresh: Fresh) -> Option<BlockIndex> {
         let next = self.next_block;
-        let coming =
-            |path: &Arc<Path>| path.find(next..path.blocks_before(self.cursor), size_bytes);
-        let coming = || self.path.as_ref().map_or(Some(next), coming);
+        let coming = |path: &Arc<Path>| path.find(next..path.blocks_before(self.cursor), fresh);
+        // Without a path blocks are told by their number, and small ones have none.
+        let coming = || self.path.as_ref().map_or((!fresh.is_small).then_some(next), coming);
         (!self.is_off).then(coming).flatten().map(BlockIndex)
     }
 
-    /// A block was allocated. Says which one of the path it is.
-    pub(crate) fn allocated(&mut self, id: BlockId, size_bytes: u64) -> Option<BlockIndex> {
-        if let Some(place) = self.coming_block(size_bytes) {
+    /// A swappable block was allocated. Says which one of the path it is.
+    pub(crate) fn allocated(&mut self, id: BlockId, fresh: Fresh) -> Option<BlockIndex> {
+        if let Some(place) = self.coming_block(fresh) {
             self.next_block = place.0 + 1;
             self.bind(place, id);
             return Some(place);
@@ -215,32 +228,34 @@ impl Follower {
             self.leave(&path, false);
         }
         if let Some(last) = self.recent.back_mut() {
-            last.key = last.key.allocating(size_bytes, path.expects());
-            last.blocks.push(id);
+            last.key = last.key.allocating(fresh.size_bytes, path.expects());
+            last.blocks.push((fresh.nth, id));
         }
         None
     }
 
-    /// Off the path: the block that one of this size would stand in for.
-    pub(crate) fn coming_stand_in(&self, size_bytes: u64) -> Option<BlockIndex> {
+    /// Off the path: the block that this one would stand in for.
+    pub(crate) fn coming_stand_in(&self, fresh: Fresh) -> Option<BlockIndex> {
+        let Fresh { requested_bytes, size_bytes, is_small, nth } = fresh;
         let path = self.path.as_ref().filter(|_| self.is_off)?;
         if self.adrift_ops > STAND_IN_OPS {
             return None;
         }
         let end = path.blocks_before(self.cursor.saturating_add(STAND_IN_OPS).min(path.op_count()));
         let agrees = |&block: &u32| match path.expects() {
-            Sizes::Same => path.size_bytes(block) == size_bytes,
+            Sizes::Same => !is_small && path.size_bytes(block) == size_bytes,
             Sizes::UpTo => {
-                let most_bytes = size_bytes.saturating_mul(STAND_IN_RATIO);
-                (size_bytes..=most_bytes).contains(&path.size_bytes(block))
+                let most_bytes = requested_bytes.saturating_mul(STAND_IN_RATIO);
+                let is_like = !is_small || path.nth(block) == nth;
+                is_like && (size_bytes..=most_bytes).contains(&path.size_bytes(block))
             }
         };
         (self.next_stand_in..end).find(agrees).map(BlockIndex)
     }
 
     /// A block was allocated that is none of the path's. Says which one it stands in for.
-    pub(crate) fn stand_in(&mut self, id: BlockId, size_bytes: u64) -> Option<BlockIndex> {
-        let place = self.coming_stand_in(size_bytes)?;
+    pub(crate) fn stand_in(&mut self, id: BlockId, fresh: Fresh) -> Option<BlockIndex> {
+        let place = self.coming_stand_in(fresh)?;
         self.next_stand_in = place.0 + 1;
         self.stand_ins.push((place, id));
         self.bind(place, id);
@@ -348,8 +363,9 @@ impl Follower {
         for op in self.since.max(self.cursor.saturating_sub(FAR_CONTEXT_OPS as u32))..self.cursor {
             let Range { start, end } = path.blocks_of(op);
             let end = if Some(op) == last { self.next_block } else { end };
-            let blocks = self.blocks[start as usize..end as usize].iter().copied().flatten();
-            let stretch = Stretch { key: path.stretch_until(op, end), blocks: blocks.collect() };
+            let bound = |place: u32| Some((path.nth(place), self.blocks[place as usize]?));
+            let blocks = (start..end).filter_map(bound).collect();
+            let stretch = Stretch { key: path.stretch_until(op, end), blocks };
             self.note(stretch);
         }
         if self.in_doubt && followed < CONTEXT_OPS as u32 {
@@ -410,10 +426,15 @@ impl Follower {
         let mut bound = Vec::new();
         let stretches = std::mem::take(&mut self.recent);
         for (op, stretch) in (0..op).rev().zip(stretches.iter().rev()).take(agreeing as usize) {
-            let places = path.blocks_of(op).map(BlockIndex);
-            // Where sizes vary, it may lack some, and nobody knows which.
-            if places.len() == stretch.blocks.len() {
-                bound.extend(places.zip(stretch.blocks.iter().copied()));
+            let places = path.blocks_of(op);
+            let has_all = places.len() == stretch.blocks.len();
+            for (at, place) in places.enumerate() {
+                // Where sizes vary, it may lack some.
+                let found = match has_all {
+                    true => stretch.blocks.get(at),
+                    false => stretch.blocks.iter().find(|(nth, _)| *nth == path.nth(place)),
+                };
+                bound.extend(found.map(|&(_, id)| (BlockIndex(place), id)));
             }
         }
         let released = self.judge_stand_ins(path, op, &bound);

@@ -1,10 +1,10 @@
 //! Blocks that stay although no open op uses them: held for good, or lent until the step ends.
 
-use vmem::{BlockId, DeviceMemory, DevicePtr};
+use vmem::{BlockId, DeviceMemory};
 
 use crate::core::{Core, NO_PLACE};
 use crate::engine::Engine;
-use crate::entry::Hold;
+use crate::entry::{Allocation, Hold};
 use crate::error::Error;
 use crate::trace::BlockIndex;
 
@@ -81,12 +81,19 @@ impl Core {
         Ok(())
     }
 
-    /// Keeps a fresh block until it is touched, and returns it with its address.
-    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<(BlockId, DevicePtr), Error> {
-        if self.memory.pool.is_swappable(id) {
+    /// Keeps a fresh block until it is touched.
+    pub(crate) fn show_later(&mut self, id: BlockId) -> Result<Allocation, Error> {
+        let allocation = self.allocation(id);
+        if allocation.is_swappable {
             self.hold(id, Hold::UntilTouched, "")?;
         }
-        Ok((id, self.memory.pool.address(id)))
+        Ok(allocation)
+    }
+
+    pub(crate) fn allocation(&self, block: BlockId) -> Allocation {
+        let pool = &self.memory.pool;
+        let (address, is_swappable) = (pool.address(block), pool.is_swappable(block));
+        Allocation { block, address, is_swappable }
     }
 
     /// Keeps a block, which an open op holds, until the step ends.

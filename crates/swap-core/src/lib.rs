@@ -104,6 +104,7 @@ mod name;
 mod ops;
 mod orders;
 mod outside;
+mod placing;
 mod plan;
 mod recipe;
 mod recorder;
@@ -115,7 +116,7 @@ mod trace;
 mod uses;
 
 pub use engine::{Compute, Config, Engine, HostStats};
-pub use entry::Residency;
+pub use entry::{Allocation, Residency};
 pub use error::{Error, OutOfMemory};
 pub use holds::Held;
 pub use name::OpName;

@@ -14,6 +14,7 @@ use vmem::{
 
 use crate::core::{Asker, Core};
 use crate::engine::{Engine, Shared};
+use crate::entry::Allocation;
 use crate::error::Error;
 use crate::follow::OpKey;
 use crate::hand_over::{self, Attempt};
@@ -233,15 +234,15 @@ impl OpStack {
     /// As for [`touch`](OpStack::touch).
     pub fn allocate(&mut self, size_bytes: u64, name: &str) -> Result<BlockId, Error> {
         let name = Cow::Owned(name.to_owned());
-        self.allocate_named(size_bytes, name, false).map(|(block, _)| block)
+        self.allocate_named(size_bytes, name, false).map(|allocation| allocation.block)
     }
 
     /// As [`allocate`](OpStack::allocate), for a block that may never be an operator's tensor: it
-    /// stays until an op touches it. It has the op's name. Returns its address too.
+    /// stays until an op touches it. It has the op's name.
     ///
     /// # Errors
     /// As for [`touch`](OpStack::touch).
-    pub fn allocate_unshown(&mut self, size_bytes: u64) -> Result<(BlockId, DevicePtr), Error> {
+    pub fn allocate_unshown(&mut self, size_bytes: u64) -> Result<Allocation, Error> {
         let name = self.frames.last().ok_or(NO_OP)?.name.text();
         self.allocate_named(size_bytes, Cow::Borrowed(name), true)
     }
@@ -251,7 +252,7 @@ impl OpStack {
         size_bytes: u64,
         name: Cow<'static, str>,
         unshown: bool,
-    ) -> Result<(BlockId, DevicePtr), Error> {
+    ) -> Result<Allocation, Error> {
         let mut core = self.shared.lock()?;
         let frame = self.frames.last().ok_or(NO_OP)?;
         let asker = match frame.within {
@@ -266,7 +267,7 @@ impl OpStack {
             return Err(error);
         }
         self.frames.last_mut().ok_or(NO_OP)?.allocated.push(block);
-        if unshown { core.show_later(block) } else { Ok((block, core.memory.pool.address(block))) }
+        if unshown { core.show_later(block) } else { Ok(core.allocation(block)) }
     }
 
     /// Frees a block. Legal in every state; work already submitted still sees it.

@@ -37,8 +37,14 @@ impl Recorder {
         });
     }
 
-    pub(crate) fn block(&mut self, size_bytes: u64, origin: Origin, name: &str, held: bool) {
-        self.trace.blocks.push(TraceBlock { size_bytes, origin, name: name.to_owned(), held });
+    pub(crate) fn persistent(&mut self, size_bytes: u64, name: &str, held: bool) {
+        let (origin, name) = (Origin::Persistent, name.to_owned());
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held, nth: 0 });
+    }
+
+    pub(crate) fn block(&mut self, size_bytes: u64, origin: Origin, name: &str, nth: u32) {
+        let name = name.to_owned();
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false, nth });
     }
 
     pub(crate) fn set_held(&mut self, place: BlockIndex, held: bool) {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use vmem::{BlockId, DeviceMemory, EventHandle, MemoryCalls, Stall, Uses};
+use vmem::{BlockId, DeviceMemory, EventHandle, MemoryCalls, Pool, Stall, Uses};
 
 use crate::core::{Core, NO_PLACE};
 use crate::entry::{Entry, Hold};
 use crate::error::Error;
-use crate::follow::{Follower, OpKey};
+use crate::follow::{Follower, Fresh, OpKey};
 use crate::orders::Orders;
 use crate::plan::Phase;
 use crate::recorder::Recorder;
@@ -29,6 +29,8 @@ pub(crate) struct Step {
     pub(crate) counters: StepCounters,
     /// Blocks that have a place in the step.
     block_count: u32,
+    /// Blocks, small ones too, that have a place since the last op began.
+    nth: u32,
     /// Where it stands on the step that the plan is for.
     pub(crate) follower: Follower,
     /// The op boundary that runs, and how many of its actions are over.
@@ -57,8 +59,21 @@ impl Step {
         BlockIndex(self.block_count - 1)
     }
 
+    /// A block that is about to be allocated in the step.
+    pub(crate) fn fresh(&self, pool: &Pool, requested_bytes: u64) -> Option<Fresh> {
+        let size_bytes = pool.swappable_bytes(requested_bytes).ok()?;
+        let is_small = !pool.is_swappable_size(requested_bytes);
+        Some(Fresh { requested_bytes, size_bytes, is_small, nth: self.nth })
+    }
+
+    /// It was.
+    pub(crate) fn allocated(&mut self) {
+        self.nth += 1;
+    }
+
     /// An op of the step begins. Says which one of the plan's it is.
     pub(crate) fn op_begins(&mut self, key: OpKey) -> Option<OpIndex> {
+        self.nth = 0;
         // The op of a boundary may come again.
         self.boundary = None;
         self.follower.begun(key, self.event_count)
@@ -204,7 +219,7 @@ impl Core {
             entry.origin = Origin::Persistent;
             let (name, held) = (entry.name.clone(), entry.hold != Hold::No);
             if let Some(recorder) = &mut self.recorder {
-                recorder.block(size_bytes, Origin::Persistent, &name, held);
+                recorder.persistent(size_bytes, &name, held);
             }
         }
         if let Some(recorder) = &mut self.recorder {

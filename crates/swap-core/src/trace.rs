@@ -81,6 +81,8 @@ pub struct TraceBlock {
     pub name: String,
     /// It stays on the device: somebody uses it where the engine does not see it.
     pub held: bool,
+    /// How many blocks, small ones too, were allocated before it since the last op began.
+    pub nth: u32,
 }
 
 /// Where a block of a step came from.

@@ -24,6 +24,7 @@ mod engine {
     mod planted;
     mod questions;
     mod random_plans;
+    mod random_sizes;
     mod recording;
     mod replays;
     mod residency;

@@ -28,6 +28,8 @@ pub(crate) struct Carver {
     pieces: Vec<Piece>,
     unused: Vec<u32>,
     free: BTreeSet<FreeKey>,
+    /// Bytes of regions that hold no piece in use.
+    empty_bytes: u64,
 }
 
 /// Best fit is the first key at or behind (group, wanted size, 0, 0).
@@ -56,6 +58,12 @@ impl Carver {
             Piece { group, start, size_bytes, free: true, uses, previous: None, next: None };
         let index = self.insert(piece);
         self.free.insert(self.key(index));
+        self.empty_bytes += size_bytes;
+    }
+
+    /// Bytes of regions that hold no piece in use.
+    pub(crate) fn empty_bytes(&self) -> u64 {
+        self.empty_bytes
     }
 
     /// Cuts a piece of `size_bytes`; returns it, its start and its earlier uses.
@@ -67,6 +75,9 @@ impl Carver {
         }
         self.free.remove(&key);
         let index = key.3;
+        if self.is_region(index) {
+            self.empty_bytes -= self.pieces[index as usize].size_bytes;
+        }
         let rest_bytes = self.pieces[index as usize].size_bytes - size_bytes;
         if rest_bytes > 0 {
             self.split(index, size_bytes);
@@ -97,30 +108,38 @@ impl Carver {
             index = previous;
         }
         self.free.insert(self.key(index));
+        if self.is_region(index) {
+            self.empty_bytes += self.pieces[index as usize].size_bytes;
+        }
+    }
+
+    /// Takes out a region that holds no piece in use, if there is one.
+    pub(crate) fn remove_empty_region(&mut self) -> Option<EmptyRegion> {
+        let key = *self.free.iter().find(|key| self.is_region(key.3))?;
+        Some(self.remove_region(key))
     }
 
     /// Takes out the regions that hold no piece in use.
     pub(crate) fn remove_empty_regions(&mut self) -> Vec<EmptyRegion> {
-        let whole: Vec<FreeKey> = self
-            .free
-            .iter()
-            .filter(|key| {
-                let piece = &self.pieces[key.3 as usize];
-                piece.previous.is_none() && piece.next.is_none()
-            })
-            .copied()
-            .collect();
-        whole
-            .into_iter()
-            .map(|key| {
-                self.free.remove(&key);
-                self.unused.push(key.3);
-                let piece = &mut self.pieces[key.3 as usize];
-                let uses = std::mem::take(&mut piece.uses);
-                let Piece { group, start, size_bytes, .. } = *piece;
-                EmptyRegion { group, start, size_bytes, uses }
-            })
-            .collect()
+        let empty = self.free.iter().filter(|key| self.is_region(key.3));
+        let empty: Vec<FreeKey> = empty.copied().collect();
+        empty.into_iter().map(|key| self.remove_region(key)).collect()
+    }
+
+    fn remove_region(&mut self, key: FreeKey) -> EmptyRegion {
+        self.free.remove(&key);
+        self.unused.push(key.3);
+        let piece = &mut self.pieces[key.3 as usize];
+        self.empty_bytes -= piece.size_bytes;
+        let uses = std::mem::take(&mut piece.uses);
+        let Piece { group, start, size_bytes, .. } = *piece;
+        EmptyRegion { group, start, size_bytes, uses }
+    }
+
+    /// Whether a piece is a whole region.
+    fn is_region(&self, index: u32) -> bool {
+        let piece = &self.pieces[index as usize];
+        piece.previous.is_none() && piece.next.is_none()
     }
 
     fn key(&self, index: u32) -> FreeKey {
@@ -207,10 +226,13 @@ mod tests {
         carver.give_back(right, used(7));
         let (_, start, uses) = carver.carve(0, 100).expect("both halves are one again");
         assert_eq!((start, uses), (1000, used(7)));
+        assert_eq!(carver.empty_bytes(), 0);
         carver.give_back(small, used(1));
+        assert_eq!(carver.empty_bytes(), 40);
         let uses = used(1);
         let empty = EmptyRegion { group: 0, start: 5000, size_bytes: 40, uses };
         assert_eq!(carver.remove_empty_regions(), vec![empty]);
+        assert_eq!(carver.empty_bytes(), 0);
         assert!(carver.carve(0, 1).is_none());
     }
 
@@ -239,6 +261,9 @@ mod tests {
                     let (id, _, _) = live.swap_remove(pick.index(live.len()));
                     carver.give_back(id, Uses::default());
                 }
+                let is_empty = |region: &u64| !live.iter().any(|piece| piece.1 / 1000 == *region);
+                let empty = (0..2).filter(is_empty).count() as u64;
+                prop_assert_eq!(carver.empty_bytes(), 1000 * empty);
             }
             for (id, _, _) in live {
                 carver.give_back(id, Uses::default());

@@ -39,6 +39,7 @@ mod physical;
 mod plain;
 mod planned;
 mod query;
+mod segments;
 
 /// Sizes of small blocks are multiples of this.
 const PIECE_BYTES: u64 = 512;
@@ -88,6 +89,15 @@ pub struct Pool {
     layout: Option<u32>,
     layouts: u32,
     stats: MemoryStats,
+}
+
+/// The least whole number of units that is not less, and not 0.
+fn in_units(size_bytes: u64, unit_bytes: u64) -> Result<u64, MemoryError> {
+    size_bytes
+        .max(1)
+        .checked_next_multiple_of(unit_bytes)
+        .filter(|&bytes| i64::try_from(bytes).is_ok())
+        .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })
 }
 
 #[derive(Debug)]
@@ -179,43 +189,37 @@ impl Pool {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<BlockId, MemoryError> {
-        self.allocate_in(streams, size_bytes, stream, None)
+        if self.is_swappable_size(size_bytes) {
+            return self.allocate_swappable(streams, size_bytes, stream, None);
+        }
+        let physical_bytes = self.physical_bytes(size_bytes)?;
+        let placed = self.place_small(streams, physical_bytes, stream)?;
+        Ok(self.insert(size_bytes, physical_bytes, placed))
     }
 
-    /// As [`allocate`](Pool::allocate), in a lot of the layout if that is free.
+    /// Allocates a block with addresses of its own, also where it is below the swap threshold: in
+    /// a lot of the layout if that is free, else with a chunk. On a device without virtual memory
+    /// it is as any other.
     ///
     /// # Errors
     /// As for [`allocate`](Pool::allocate).
-    pub fn allocate_in(
+    pub fn allocate_swappable(
         &mut self,
         streams: &mut Streams,
         size_bytes: u64,
         stream: StreamId,
         lot: Option<Lot>,
     ) -> Result<BlockId, MemoryError> {
-        let swappable = self.is_swappable_size(size_bytes);
-        let physical_bytes = self.physical_bytes(size_bytes)?;
-        let (place, uses) = if swappable {
-            let lot = lot.filter(|lot| lot.size_bytes >= physical_bytes);
-            match self.place_planned(streams, lot, stream)? {
-                Some(placed) => placed,
-                None => self.place_swappable(streams, physical_bytes, stream)?,
-            }
-        } else {
-            self.place_small(streams, physical_bytes, stream)?
+        if !self.has_virtual_memory {
+            return self.allocate(streams, size_bytes, stream);
+        }
+        let physical_bytes = self.swappable_bytes(size_bytes)?;
+        let lot = lot.filter(|lot| lot.size_bytes >= physical_bytes);
+        let placed = match self.place_planned(streams, lot, stream)? {
+            Some(placed) => placed,
+            None => self.place_swappable(streams, physical_bytes, stream)?,
         };
-        self.stats.requested_bytes.grow(size_bytes);
-        self.stats.allocated_bytes.grow(physical_bytes);
-        self.stats.active_bytes.grow(physical_bytes);
-        self.stats.allocations += 1;
-        let block = Block {
-            generation: 0,
-            requested_bytes: size_bytes,
-            size_bytes: physical_bytes,
-            uses,
-            place,
-        };
-        Ok(self.insert(block))
+        Ok(self.insert(size_bytes, physical_bytes, placed))
     }
 
     /// What a block of `size_bytes` takes.
@@ -223,16 +227,29 @@ impl Pool {
     /// # Errors
     /// [`BadSize`](MemoryError::BadSize) if no device has so much.
     pub fn physical_bytes(&self, size_bytes: u64) -> Result<u64, MemoryError> {
-        let swappable = self.is_swappable_size(size_bytes);
-        let unit_bytes = if swappable { self.granularity_bytes } else { PIECE_BYTES };
-        size_bytes
-            .max(1)
-            .checked_next_multiple_of(unit_bytes)
-            .filter(|&bytes| i64::try_from(bytes).is_ok())
-            .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })
+        let is_swappable = self.is_swappable_size(size_bytes);
+        in_units(size_bytes, if is_swappable { self.granularity_bytes } else { PIECE_BYTES })
     }
 
-    fn insert(&mut self, mut block: Block) -> BlockId {
+    /// What a block of `size_bytes` takes with addresses of its own.
+    ///
+    /// # Errors
+    /// As for [`physical_bytes`](Pool::physical_bytes).
+    pub fn swappable_bytes(&self, size_bytes: u64) -> Result<u64, MemoryError> {
+        in_units(size_bytes, self.granularity_bytes)
+    }
+
+    fn insert(
+        &mut self,
+        requested_bytes: u64,
+        size_bytes: u64,
+        (place, uses): (Place, Uses),
+    ) -> BlockId {
+        self.stats.requested_bytes.grow(requested_bytes);
+        self.stats.allocated_bytes.grow(size_bytes);
+        self.stats.active_bytes.grow(size_bytes);
+        self.stats.allocations += 1;
+        let mut block = Block { generation: 0, requested_bytes, size_bytes, uses, place };
         match self.unused.pop() {
             Some(index) => {
                 let slot = &mut self.blocks[index as usize];
@@ -316,53 +333,6 @@ impl Pool {
         let range = self.take_range(spare.chunk.home.size_bytes)?;
         self.map(range, spare.chunk.handle)?;
         Ok(range)
-    }
-
-    fn place_small(
-        &mut self,
-        streams: &mut Streams,
-        size_bytes: u64,
-        stream: StreamId,
-    ) -> Result<(Place, Uses), MemoryError> {
-        let (piece, start, mut uses) = match self.carver.carve(stream.0, size_bytes) {
-            Some(carved) => carved,
-            None => {
-                if self.has_virtual_memory {
-                    self.add_segment(streams, stream)?;
-                } else {
-                    self.add_plain_segment(streams, stream, size_bytes)?;
-                }
-                self.carver.carve(stream.0, size_bytes).expect("a new segment holds the block")
-            }
-        };
-        uses.prune(streams);
-        for &point in uses.points() {
-            if let Err(error) = streams.order_after(stream, point, Site::CarveAfterRelease) {
-                self.carver.give_back(piece, uses);
-                return Err(error.into());
-            }
-        }
-        Ok((Place::Segment { piece, start: DevicePtr(start) }, uses))
-    }
-
-    fn add_segment(&mut self, streams: &mut Streams, stream: StreamId) -> Result<(), MemoryError> {
-        let size_bytes = self.config.segment_bytes.next_multiple_of(self.granularity_bytes);
-        let chunk = self.create(streams, Fit::exact(size_bytes))?;
-        self.carver.add_region(stream.0, chunk.home.start.0, size_bytes);
-        self.stats.segment_bytes.grow(size_bytes);
-        self.segments.push(chunk);
-        Ok(())
-    }
-
-    /// Takes out the segments that hold no block, each behind all that its stream was given: small
-    /// blocks come to the next of their stream in its own order, so that callers need not note
-    /// what else uses them there.
-    fn take_empty_segments(&mut self, streams: &mut Streams) -> Vec<EmptyRegion> {
-        let mut empty = self.carver.remove_empty_regions();
-        for region in &mut empty {
-            region.uses.add(streams.advance(StreamId(region.group)));
-        }
-        empty
     }
 
     /// Frees a block. Its memory is reused only after the uses noted for it.

@@ -1,6 +1,8 @@
 //! How one figure of a step grows with the size of its probe: not at all, in proportion, with its
 //! square or its root, and beside that by something that is always there.
 
+use std::cmp::Ordering;
+
 /// Proportion is believed unless another power leaves less than this share of its error.
 const MUCH_BETTER: f64 = 0.5;
 /// What is there at nothing may be below nothing by this share of the largest value: noise.
@@ -65,6 +67,18 @@ impl Curve {
         Curve { above: points.iter().map(above).fold(0.0, f64::max), ..chosen }
     }
 
+    /// The curve below points that may be above what is true, and never below it, as of an op in
+    /// which the device waited for its host: the one that is nearest to them in their middle, of
+    /// the power that [`through`](Curve::through) finds.
+    pub(super) fn below(points: &[(f64, f64)]) -> Curve {
+        let Curve { power, .. } = Curve::through(points);
+        let mut points: Vec<(f64, f64)> =
+            points.iter().map(|&(probe, value)| (power.of(probe), value)).collect();
+        let middle = points.iter().map(|&(x, _)| x).sum::<f64>() / points.len().max(1) as f64;
+        let (base, slope) = line_below(&mut points, middle);
+        Curve { base, slope, power, above: 0.0 }
+    }
+
     /// The least squares, and what they leave.
     fn fitted(points: &[(f64, f64)], power: Power) -> Option<(Curve, f64)> {
         let count = points.len() as f64;
@@ -91,6 +105,29 @@ impl Curve {
     pub(super) fn bound(self, probe: f64) -> f64 {
         self.at(probe) + self.above * probe
     }
+}
+
+/// Base and slope, neither below 0, of the line below all points that is the highest at `middle`.
+fn line_below(points: &mut [(f64, f64)], middle: f64) -> (f64, f64) {
+    let least = points.iter().map(|&(_, y)| y).fold(f64::INFINITY, f64::min);
+    let flattest = (if least.is_finite() { least } else { 0.0 }, 0.0);
+    let ratios = points.iter().filter(|&&(x, _)| x > 0.0).map(|&(x, y)| y / x);
+    let steepest = (0.0, ratios.fold(f64::INFINITY, f64::min));
+    let steepest = if steepest.1.is_finite() { steepest } else { flattest };
+    points.sort_by(|one, other| one.partial_cmp(other).unwrap_or(Ordering::Equal));
+    let through = |one: (f64, f64), other: (f64, f64)| {
+        let slope = (other.1 - one.1) / (other.0 - one.0);
+        (one.1 - slope * one.0, slope)
+    };
+    let pairs = (0..points.len()).flat_map(|at| (at + 1..points.len()).map(move |next| (at, next)));
+    let lines = pairs.map(|(at, next)| through(points[at], points[next]));
+    let is_below = |&(base, slope): &(f64, f64)| {
+        let under = |&(x, y): &(f64, f64)| base + slope * x <= y + 1e-9 * y.abs();
+        base >= 0.0 && slope >= 0.0 && points.iter().all(under)
+    };
+    let at_middle = |(base, slope): (f64, f64)| base + slope * middle;
+    let higher = |best, line| if at_middle(line) > at_middle(best) { line } else { best };
+    lines.filter(is_below).chain([steepest]).fold(flattest, higher)
 }
 
 #[cfg(test)]
@@ -124,6 +161,28 @@ mod tests {
         let curve = Curve::through(&points);
         assert!(points.iter().all(|&(x, y)| curve.bound(x) >= y - 1e-9));
         assert!(points.iter().any(|&(x, y)| curve.at(x) < y));
+    }
+
+    #[test]
+    fn values_that_are_now_and_then_too_large_do_not_raise_what_is_below_them() {
+        let check = |value: fn(f64) -> f64, late: [f64; 5]| {
+            let probes = [10.0, 12.0, 16.0, 20.0, 24.0];
+            let points: Vec<_> =
+                probes.iter().zip(late).map(|(&x, late)| (x, value(x) + late)).collect();
+            let curve = Curve::below(&points);
+            for x in [5.0, 16.0, 60.0] {
+                let (found, expect) = (curve.at(x), value(x));
+                assert!((found - expect).abs() <= 1e-6 * expect, "{found} for {expect} at {x}");
+            }
+        };
+        for late in [[0.0; 5], [0.0, 9.0, 0.0, 0.0, 40.0], [30.0, 0.0, 0.0, 5.0, 0.0]] {
+            check(|x| 3.0 * x, late);
+            check(|x| 5.0 + 3.0 * x, late);
+            check(|_| 7.0, late);
+        }
+        check(|x| 2.0 * x * x, [0.0; 5]);
+        assert_eq!(Curve::below(&[]).at(3.0), 0.0);
+        assert_eq!(Curve::below(&[(4.0, 8.0)]).at(9.0), 8.0, "all that is known");
     }
 
     #[test]

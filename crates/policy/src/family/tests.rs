@@ -51,29 +51,79 @@ fn of_many_members_the_extremes_stay() {
     assert_eq!((bytes[0], bytes[MEMBERS_MAX - 1]), (8 << 20, 40 << 20));
 }
 
+/// Blocks of these sizes in MiB are made, of which those of 0 are too small to be swappable, and
+/// then one of `last_mib`.
+fn step_of(sizes_mib: &[u64], last_mib: u64, signature: u64) -> Trace {
+    let mut b = crate::synthetic::TraceBuilder::new();
+    let blocks: Vec<BlockIndex> =
+        sizes_mib.iter().filter(|&&mib| mib > 0).map(|mib| b.allocate("", mib << 20)).collect();
+    b.begin("first", 1.0, false);
+    blocks.iter().for_each(|&block| b.write(block));
+    b.end();
+    let last = b.allocate("", last_mib << 20);
+    b.compute("second", last_mib as f64, &blocks, last);
+    blocks.iter().for_each(|&block| b.free(block));
+    b.free(last);
+    let mut trace = Trace { signature: Signature(signature), ..b.finish() };
+    let nths = (0..).zip(sizes_mib).filter(|&(_, &mib)| mib > 0);
+    blocks.iter().zip(nths).for_each(|(block, (nth, _))| trace.blocks[block.0 as usize].nth = nth);
+    trace
+}
+
+fn sizes_mib(trace: &Trace) -> Vec<u64> {
+    trace.blocks.iter().map(|block| block.size_bytes >> 20).collect()
+}
+
 #[test]
-fn blocks_that_are_too_small_to_be_swappable_may_be_missing() {
-    // The first op makes two blocks; in the smaller step one of them is no block.
-    let step = |sizes: &[u64], signature: u64| {
-        let mut b = crate::synthetic::TraceBuilder::new();
-        let blocks: Vec<BlockIndex> = sizes.iter().map(|&size| b.allocate("", size)).collect();
-        b.begin("first", 1.0, false);
-        blocks.iter().for_each(|&block| b.write(block));
-        b.end();
-        let last = b.allocate("", sizes.iter().sum());
-        b.compute("second", sizes[sizes.len() - 1] as f64, &blocks, last);
-        blocks.iter().for_each(|&block| b.free(block));
-        b.free(last);
-        Trace { signature: Signature(signature), ..b.finish() }
+fn blocks_that_are_too_small_to_be_swappable_are_told_by_what_came_before_them() {
+    let mut family = Family::default();
+    family.learn(&step_of(&[8, 64], 80, 1));
+    family.learn(&step_of(&[0, 32], 40, 2));
+    let found = family.member(96 << 20, Signature(3)).unwrap();
+    assert_eq!(family.probe(), Some(BlockIndex(1)), "the first that both have");
+    assert_eq!(sizes_mib(&found), [8, 96, 120], "of the first, all that is known");
+    // A smaller member has them all the same, as those of its size will under a plan.
+    let found = family.member(8 << 20, Signature(4)).unwrap();
+    assert_eq!((found.blocks.len(), sizes_mib(&found)[1..].to_vec()), (3, vec![8, 10]));
+    // The size of a step is that of its probe, whatever its number is there.
+    assert_eq!(family.probe_bytes_of(&step_of(&[0, 20], 25, 5)), Some(20 << 20));
+    assert_eq!(family.probe_bytes_of(&step_of(&[0, 0], 5, 6)), None);
+}
+
+#[test]
+fn without_a_word_of_what_came_before_ops_that_make_less_say_nothing() {
+    let silent = |mut trace: Trace| {
+        trace.blocks.iter_mut().for_each(|block| block.nth = 0);
+        trace
     };
     let mut family = Family::default();
-    family.learn(&step(&[2 << 20, 64 << 20], 1));
-    family.learn(&step(&[32 << 20], 2));
+    family.learn(&silent(step_of(&[2, 64], 66, 1)));
+    family.learn(&silent(step_of(&[0, 32], 32, 2)));
     let found = family.member(99 << 20, Signature(3)).unwrap();
     assert_eq!(family.probe(), Some(BlockIndex(2)), "the block that both have");
-    let sizes: Vec<u64> = found.blocks.iter().map(|block| block.size_bytes).collect();
-    assert_eq!(sizes[..2], [2 << 20, 64 << 20], "all that is known of them");
-    assert_eq!(sizes[2] >> 20, 100, "in units");
+    assert_eq!(sizes_mib(&found), [2, 64, 100], "all that is known of them, in units");
+}
+
+#[test]
+fn what_small_blocks_take_grows_with_the_step_by_those_that_have_all_blocks() {
+    let step = |sizes_mib: &[u64], last_mib, segments_mib: u64| {
+        let mut trace = step_of(sizes_mib, last_mib, last_mib);
+        trace.segment_bytes = 1 << 20;
+        trace.events.insert(0, TraceEvent::Segments(segments_mib << 20));
+        trace
+    };
+    let mut family = Family::default();
+    // In the smallest, what is small lies in segments.
+    for (sizes, last, most) in [(&[8, 64], 80, 10), (&[4, 32], 40, 6), (&[0, 8], 10, 30)] {
+        family.learn(&step(sizes, last, most));
+    }
+    let segments = |probe_mib: u64| {
+        let found = family.member(probe_mib << 20, Signature(9)).unwrap();
+        (found.segment_bytes >> 10, segment_bytes_of(&found) >> 20)
+    };
+    assert_eq!(family.probe(), Some(BlockIndex(1)));
+    assert_eq!(segments(128), (1843, 18), "1.8 of 10 MiB");
+    assert_eq!((segments(64), segments(8)), ((1024, 10), (1024, 10)), "not less");
 }
 
 #[test]

@@ -220,7 +220,8 @@ impl<'a> Reader<'a> {
             self.file.tensors[tensor].bytes.next_multiple_of(self.config.granularity_bytes);
         self.trace.signature = self.trace.signature.mix(size_bytes);
         let name = format!("tensor {tensor}");
-        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false });
+        // Which small ones came before it, the file does not say.
+        self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false, nth: 0 });
         self.places[tensor] = Place::Block(block);
         block
     }

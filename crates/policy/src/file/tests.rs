@@ -318,6 +318,7 @@ fn trace_sample() -> Trace {
         origin,
         name: name.to_owned(),
         held: false,
+        nth: u32::from(name.is_empty()),
     };
     let touch = |block, mode| TraceEvent::Touch(BlockIndex(block), mode);
     Trace {

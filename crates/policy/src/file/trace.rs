@@ -68,10 +68,16 @@ struct TensorMirror<'a> {
     origin: OriginMirror,
     #[serde(default, skip_serializing_if = "is_false")]
     held: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    nth: u32,
 }
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// One event, as a letter and a number.
@@ -256,6 +262,7 @@ impl<'a> TensorMirror<'a> {
             name: block.name.as_str().into(),
             origin: OriginMirror::of(block.origin),
             held: block.held,
+            nth: block.nth,
         }
     }
 
@@ -265,6 +272,7 @@ impl<'a> TensorMirror<'a> {
             origin: self.origin.into_origin(),
             name: self.name.into_owned(),
             held: self.held,
+            nth: self.nth,
         }
     }
 }

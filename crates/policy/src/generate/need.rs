@@ -31,7 +31,8 @@ pub(crate) fn need_curve(trace: &Trace, usage: &Usage) -> Vec<u64> {
     for row in &mut curve[started..] {
         *row = live_bytes.max(*row);
     }
-    // Segments never shrink, so in the steady state they are at their largest all the time.
+    // What segments hold differs little from step to step: as if they were at their largest all the
+    // time.
     curve.iter().map(|bytes| bytes + segment_bytes).collect()
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::name::OpName;
 use crate::trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceEvent};
 
-use super::{CONTEXT_OPS, align};
+use super::{CONTEXT_OPS, Fresh, align};
 
 /// Of all places where the same few ops occur, as many as this are looked at on either side.
 const CANDIDATES: usize = 8;
@@ -61,6 +61,8 @@ pub(crate) struct Path {
     ops: Vec<PathOp>,
     /// Physical bytes of its blocks. Those that lived at its start come first.
     sizes: Vec<u64>,
+    /// By block: how many of any size came before it since the last op began.
+    nths: Vec<u32>,
     persistent: u32,
     /// The ops that come behind a context, by context.
     index: Vec<(u64, u32)>,
@@ -80,6 +82,7 @@ impl Path {
     /// The path of a recorded step. `None` if it has none: no ops, or blocks out of order.
     pub(crate) fn of(trace: &Trace, expects: Sizes) -> Option<Path> {
         let sizes: Vec<u64> = trace.blocks.iter().map(|block| block.size_bytes).collect();
+        let nths = trace.blocks.iter().map(|block| block.nth).collect();
         let is_persistent = |origin: Origin| origin == Origin::Persistent;
         let persistent = trace.blocks.partition_point(|block| is_persistent(block.origin));
         let mut ops: Vec<PathOp> = Vec::with_capacity(trace.ops.len());
@@ -110,7 +113,7 @@ impl Path {
             ops.windows(CONTEXT_OPS).map(|ops| context(ops.iter().map(|op| op.stretch)));
         let mut index: Vec<(u64, u32)> = stretches.zip(CONTEXT_OPS as u32..).collect();
         index.sort_unstable();
-        Some(Path { expects, ops, sizes, persistent: persistent as u32, index })
+        Some(Path { expects, ops, sizes, nths, persistent: persistent as u32, index })
     }
 
     pub(crate) fn op_count(&self) -> u32 {
@@ -174,19 +177,33 @@ impl Path {
         self.sizes[block as usize]
     }
 
+    /// How many blocks of any size came before this one since the last op began.
+    pub(super) fn nth(&self, block: u32) -> u32 {
+        self.nths[block as usize]
+    }
+
     pub(crate) fn expects(&self) -> Sizes {
         self.expects
     }
 
-    /// Which of these blocks, that come next, one of this size is. Where sizes vary, what is too
-    /// small for those before it was left out; one that is too large for all is the next.
-    pub(super) fn find(&self, mut blocks: Range<u32>, size_bytes: u64) -> Option<u32> {
+    /// Which of these blocks, that come next, a fresh one is. Where sizes vary, it is the one that
+    /// came as early in its op. One that comes before them all was small there, and a small one
+    /// that is not told so is none of them. Else, as where an op makes less at some sizes, what is
+    /// too small for those before it was left out, and one that is too large for all is the next.
+    pub(super) fn find(&self, blocks: Range<u32>, fresh: Fresh) -> Option<u32> {
+        let Fresh { size_bytes, is_small, nth, .. } = fresh;
         let next = blocks.start;
         match self.expects {
             _ if blocks.is_empty() => None,
-            Sizes::Same => (self.size_bytes(next) == size_bytes).then_some(next),
+            Sizes::Same => (!is_small && self.size_bytes(next) == size_bytes).then_some(next),
             Sizes::UpTo => {
-                Some(blocks.find(|&block| self.size_bytes(block) >= size_bytes).unwrap_or(next))
+                let fits = |block: u32| self.size_bytes(block) >= size_bytes;
+                let is_as_early =
+                    |&block: &u32| self.nth(block) == nth && (is_small || fits(block));
+                let is_other = is_small || nth < self.nth(next);
+                let by_size = || blocks.clone().find(|&block| fits(block)).unwrap_or(next);
+                let as_early = blocks.clone().find(is_as_early);
+                as_early.or_else(|| (!is_other).then(by_size))
             }
         }
     }

@@ -8,6 +8,9 @@ use crate::trace::{Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
 
 use super::*;
 
+/// What is smaller is swappable only where the path has it so: those of 0.
+const SWAPPABLE_BYTES: u64 = 1;
+
 /// An op by its name, and what it allocates.
 type Op = (&'static str, &'static [u64]);
 
@@ -35,9 +38,14 @@ impl Run {
 
 fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
     let mut trace = Trace::default();
-    let block =
-        |size_bytes, origin| TraceBlock { size_bytes, origin, name: String::new(), held: false };
-    trace.blocks.extend(persistent.iter().map(|&size| block(size, Origin::Persistent)));
+    let block = |size_bytes, origin, nth| TraceBlock {
+        size_bytes,
+        origin,
+        name: String::new(),
+        held: false,
+        nth,
+    };
+    trace.blocks.extend(persistent.iter().map(|&size| block(size, Origin::Persistent, 0)));
     for (&(name, sizes), op) in ops.iter().zip((0..).map(OpIndex)) {
         trace.ops.push(TraceOp {
             name: name.to_owned(),
@@ -47,9 +55,10 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
             at_any_size: false,
         });
         trace.events.push(TraceEvent::Begin(op));
-        for &size_bytes in sizes {
+        // Small ones are no blocks of it.
+        for (nth, &size_bytes) in (0..).zip(sizes).filter(|&(_, &size)| size >= SWAPPABLE_BYTES) {
             trace.events.push(TraceEvent::Allocate(BlockIndex(trace.blocks.len() as u32)));
-            trace.blocks.push(block(size_bytes, Origin::Op(op)));
+            trace.blocks.push(block(size_bytes, Origin::Op(op), nth));
         }
         trace.events.push(TraceEvent::End(op));
     }
@@ -83,19 +92,29 @@ fn run_expecting(recorded: &[Op], sizes: Sizes, ops: &[Op]) -> Run {
         }
         assert_eq!(run.follower.begun(key, events), coming);
         run.ops.push(coming.map(|op| op.0));
-        for &size_bytes in sizes {
+        for (nth, &size_bytes) in (0..).zip(sizes) {
+            let fresh = fresh(size_bytes, nth);
             let id = ids[run.made.len()];
             run.made.push(id);
-            let coming = run.follower.coming_block(size_bytes);
-            assert_eq!(run.follower.allocated(id, size_bytes), coming);
+            let coming = run.follower.coming_block(fresh);
+            let stand_in = || run.follower.coming_stand_in(fresh);
+            let expected = coming.or_else(stand_in);
+            if fresh.is_small && expected.is_none() {
+                continue;
+            }
+            assert_eq!(run.follower.allocated(id, fresh), coming);
             if coming.is_none() {
-                let coming = run.follower.coming_stand_in(size_bytes);
-                assert_eq!(run.follower.stand_in(id, size_bytes), coming);
+                assert_eq!(run.follower.stand_in(id, fresh), expected);
             }
         }
         events += 2 + sizes.len() as u64;
     }
     run
+}
+
+fn fresh(size_bytes: u64, nth: u32) -> Fresh {
+    let is_small = size_bytes < SWAPPABLE_BYTES;
+    Fresh { requested_bytes: size_bytes, size_bytes, is_small, nth }
 }
 
 /// Names of blocks, which only an engine gives.
@@ -390,7 +409,7 @@ fn without_a_recorded_step_ops_and_blocks_count_by_their_place() {
     let key = OpKey::new(1, 0);
     assert_eq!(follower.coming_op(key), Some(OpIndex(0)));
     assert_eq!(follower.begun(key, 0), Some(OpIndex(0)));
-    assert_eq!(follower.allocated(ids[2], 5), Some(BlockIndex(2)));
+    assert_eq!(follower.allocated(ids[2], fresh(5, 0)), Some(BlockIndex(2)));
     assert_eq!(follower.block(BlockIndex(2)), Some(ids[2]));
     assert_eq!(follower.drifted_at(), None);
     follower.give_up(OpIndex(1));
@@ -426,7 +445,7 @@ fn where_sizes_vary_blocks_may_be_smaller_or_missing() {
         &[("a", &[1]), ("b", &[1, 9]), ("a", &[2]), ("c", &[]), ("d", &[3, 3])],
         &[0, 1, 2, 3, 4, 5],
     );
-    // The first of `b` is missing, and the second of `d`; then all that is small.
+    // The first of `b` is missing, and the second of `d`; then most.
     check(&[("a", &[9]), ("b", &[9]), ("a", &[9]), ("c", &[]), ("d", &[9])], &[0, 2, 3, 4]);
     check(&[("a", &[]), ("b", &[50]), ("a", &[]), ("c", &[]), ("d", &[])], &[2]);
     // Larger than any, and one more than there are: the path is kept.
@@ -434,6 +453,49 @@ fn where_sizes_vary_blocks_may_be_smaller_or_missing() {
         &[("a", &[99]), ("b", &[8, 99]), ("a", &[80, 7]), ("c", &[]), ("d", &[40, 4])],
         &[0, 1, 2, 3, 4, 5],
     );
+}
+
+#[test]
+fn where_sizes_vary_small_blocks_are_told_by_what_came_before_them() {
+    // `b` makes a small block before two others, and `c` one before and one behind.
+    let recorded: [Op; 4] = [("a", &[80]), ("b", &[0, 60, 90]), ("c", &[0, 40, 0]), ("d", &[])];
+    let check = |ops: [Op; 4], expected: [Option<usize>; 4]| {
+        let run = run_expecting(&recorded, Sizes::UpTo, &ops);
+        assert_eq!((run.follower.strayed_ops(), run.drifted()), (0, false));
+        assert_eq!([0, 1, 2, 3].map(|place| run.block(place)), expected, "{ops:?}");
+    };
+    let all = [Some(0), Some(2), Some(3), Some(5)];
+    check(recorded, all);
+    check([("a", &[0]), ("b", &[0, 0, 0]), ("c", &[0, 0, 0]), ("d", &[])], all);
+    check([("a", &[9]), ("b", &[0, 0, 9]), ("c", &[0, 4, 0]), ("d", &[])], all);
+    // What was small there and is not here is none of them either.
+    check([("a", &[99]), ("b", &[30, 99, 99]), ("c", &[20, 99, 0]), ("d", &[])], all);
+    // Where all are as large as they were, small ones are no blocks.
+    let run = run(&recorded, &recorded);
+    assert_eq!([0, 1, 2, 3].map(|place| run.block(place)), all);
+}
+
+#[test]
+fn off_the_path_small_blocks_stand_in_for_what_is_not_far_larger() {
+    let recorded: [Op; 6] =
+        [("a", &[80]), ("b", &[6, 60]), ("c", &[7]), ("d", &[]), ("e", &[]), ("f", &[])];
+    let small = |requested_bytes: u64, nth: u32| Fresh {
+        requested_bytes,
+        size_bytes: 2,
+        is_small: true,
+        nth,
+    };
+    let stands_in = |fresh: Fresh| {
+        let mut run = run_expecting(&recorded, Sizes::UpTo, &recorded[..1]);
+        let key = OpKey::new(OpName::hash_of("other"), 0);
+        run.follower.coming_op(key);
+        run.follower.begun(key, 0);
+        run.follower.coming_stand_in(fresh).map(|place| place.0)
+    };
+    assert_eq!(stands_in(small(1, 0)), Some(1));
+    assert_eq!(stands_in(small(0, 0)), None, "whatever it takes as a swappable one");
+    assert_eq!(stands_in(small(1, 1)), None, "those that came as late are far larger");
+    assert_eq!(stands_in(fresh(9, 0)), Some(2), "one that is large may come at any place");
 }
 
 #[test]
@@ -485,12 +547,12 @@ fn a_step_goes_on_by_the_path_of_a_larger_one() {
         follower.begun(key, 0)
     };
     assert_eq!(begin(&mut follower, "a"), Some(OpIndex(0)));
-    assert_eq!(follower.allocated(ids[1], 40), Some(BlockIndex(1)));
+    assert_eq!(follower.allocated(ids[1], fresh(40, 0)), Some(BlockIndex(1)));
     follower.change_path(&path(&[40, 80, 120]));
     let rejoined = follower.take_rejoined().expect("what came before is to be made up for");
     assert_eq!((rejoined.skipped, rejoined.bound.len()), (0..1, 0));
     assert_eq!(begin(&mut follower, "b"), Some(OpIndex(1)));
-    assert_eq!(follower.allocated(ids[2], 80), Some(BlockIndex(2)));
+    assert_eq!(follower.allocated(ids[2], fresh(80, 0)), Some(BlockIndex(2)));
     assert_eq!(follower.block(BlockIndex(1)), Some(ids[1]));
     assert_eq!(follower.drifted_at(), Some(OpIndex(2)));
     assert_eq!(begin(&mut follower, "c"), Some(OpIndex(2)));

@@ -79,8 +79,8 @@ fn held_blocks_alone_can_use_up_the_cap() {
 fn what_is_allocated_aside_may_leave_before_an_op_touches_it() {
     let mut lab = Lab::new(3 * BLOCK);
     let stream = lab.engine.compute_stream();
-    let (unshown, _) = lab.engine.allocate_unshown(BLOCK, stream, true).expect("there is room");
-    let (aside, _) = lab.engine.allocate_aside(BLOCK, stream).expect("there is room");
+    let unshown = lab.engine.allocate_unshown(BLOCK, stream, true).expect("there is room").block;
+    let aside = lab.engine.allocate_aside(BLOCK, stream).expect("there is room").block;
     lab.places.extend([(unshown, BLOCK), (aside, BLOCK)]);
     make_many(&mut lab);
     assert_ne!(lab.state(aside), Residency::Resident);
@@ -98,10 +98,8 @@ fn a_recorded_step_names_the_blocks_that_stay() {
     lab.engine.hold(blocks[1], "a test").expect("lives");
     lab.engine.hold_until_touched(blocks[2]).expect("lives");
     lab.op(&[read(blocks[2], 3)]).expect("reads");
-    let (fresh, _) = lab
-        .engine
-        .allocate_unshown(BLOCK, lab.engine.compute_stream(), false)
-        .expect("there is room");
+    let stream = lab.engine.compute_stream();
+    let fresh = lab.engine.allocate_unshown(BLOCK, stream, false).expect("there is room").block;
     lab.places.push((fresh, BLOCK));
     let trace = lab.engine.end_step().expect("ends").pop().and_then(|report| report.trace);
     let blocks = trace.expect("it was recorded").blocks;
@@ -145,7 +143,8 @@ fn what_an_op_allocates_counts_as_used_until_the_op_ends() {
     let mut lab = Lab::new(4 * BLOCK);
     let side = lab.check_stream();
     lab.ops.begin_on(OP, side.1).expect("begins");
-    let (workspace, start) = lab.ops.allocate_unshown(BLOCK).expect("there is room");
+    let unshown = lab.ops.allocate_unshown(BLOCK).expect("there is room");
+    let (workspace, start) = (unshown.block, unshown.address);
     let access = Access { start, size_bytes: BLOCK, mode: AccessMode::Write };
     lab.check.note_access(side.0, &[access]).expect("its work");
     lab.ops.end().expect("ends");

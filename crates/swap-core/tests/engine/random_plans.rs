@@ -45,14 +45,14 @@ impl Device {
 
 #[derive(Clone, Debug)]
 pub(super) struct Case {
-    script: Script,
+    pub(super) script: Script,
     device: Device,
     /// How much of what lies between the largest working set and everything is under the cap.
     room_percent: u64,
     /// The host arena in regions of 16 units; `None`: enough for all.
     arena_regions: Option<u64>,
-    plan_seed: u64,
-    illegal: bool,
+    pub(super) plan_seed: u64,
+    pub(super) illegal: bool,
     /// Rescues know next uses.
     with_trace: bool,
     probe: bool,
@@ -60,6 +60,28 @@ pub(super) struct Case {
     pub(super) lays_out: bool,
     /// Every other step under a plan differs from the recorded one.
     branches: bool,
+}
+
+impl Case {
+    /// Its device with a cap, on which it has a good chance to need plans.
+    pub(super) fn setup(&self, granularity_bytes: u64) -> Result<Setup, String> {
+        let limit_bytes = cap(self, granularity_bytes)?;
+        let region_bytes = 16 * granularity_bytes;
+        let arena_bytes = self.arena_regions.map_or(GENEROUS, |regions| regions * region_bytes);
+        let host = self.device.config(2 * limit_bytes);
+        let probe = self.probe;
+        Ok(Setup { host, granularity_bytes, limit_bytes, arena_bytes, probe, faults: false })
+    }
+
+    /// Makes the blocks that outlive steps. False if the host arena is too small to move anything:
+    /// legitimate, and the run is over.
+    pub(super) fn open(&self, world: &mut World) -> Result<bool, String> {
+        match world.open(&self.script) {
+            Ok(()) => Ok(true),
+            Err(_) if self.arena_regions.is_some() => Ok(false),
+            Err(stop) => Err(format!("{stop:?}")),
+        }
+    }
 }
 
 fn device() -> impl Strategy<Value = Device> {
@@ -131,23 +153,14 @@ pub(super) fn run_on(
     granularity_bytes: u64,
     open: impl FnOnce(Setup) -> World,
 ) -> Result<Tally, String> {
-    let limit_bytes = cap(case, granularity_bytes)?;
-    let region_bytes = 16 * granularity_bytes;
-    let arena_bytes = case.arena_regions.map_or(GENEROUS, |regions| regions * region_bytes);
-    let host = case.device.config(2 * limit_bytes);
-    let probe = case.probe;
-    let setup = Setup { host, granularity_bytes, limit_bytes, arena_bytes, probe, faults: false };
-    let mut world = open(setup);
+    let mut world = open(case.setup(granularity_bytes)?);
     if case.plan_seed.is_multiple_of(2) {
         world.engine.hold_by_need().map_err(|error| error.to_string())?;
     }
     let mut random = Random(case.plan_seed);
     let mut lots_random = Random(!case.plan_seed);
-    match world.open(&case.script) {
-        Ok(()) => {}
-        // The host arena is too small to move anything: legitimate, and the run is over.
-        Err(_) if case.arena_regions.is_some() => return world.close(),
-        Err(stop) => return Err(format!("{stop:?}")),
+    if !case.open(&mut world)? {
+        return world.close();
     }
     let steps = &case.script.step;
     world.step(steps)?;

@@ -62,9 +62,9 @@ fn what_an_op_frees_waits_for_no_stream_but_those_of_open_ops() {
         work(&mut lab.ops, &[write(temporary, 2)], &lab.errors).expect("works");
         let address = lab.engine.address(temporary).expect("lives");
         lab.ops.free(temporary).expect("lives");
-        let (workspace, start) = lab.ops.allocate_unshown(BLOCK).expect("room");
-        assert_eq!(start, address);
-        lab.ops.free(workspace).expect("lives");
+        let workspace = lab.ops.allocate_unshown(BLOCK).expect("room");
+        assert_eq!(workspace.address, address);
+        lab.ops.free(workspace.block).expect("lives");
         lab.ops.end().expect("ends");
         let next = lab.make(3);
         assert_eq!(lab.engine.address(next), Ok(address));

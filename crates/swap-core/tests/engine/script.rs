@@ -155,6 +155,35 @@ pub(crate) fn branch(step: &[Command], random: &mut Random) -> Vec<Command> {
     branch
 }
 
+/// A step whose fresh blocks have other sizes than those of `step`: smaller ones, or larger ones as
+/// well, each in the same way.
+pub(crate) fn resized(step: &[Command], random: &mut Random) -> Vec<Command> {
+    let most = SIZES.len() as u64;
+    let grows = random.chance(25);
+    let sizes: Vec<u8> =
+        (0..most).map(|size| random.below(if grows { most } else { size + 1 }) as u8).collect();
+    resize_all(step, &sizes)
+}
+
+fn resize_all(commands: &[Command], sizes: &[u8]) -> Vec<Command> {
+    let other = |size: u8| sizes[size as usize];
+    let resize = |command: &Command| match command {
+        Command::Op(spec) => Command::Op(OpSpec {
+            writes: match spec.writes {
+                Writes::Fresh(size) => Writes::Fresh(other(size)),
+                Writes::Two(one, two) => Writes::Two(other(one), other(two)),
+                writes => writes,
+            },
+            temporary: spec.temporary.map(other),
+            inner: resize_all(&spec.inner, sizes),
+            ..spec.clone()
+        }),
+        Command::Allocate(size) => Command::Allocate(other(*size)),
+        command => command.clone(),
+    };
+    commands.iter().map(resize).collect()
+}
+
 /// A small generator of numbers that only need to look mixed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);

@@ -9,6 +9,7 @@ use swap_core::{
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, work, write};
+use super::world::{THRESHOLD, physical};
 
 const OPS: [OpName; 5] = [
     OpName::new("make"),
@@ -18,20 +19,27 @@ const OPS: [OpName; 5] = [
     OpName::new("last"),
 ];
 
-/// A step in which the first op makes a block of so many units that the last one reads, and the
-/// third makes one as large for itself. Says whether the first was there in each op.
 fn step(lab: &mut Lab, units: u64, tag: u64) -> (String, StepReport) {
+    step_of(lab, units * BLOCK, tag)
+}
+
+/// A step in which the first op makes a block of so many bytes, behind a small one, that the last
+/// one reads, and the third makes one as large for itself. Says whether the first was there in each
+/// op.
+fn step_of(lab: &mut Lab, size_bytes: u64, tag: u64) -> (String, StepReport) {
     let mut there = String::new();
     let mut made: Option<BlockId> = None;
     for (at, &op) in OPS.iter().enumerate() {
         lab.ops.begin(op).expect("begins");
         match at {
             0 => {
-                let block = lab.ops.allocate(units * BLOCK, "made").expect("there is room");
+                let small = lab.ops.allocate(64, "small").expect("there is room");
+                let block = lab.ops.allocate(size_bytes, "made").expect("there is room");
+                lab.ops.free(small).expect("lives");
                 work(&mut lab.ops, &[write(*made.insert(block), tag)], &lab.errors).expect("works");
             }
             2 => {
-                let block = lab.ops.allocate(units * BLOCK, "other").expect("there is room");
+                let block = lab.ops.allocate(size_bytes, "other").expect("there is room");
                 lab.ops.touch(block, AccessMode::Write).expect("is there");
                 lab.ops.free(block).expect("lives");
             }
@@ -109,6 +117,40 @@ fn smaller_steps_go_by_the_plan_of_the_largest_in_its_lots() {
         assert_eq!(counters.swapped_out_bytes, units * BLOCK);
     }
     lab.finish();
+}
+
+#[test]
+fn what_is_too_small_to_be_swappable_by_itself_is_so_where_the_plan_has_it_larger() {
+    for is_laid_out in [true, false] {
+        let (mut lab, trace) = lab();
+        let nths: Vec<u32> = trace.blocks.iter().map(|block| block.nth).collect();
+        assert_eq!(nths, [1, 0], "one small block came before the first");
+        let lot = Some(Lot { offset_bytes: 0, size_bytes: 4 * BLOCK }).filter(|_| is_laid_out);
+        let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, BlockIndex(0));
+        let orders = Arc::new(orders.with_lots(vec![lot, lot]));
+        lab.engine.set_orders(false, Some(orders.clone())).expect("between steps");
+        step(&mut lab, 4, 2);
+        let segment_bytes = lab.engine.memory_stats().expect("counts").segment_bytes.current;
+        for (tag, size_bytes) in (3..).zip([4 * BLOCK, THRESHOLD - 8, 104, BLOCK, 5000, 104]) {
+            let (there, report) = step_of(&mut lab, size_bytes, tag);
+            assert_eq!(there, "+---+", "{size_bytes} bytes");
+            let counters = report.counters;
+            assert_eq!((report.drifted_at, counters.misses, counters.rescues), (None, 0, 0));
+            assert_eq!(report.probe_bytes, Some(physical(size_bytes)));
+            assert_eq!(counters.swapped_out_bytes, physical(size_bytes));
+            let calls = counters.memory_calls.total();
+            assert!(calls == 0 || !is_laid_out, "{size_bytes} bytes: {calls} calls");
+        }
+        // A recorded one has all blocks, and the small one lies where it always did.
+        lab.engine.set_orders(true, Some(orders)).expect("between steps");
+        let trace = step_of(&mut lab, 104, 9).1.trace.expect("it was recorded");
+        let sizes: Vec<(u64, u32)> =
+            trace.blocks.iter().map(|block| (block.size_bytes, block.nth)).collect();
+        assert_eq!(sizes, [(physical(104), 1), (physical(104), 0)]);
+        let stats = lab.engine.memory_stats().expect("counts");
+        assert_eq!(stats.segment_bytes.current, segment_bytes);
+        lab.finish();
+    }
 }
 
 #[test]

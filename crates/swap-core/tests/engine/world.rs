@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use swap_core::{
-    AccessMode, ActionKind, ArenaConfig, BlockId, CheckConfig, CheckDriver, Compute, Config,
-    Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, Lot, OpName, OpStack, Orders,
-    Phase, Plan, PoolConfig, StepReport, StreamHandle, StreamId, Trace,
+    AccessMode, ActionKind, ArenaConfig, BlockId, BlockIndex, CheckConfig, CheckDriver, Compute,
+    Config, Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, Lot, OpName, OpStack,
+    Orders, Phase, Plan, PoolConfig, StepReport, StreamHandle, StreamId, Trace,
 };
 use vmem::{EventHandle, EventKind};
 
@@ -264,6 +264,7 @@ impl World {
     ) -> Result<usize, Stop> {
         let size_bytes = sizes(self.setup.granularity_bytes)[size as usize];
         let name = format!("b{}", self.blocks.len());
+        let before_bytes = self.allocated_bytes();
         let result = if op_stream.is_some() {
             self.ops().allocate(size_bytes, &name)
         } else {
@@ -287,6 +288,10 @@ impl World {
                 return self.broken("two live blocks share addresses");
             }
         }
+        // A piece of a segment takes less.
+        let is_small = size_bytes < GRANULARITY / 2;
+        let took_unit = self.allocated_bytes() == before_bytes.map(|bytes| bytes + GRANULARITY);
+        self.tally.small_swappable += u64::from(is_small && before_bytes.is_some() && took_unit);
         self.blocks.push(Shadow {
             id,
             size_bytes,
@@ -303,6 +308,10 @@ impl World {
         self.enter(Some(id), size_bytes);
         self.note_live();
         Ok(self.blocks.len() - 1)
+    }
+
+    fn allocated_bytes(&self) -> Option<u64> {
+        self.engine.memory_stats().ok().map(|stats| stats.allocated_bytes.current)
     }
 
     pub(crate) fn free(&mut self, at: usize) -> Result<(), Stop> {
@@ -372,6 +381,27 @@ impl World {
             Arc::new(orders.with_lots(self.lots.clone()))
         });
         match self.engine.set_orders(record, orders) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.judge(error, 0)),
+        }
+    }
+
+    /// The later steps' orders: for steps up to the size of the first of these, which has the
+    /// lots, and for larger ones.
+    pub(crate) fn set_sized_orders(
+        &mut self,
+        record: bool,
+        planned: &[(Plan, Trace)],
+        probe: BlockIndex,
+    ) -> Result<(), Stop> {
+        self.ordered_in.clear();
+        let lots = self.lots.iter().flatten().map(|lot| lot.size_bytes);
+        self.shared.lock().expect("no kernel panics").lot_bytes_max =
+            lots.filter(|&bytes| bytes <= self.setup.limit_bytes).fold(GRANULARITY, u64::max);
+        let of = |(plan, trace): &(Plan, Trace)| Orders::for_sizes_up_to(plan, trace, probe);
+        let lowest = of(&planned[0]).with_lots(self.lots.clone());
+        let orders = Arc::new(lowest.or_larger(planned[1..].iter().map(of)));
+        match self.engine.set_orders(record, Some(orders)) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.judge(error, 0)),
         }

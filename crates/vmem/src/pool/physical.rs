@@ -61,6 +61,7 @@ impl Pool {
                 let cached = self.cache.drain();
                 self.leave(cached);
                 self.release_leaving(streams, 0)?;
+                while self.release_empty_segment(streams)? {}
                 while self.release_idle_tile(streams)? {}
                 // What the first try took may not have gone back.
                 self.make_room(streams, size_bytes)?;
@@ -91,7 +92,9 @@ impl Pool {
             match self.cache.make_room(size_bytes) {
                 Room::After(given_back) => break given_back,
                 Room::Short(missing_bytes) => {
-                    if !self.release_idle_tile(streams)? {
+                    let gave_back =
+                        self.release_empty_segment(streams)? || self.release_idle_tile(streams)?;
+                    if !gave_back {
                         return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });
                     }
                 }
@@ -357,20 +360,7 @@ impl Pool {
         self.leave(cached);
         let mut first_error = self.release_leaving(streams, 0);
         first_error = first_error.and(self.release_earlier_layouts(streams, true));
-        if !self.has_virtual_memory {
-            return self.free_empty_segments(streams);
-        }
-        for EmptyRegion { start, size_bytes, uses, .. } in self.take_empty_segments(streams) {
-            let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
-            let index = self.segments.iter().position(home).expect("a region is a segment");
-            let chunk = self.segments.swap_remove(index);
-            self.stats.segment_bytes.shrink(size_bytes);
-            self.cache.refund(size_bytes);
-            let spare = Spare { chunk, range: None, ready: uses, departure: None };
-            let result = self.release(streams, spare);
-            first_error = first_error.and(result);
-        }
-        first_error
+        first_error.and(self.release_empty_segments(streams))
     }
 
     /// As [`trim`](Pool::trim), and what is idle of the present layout too, for somebody else to

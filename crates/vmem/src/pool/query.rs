@@ -90,10 +90,10 @@ impl Pool {
         self.cache.held_bytes() + self.leaving_bytes
     }
 
-    /// Physical bytes that no block can have which moves: segments for small blocks, and what
-    /// somebody else holds ([`set_outside`](Pool::set_outside)).
+    /// Physical bytes that no block can have which moves: segments that hold blocks, and
+    /// what somebody else holds ([`set_outside`](Pool::set_outside)).
     pub fn fixed_bytes(&self) -> u64 {
-        self.stats.segment_bytes.current + self.stats.outside_bytes.current
+        self.segment_bytes() + self.stats.outside_bytes.current
     }
 
     /// Counters in PyTorch's words.

@@ -310,7 +310,7 @@ impl Bench {
 
     fn allocate(&mut self, size_bytes: u64, lot: Option<Lot>) -> Result<(), MemoryError> {
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        let allocated = pool.allocate_in(streams, size_bytes, self.compute, lot);
+        let allocated = pool.allocate_swappable(streams, size_bytes, self.compute, lot);
         let block = |id| Block { id, size_bytes, away: None, arrived: None };
         self.blocks.push(allocated.as_ref().ok().map(|&id| block(id)));
         self.work(allocated?, self.compute, false, true);

@@ -68,7 +68,7 @@ impl Bench {
         on: usize,
     ) -> Result<BlockId, MemoryError> {
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        let id = pool.allocate_in(streams, units * UNIT, self.streams[on], lot.into())?;
+        let id = pool.allocate_swappable(streams, units * UNIT, self.streams[on], lot.into())?;
         let address = pool.address(id);
         assert!(self.live.iter().all(|&(_, other)| other != address), "two blocks at {address:?}");
         self.live.push((id, address));

@@ -16,11 +16,13 @@ use vmem::{
 const GRANULARITY: u64 = 4096;
 const THRESHOLD: u64 = 8192;
 const LIMIT: u64 = 128 << 10;
+const SEGMENT: u64 = 16_384;
 const SIZES: [u64; 7] = [1, 700, 5000, 8192, 12_000, 20_000, 32_768];
 
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Allocate(usize, usize),
+    /// A size on a stream; with addresses of its own however small.
+    Allocate(usize, usize, bool),
     Free(prop::sample::Index),
     /// A use on a stream, ordered by its owner.
     Use(prop::sample::Index, usize, bool),
@@ -38,7 +40,8 @@ pub(super) enum Call {
 fn call() -> impl Strategy<Value = Call> {
     let at = any::<prop::sample::Index>;
     prop_oneof![
-        8 => (0..SIZES.len(), 0usize..2).prop_map(|(size, on)| Call::Allocate(size, on)),
+        8 => (0..SIZES.len(), 0usize..2, prop::bool::weighted(0.3))
+            .prop_map(|(size, on, own)| Call::Allocate(size, on, own)),
         4 => at().prop_map(Call::Free),
         8 => (at(), 0usize..2, any::<bool>()).prop_map(|(at, on, w)| Call::Use(at, on, w)),
         4 => at().prop_map(Call::Detach),
@@ -78,6 +81,8 @@ pub(super) enum Mapping {
 #[derive(Default, Debug)]
 pub(super) struct Tally {
     allocated: u64,
+    small_swappable: u64,
+    segments_given_back: u64,
     full: u64,
     detached: u64,
     retaken: u64,
@@ -100,6 +105,8 @@ struct Model {
     chunk_bytes: u64,
     swappable: bool,
     address: DevicePtr,
+    /// It came back to a lot, where its slack is nobody's.
+    in_lot: bool,
     /// `Some` while it is away.
     away: Option<Departure>,
     arrived: Option<Point>,
@@ -120,6 +127,8 @@ struct Bench {
     streams: [StreamId; 3],
     event: EventHandle,
     live: Vec<Model>,
+    /// Where segments start, or did.
+    segments: Vec<u64>,
     lots: Vec<Lot>,
     tally: Tally,
 }
@@ -140,7 +149,7 @@ impl Bench {
         let pool = PoolConfig {
             limit_bytes: LIMIT,
             swap_threshold_bytes: THRESHOLD,
-            segment_bytes: 16_384,
+            segment_bytes: SEGMENT,
         };
         let arena = ArenaConfig { region_bytes: 4096, ..ArenaConfig::new(0) };
         let mut memory = DeviceMemory::new(check.clone(), pool, arena).expect("opens");
@@ -149,8 +158,8 @@ impl Bench {
         if seed.is_multiple_of(2) {
             memory.pool.hold_by_need();
         }
-        let (live, lots, tally) = (Vec::new(), Vec::new(), Tally::default());
-        Bench { host, check, memory, streams, event, live, lots, tally }
+        let (live, segments, lots, tally) = Default::default();
+        Bench { host, check, memory, streams, event, live, segments, lots, tally }
     }
 
     /// A lot of that size, or one that does not fit; each in turn.
@@ -174,11 +183,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Bytes that nobody can take: chunks of resident blocks and segments.
+    /// Bytes that nobody can take: chunks of resident blocks, and segments that hold blocks.
     fn taken_bytes(&self) -> u64 {
         let resident = self.live.iter().filter(|it| it.swappable && it.away.is_none());
-        let segments = self.memory.pool.stats().segment_bytes.current;
-        resident.map(|it| it.chunk_bytes).sum::<u64>() + segments
+        let holds = |start: &&u64| {
+            let is_in = |it: &Model| it.address.0.wrapping_sub(**start) < SEGMENT;
+            self.live.iter().any(|it| !it.swappable && is_in(it))
+        };
+        let segments = self.segments.iter().filter(holds).count() as u64;
+        resident.map(|it| it.chunk_bytes).sum::<u64>() + segments * SEGMENT
+    }
+
+    /// A small block begins each new segment.
+    fn note_segment(&mut self, address: DevicePtr) {
+        if !self.segments.iter().any(|start| address.0.wrapping_sub(*start) < SEGMENT) {
+            self.segments.push(address.0);
+        }
     }
 
     fn note(
@@ -199,30 +219,52 @@ impl Bench {
         self.memory.streams.order_after(stream, point, site).or_else(fail)
     }
 
-    fn allocate(&mut self, size: usize, on: usize) -> Outcome {
+    fn allocate(&mut self, size: usize, on: usize, own: bool) -> Outcome {
         let requested_bytes = SIZES[size];
-        let swappable = requested_bytes >= THRESHOLD;
-        let needed = if swappable { requested_bytes.next_multiple_of(GRANULARITY) } else { 16_384 };
+        let is_large = requested_bytes >= THRESHOLD;
+        let swappable = is_large || own;
+        let needed =
+            if swappable { requested_bytes.next_multiple_of(GRANULARITY) } else { SEGMENT };
         let fits = self.taken_bytes() + needed <= LIMIT;
-        let slack_before = self.memory.pool.stats().slack_bytes;
+        let before = self.memory.pool.stats();
         let lot = self.lot(needed);
+        let stream = self.streams[on];
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        match pool.allocate_in(streams, requested_bytes, self.streams[on], lot) {
+        let allocated = match swappable {
+            true => pool.allocate_swappable(streams, requested_bytes, stream, lot),
+            false => pool.allocate(streams, requested_bytes, stream),
+        };
+        match allocated {
             Ok(id) => {
                 prop_assert!(fits || !swappable);
                 let address = pool.address(id);
-                let slack_bytes = pool.stats().slack_bytes - slack_before;
+                let slack_bytes = pool.stats().slack_bytes - before.slack_bytes;
                 let chunk_bytes = needed + slack_bytes;
                 prop_assert!(chunk_bytes <= 2 * needed);
                 self.tally.slack += slack_bytes;
-                let (away, arrived) = (None, None);
-                let block =
-                    Model { id, requested_bytes, chunk_bytes, swappable, address, away, arrived };
+                self.tally.small_swappable += u64::from(swappable && !is_large);
+                let (in_lot, away, arrived) = (false, None, None);
+                let block = Model {
+                    id,
+                    requested_bytes,
+                    chunk_bytes,
+                    swappable,
+                    address,
+                    in_lot,
+                    away,
+                    arrived,
+                };
                 for other in &self.live {
                     let (a, b) = (address.0, other.address.0);
                     prop_assert!(a + block.size_bytes() <= b || b + other.size_bytes() <= a);
                 }
                 prop_assert_eq!(pool.is_swappable(id), swappable);
+                let segment_bytes = pool.segment_bytes();
+                self.tally.segments_given_back +=
+                    u64::from(segment_bytes < before.segment_bytes.current);
+                if !swappable {
+                    self.note_segment(address);
+                }
                 self.tally.allocated += 1;
                 // It may be written at once on its own stream.
                 self.note(self.streams[on], address, requested_bytes, true)?;
@@ -298,8 +340,9 @@ impl Bench {
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         let in_lot = lot.map_or(Ok(None), |lot| pool.attach_lot(streams, id, lot)).or_else(fail)?;
-        self.tally.in_lots += u64::from(in_lot.is_some());
-        self.tally.refused += u64::from(in_lot.is_none() && lot.is_some());
+        let is_in_lot = in_lot.is_some();
+        self.tally.in_lots += u64::from(is_in_lot);
+        self.tally.refused += u64::from(!is_in_lot && lot.is_some());
         match in_lot.map_or_else(|| pool.attach(streams, id), Ok) {
             Ok(ready) => {
                 prop_assert!(taken + chunk_bytes <= LIMIT);
@@ -312,7 +355,7 @@ impl Bench {
                 let arrived = self.memory.streams.advance(copy);
                 self.memory.pool.note_use(id, arrived);
                 let block = &mut self.live[at];
-                (block.away, block.arrived) = (None, Some(arrived));
+                (block.away, block.arrived, block.in_lot) = (None, Some(arrived), is_in_lot);
                 self.tally.attached += 1;
             }
             Err(MemoryError::DeviceFull { missing_bytes, .. }) => {
@@ -328,7 +371,7 @@ impl Bench {
     fn step(&mut self, call: &Call) -> Outcome {
         let pick = |at: &prop::sample::Index, live: &[Model]| at.index(live.len());
         match call {
-            Call::Allocate(size, on) => self.allocate(*size, *on)?,
+            Call::Allocate(size, on, own) => self.allocate(*size, *on, *own)?,
             Call::Poll => {
                 let DeviceMemory { pool, streams, .. } = &mut self.memory;
                 pool.poll(streams).or_else(fail)?;
@@ -372,7 +415,7 @@ impl Bench {
         prop_assert_eq!(stats.allocated_bytes.current, sum(&Model::size_bytes));
         let active = sum(&|it| if it.away.is_none() { it.size_bytes() } else { 0 });
         prop_assert_eq!(stats.active_bytes.current, active);
-        let is_behind = |it: &Model| it.swappable && it.away.is_none();
+        let is_behind = |it: &Model| it.swappable && it.away.is_none() && !it.in_lot;
         let slack = |it: &Model| if is_behind(it) { it.chunk_bytes - it.size_bytes() } else { 0 };
         prop_assert_eq!(stats.slack_bytes, sum(&slack));
         for block in &self.live {
@@ -445,8 +488,10 @@ fn agree(calls: impl Strategy<Value = Vec<Call>>, mapping: Mapping, more: &[Coun
         panic!("{error}");
     }
     let all = all.into_inner();
-    let counts: [Count; 10] = [
+    let counts: [Count; 12] = [
         ("allocated", |it| it.allocated),
+        ("small ones with their own addresses", |it| it.small_swappable),
+        ("segments given back for others", |it| it.segments_given_back),
         ("full", |it| it.full),
         ("detached", |it| it.detached),
         ("retaken", |it| it.retaken),

@@ -163,10 +163,8 @@ impl Known {
         report: &StepReport,
         follows_its_like: bool,
     ) -> Option<Turn> {
-        let recorded = || {
-            let (trace, probe) = (report.trace.as_ref()?, self.family.probe()?);
-            trace.blocks.get(probe.0 as usize).map(|block| block.size_bytes)
-        };
+        // By its number, another block may be the probe where small ones are missing before it.
+        let recorded = || self.family.probe_bytes_of(report.trace.as_ref()?);
         let probe_bytes = recorded().or(report.probe_bytes)?;
         self.came(probe_bytes);
         self.steady_steps = self.steady_steps.saturating_add(1);

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use swap_core::{
-    Access, AccessMode, BlockId, CheckConfig, CheckDriver, DevicePtr, Driver, Engine, EventHandle,
-    EventKind, HostConfig, HostDriver, Lot, OpStack, Operands, Recipe, StreamHandle, StreamId,
-    Trace,
+    Access, AccessMode, Allocation, BlockId, CheckConfig, CheckDriver, DevicePtr, Driver, Engine,
+    EventHandle, EventKind, HostConfig, HostDriver, Lot, OpStack, Operands, Recipe, StreamHandle,
+    StreamId, Trace,
 };
 
 use crate::engine::lab::{Errors, submit_unseen};
@@ -223,7 +223,7 @@ impl Framework {
         inside: Option<usize>,
     ) -> Result<BlockId, Stop> {
         let on = self.streams[stream].0;
-        let (id, start) = match inside {
+        let Allocation { block: id, address: start, .. } = match inside {
             _ if !self.watched => self.engine.allocate_aside(size_bytes, on)?,
             Some(thread) => self.thread(thread).allocate_unshown(size_bytes)?,
             None => self.engine.allocate_unshown(size_bytes, on, false)?,
@@ -369,7 +369,8 @@ impl Framework {
             let mut operands: Vec<Operand> = reads.collect();
             let scratch = match scratch_bytes {
                 Some(size_bytes) => {
-                    let (id, start) = engine.allocate_unshown(size_bytes, on, true)?;
+                    let fresh = engine.allocate_unshown(size_bytes, on, true)?;
+                    let (id, start) = (fresh.block, fresh.address);
                     engine.use_on(id, on)?;
                     let (finds, leaves) = (None, Some(7));
                     operands.push(Operand { start, size_bytes, finds, leaves });

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) errors: Vec<String>,
     /// The swappable blocks of each open op, replays included, with their physical bytes.
     pub(super) open: Vec<BTreeMap<BlockId, u64>>,
+    /// What any block may take, however small: a lot, under orders for several sizes.
+    pub(super) lot_bytes_max: u64,
     /// Bytes that the op at which memory ran out needed beside those around it.
     pub(super) needed_bytes: Option<u64>,
     pub(crate) kernels: u64,
@@ -32,7 +34,7 @@ impl Shared {
         for frame in &self.open {
             all.extend(frame);
         }
-        all.values().sum()
+        all.values().map(|&bytes| bytes.max(self.lot_bytes_max)).sum()
     }
 }
 

@@ -17,6 +17,10 @@ pub(crate) struct Tally {
     /// Steps that left their plan and found it again.
     pub(crate) rejoined: u64,
     pub(crate) strayed_ops: u64,
+    /// Steps whose orders told of their size.
+    pub(crate) probed: u64,
+    /// Blocks below the threshold that were swappable all the same.
+    pub(crate) small_swappable: u64,
     pub(crate) out_of_memory: u64,
     pub(crate) host_full: u64,
     pub(crate) retakes: u64,
@@ -51,6 +55,8 @@ impl Tally {
         self.drifted += other.drifted;
         self.rejoined += other.rejoined;
         self.strayed_ops += other.strayed_ops;
+        self.probed += other.probed;
+        self.small_swappable += other.small_swappable;
         self.out_of_memory += other.out_of_memory;
         self.host_full += other.host_full;
         self.retakes += other.retakes;
@@ -75,6 +81,7 @@ impl Tally {
         let once = Tally { counters, ..Tally::default() };
         let drifted = report.drifted_at.is_some();
         self.drifted += u64::from(drifted);
+        self.probed += u64::from(report.probe_bytes.is_some());
         self.rejoined += u64::from(!drifted && report.strayed_ops > 0);
         self.strayed_ops += u64::from(report.strayed_ops);
         self.add(&once);

@@ -12,6 +12,10 @@ impl World {
                 self.tally.out_of_memory += 1;
                 let needed = {
                     let mut shared = self.shared.lock().expect("no kernel panics");
+                    let extra_bytes = match extra_bytes {
+                        0 => 0,
+                        bytes => bytes.max(shared.lot_bytes_max),
+                    };
                     let open_bytes = shared.open_bytes() + extra_bytes;
                     shared.needed_bytes.take().unwrap_or(0).max(open_bytes)
                 };

@@ -395,6 +395,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Measures the running step, which has not begun and is not recorded: its report then has
+    /// [`lanes`](StepReport::lanes). Two events for each outermost op and each copy. Says whether
+    /// it does.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn measure_lanes(&self) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.measure_lanes())
+    }
+
     /// Memory counters.
     ///
     /// # Errors

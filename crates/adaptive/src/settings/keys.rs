@@ -222,6 +222,8 @@ table! {
         measured_ms: Number<0, false> => f64 = "none";
         /// The most memory of tensors that it had on the device there.
         measured_peak: Size => u64 = "none";
+        /// File with what was measured there, lane by lane.
+        lanes: PathText => PathBuf = "none";
     }
 }
 

@@ -58,6 +58,11 @@ impl Layouts {
         was_moving_in
     }
 
+    /// Whether the step that begins maps a layout.
+    pub(super) fn is_moving_in(&self) -> bool {
+        self.moving_in_steps > 0
+    }
+
     /// Whether this is the time to lay the step out.
     pub(super) fn is_due(&self) -> bool {
         !self.is_decided && self.steady_steps >= self.patience_steps

@@ -202,6 +202,9 @@ impl<P: Planner> Session<P> {
             let current = self.current.clone();
             self.order(&current)?;
         }
+        if self.layouts.unmaps(self.policy.config().unmap_every_steps) {
+            self.engine.hide_away()?;
+        }
         let is_calm = self.current.stage == Stage::Stable && !self.layouts.is_moving_in();
         if is_calm && self.measuring.end_step() && !self.engine.measure_lanes()? {
             self.measuring.ask();

@@ -184,6 +184,7 @@ impl Core {
         let pending = PendingReport { report, start, end, stalls, recorder, lanes, behind };
         self.reports.push_back(pending);
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.hide_away(false);
         // What could not be given back stays counted, and is tried again.
         let _ = pool.end_step(streams);
         self.begin_step(step.number + 1);

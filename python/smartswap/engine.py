@@ -336,8 +336,10 @@ def save_report(folder: str | os.PathLike[str]) -> None:
     It is about one step: the last Stable one that followed a plan; if there was none the last
     Stable one, or the last that was recorded. `explain.json` says what became of each block and
     why, `trace.json` is the recorded step, `plan.json` the plan, `step.html` a page with time and
-    memory over the step, and `timeline.json` the same for Perfetto. Where steps differ in their
-    sizes, `steps.json` has those that were recorded, a line each, for `smartswap plan`.
+    memory over the step, and `timeline.json` the same for Perfetto. Now and then a Stable step is
+    measured: `lanes.json` says when each operator and copy of it ran, and both pictures show it
+    below what was predicted. Where steps differ in their sizes, `steps.json` has those that were
+    recorded, a line each, for `smartswap plan`.
     """
     adapter = open_adapter()
     os.makedirs(folder, exist_ok=True)

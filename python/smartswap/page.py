@@ -21,10 +21,11 @@ _TIMEOUT_S = 300
 def draw(folder: Path) -> None:
     """Draws `step.html` and `timeline.json` (Perfetto) from a folder's `trace.json`.
 
-    Under its `plan.json`, if there is one, on the machine that its `explain.json` tells of.
+    Under its `plan.json`, if there is one, on the machine that its `explain.json` tells of, beside
+    what was measured if its `lanes.json` is there.
     What cannot be drawn is a line in the log: the report is whole without it.
     """
-    trace, plan = folder / "trace.json", folder / "plan.json"
+    trace, plan, lanes = (folder / name for name in ("trace.json", "plan.json", "lanes.json"))
     page, timeline = folder / "step.html", folder / "timeline.json"
     for earlier in (page, timeline):
         earlier.unlink(missing_ok=True)
@@ -38,6 +39,8 @@ def draw(folder: Path) -> None:
     words += _machine(json.loads((folder / "explain.json").read_text()))
     if plan.is_file():
         words += ["--plan", plan]
+    if lanes.is_file():
+        words += ["--lanes", lanes]
     try:
         done = subprocess.run(
             [str(word) for word in words],

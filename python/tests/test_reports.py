@@ -51,7 +51,7 @@ def test_a_report_is_whole_whatever_the_last_step_was(tmp_path, odd):
     report = tmp_path / "report"
     said = train(tmp_path, "--memory", "12MiB", "--report", report, odd=odd)
     assert said == ""
-    names = {"explain.json", "plan.json", "step.html", "timeline.json", "trace.json"}
+    names = {"explain.json", "lanes.json", "plan.json", "step.html", "timeline.json", "trace.json"}
     assert {path.name for path in report.iterdir()} == names
     done = swap("simulate", report / "trace.json", "--plan", report / "plan.json", "--json")
     assert done.returncode == 0, done.stderr

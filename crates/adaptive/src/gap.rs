@@ -89,36 +89,14 @@ struct Wait {
 }
 
 fn waits(trace: &Trace, simulation: &Simulation) -> Vec<Wait> {
-    let mut waits = Vec::new();
-    let mut replays = simulation.replays.iter().peekable();
-    let mut end_us = 0.0_f64;
-    for (op, span) in (0..).map(OpIndex).zip(&simulation.ops) {
-        if trace.ops[op.0 as usize].depth > 0 {
-            continue;
-        }
-        // A replay runs on compute, and may wait, too: its op is the one that it serves.
-        let mut wait_us = 0.0;
-        let mut until_us = span.start_us;
-        while let Some(replay) = replays.next_if(|replay| replay.span.end_us <= span.start_us) {
-            let late_us = (replay.span.start_us - end_us).max(0.0);
-            if late_us > 0.0 {
-                until_us = replay.span.start_us;
-            }
-            wait_us += late_us;
-            end_us = end_us.max(replay.span.end_us);
-        }
-        let late_us = (span.start_us - end_us).max(0.0);
-        if late_us > 0.0 {
-            until_us = span.start_us;
-        }
-        wait_us += late_us;
-        end_us = end_us.max(span.end_us);
-        // Less is rounding.
-        if wait_us > 1e-3 {
-            waits.push(Wait { op, wait_us, until_us });
-        }
-    }
-    waits
+    let lanes = policy::predicted_lanes(trace, simulation);
+    let of_op = lanes.waits.chunk_by(|one, other| one.op == other.op).map(|waits| Wait {
+        op: waits[0].op,
+        wait_us: waits.iter().map(|wait| wait.end_us - wait.start_us).sum(),
+        until_us: waits[waits.len() - 1].end_us,
+    });
+    // Less is rounding.
+    of_op.filter(|wait| wait.wait_us > 1e-3).collect()
 }
 
 /// The way of the link that somebody waited for until some time, and the bytes of the copies that

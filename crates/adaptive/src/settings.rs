@@ -202,6 +202,7 @@ impl Settings {
                 more_bytes: smartswap.adjust_memory.or(base.margin.more_bytes),
             },
             lays_out: self.strict.map_or(base.lays_out, |strict| !strict),
+            unmap_every_steps: count(self.unmap_every, None, base.unmap_every_steps),
         }
     }
 

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use adaptive::{FinishedStep, Generated, Plan, Signature, Stage, Trace};
+use adaptive::{
+    FinishedStep, Generated, Lanes, Machine, Plan, Signature, Stage, Trace, predicted_lanes,
+    simulate,
+};
 
 /// Stable steps of which the median time is told.
 const TIMES_KEPT: usize = 64;
@@ -28,6 +31,8 @@ pub(crate) struct ShownStep {
     memory_calls: u64,
     /// Of the last Stable steps under this plan, in microseconds.
     times_us: VecDeque<f64>,
+    /// When what ran in the last of them that was measured so far.
+    pub(crate) lanes: Option<Arc<Lanes>>,
 }
 
 /// What Stable steps came to.
@@ -71,9 +76,11 @@ impl ShownStep {
         let outdoes = |before: &ShownStep| (is_stable, plan.is_some()) >= before.rank();
         let shows = tells && before.as_ref().is_none_or(outdoes);
         let Some(trace) = trace.filter(|_| shows) else { return before };
-        let mut times_us = VecDeque::new();
+        let (mut times_us, mut lanes) = (VecDeque::new(), None);
         if is_stable && sizes.is_none() {
             let same = before.filter(|before| before.is_like(kind, plan));
+            let own = report.lanes.clone().filter(|_| report.strayed_ops == 0).map(Arc::new);
+            lanes = own.or_else(|| same.as_ref()?.lanes.clone());
             times_us = same.map(|before| before.times_us).unwrap_or_default();
             times_us.push_back(report.device_us);
             times_us.drain(..times_us.len().saturating_sub(TIMES_KEPT));
@@ -88,6 +95,7 @@ impl ShownStep {
             held_bytes: report.held_bytes_peak,
             memory_calls: report.counters.memory_calls.total(),
             times_us,
+            lanes,
         })
     }
 
@@ -112,6 +120,13 @@ impl ShownStep {
     /// What it would take with memory for all, in microseconds; 0 if no plan is known.
     pub(crate) fn unlimited_us(&self) -> f64 {
         self.made.as_ref().map_or(0.0, |made| made.unlimited_us)
+    }
+
+    /// When what should run in it.
+    pub(crate) fn predicted(&self, machine: &Machine) -> Lanes {
+        let none = Plan::default();
+        let plan = self.plan.as_deref().unwrap_or(&none);
+        predicted_lanes(&self.trace, &simulate(&self.trace, plan, machine))
     }
 
     /// What was measured, if Stable steps were.

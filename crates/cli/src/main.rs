@@ -32,6 +32,7 @@ mod device;
 mod doctor;
 mod gpt;
 mod max_model;
+mod measured;
 mod open;
 mod pace;
 mod plan;

@@ -9,10 +9,11 @@ use serde::Serialize;
 
 use crate::args::{SimulateArgs, SimulateOptions, budget_bytes};
 use crate::collect;
+use crate::measured;
 use crate::plan::step::{MEMORY_ENDLESS, Parts, Step};
 use crate::plan::steps::{self, MemberRow, Steps};
 use crate::report::run::{Span, SpanKind};
-use crate::report::step_page::{self, StepPage};
+use crate::report::step_page::{self, MeasuredSpans, StepPage};
 use crate::report::{timeline, units};
 use crate::train::{command_line, say};
 
@@ -105,7 +106,7 @@ fn simulated<'a>(args: &SimulateOptions, steps: &'a Steps) -> anyhow::Result<Sim
 pub(crate) fn page_of(args: &SimulateOptions) -> anyhow::Result<StepPage> {
     let steps = Steps::open(&args.trace)?;
     let Simulated { step, plan, machine, simulation, .. } = simulated(args, &steps)?;
-    Ok(page(args, &step, &plan, &machine, &simulation))
+    page(args, &step, &plan, &machine, &simulation)
 }
 
 /// The timeline and the page, if they were asked for.
@@ -119,10 +120,12 @@ fn write_files(
     if args.timeline.is_none() && args.report.is_none() {
         return Ok(());
     }
-    let page = page(args, step, plan, machine, simulation);
+    let page = page(args, step, plan, machine, simulation)?;
     if let Some(path) = &args.timeline {
         let limit_bytes = page.memory_limit_bytes;
-        let text = timeline::draw(&command_line(), limit_bytes, &page.spans, &page.memory.planned)?;
+        let measured = page.measured.as_ref().map(|measured| &measured.spans[..]);
+        let planned = &page.memory.planned;
+        let text = timeline::draw(&command_line(), limit_bytes, &page.spans, measured, planned)?;
         adaptive::save_bytes(path, text.as_bytes())?;
     }
     if let Some(path) = &args.report {
@@ -137,7 +140,8 @@ fn page(
     plan: &Plan,
     machine: &Machine,
     simulation: &Simulation,
-) -> StepPage {
+) -> anyhow::Result<StepPage> {
+    let beside = measured_beside(args, step, simulation)?;
     // Without a limit the drawing's line is at what the step takes.
     let memory_limit_bytes = match args.memory {
         Some(_) => machine.limit_bytes,
@@ -152,7 +156,7 @@ fn page(
         None => collect::unplanned(&step.trace, simulation.went_to_plan()),
     };
     decisions.sort_by_key(|decision| std::cmp::Reverse(decision.size_bytes));
-    StepPage {
+    Ok(StepPage {
         headline: headline(args, step, simulation),
         lead: format!(
             "{}: one step of {}, {}.",
@@ -160,14 +164,30 @@ fn page(
             units::count(step.trace.ops.len() as u64, "op"),
             if measured.is_some() { "as it was measured and simulated" } else { "simulated" },
         ),
-        has_measured: measured.is_some(),
+        has_measured: measured.is_some() || beside.is_some(),
         command_line: command_line(),
         facts,
         memory_limit_bytes,
         memory: collect::memory(&step.trace, Some(plan), machine, &[]),
         spans: spans(step, simulation),
+        measured: beside,
         decisions,
-    }
+    })
+}
+
+/// What was measured of such a step, if a file says so.
+fn measured_beside(
+    args: &SimulateOptions,
+    step: &Step,
+    simulation: &Simulation,
+) -> anyhow::Result<Option<MeasuredSpans>> {
+    let Some(path) = &args.lanes else { return Ok(None) };
+    let lanes = adaptive::load_lanes(path, &step.trace)?;
+    let predicted = adaptive::predicted_lanes(&step.trace, simulation);
+    Ok(Some(MeasuredSpans {
+        spans: measured::spans(&step.trace, &lanes),
+        departures: measured::in_words(&step.trace, &predicted, &lanes),
+    }))
 }
 
 /// The outcome in one sentence: as measured where it was, else as simulated.

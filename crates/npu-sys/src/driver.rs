@@ -1,6 +1,8 @@
 //! The contract between the engine and a device.
 
 use std::fmt;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use crate::error::DriverError;
 use crate::types::{
@@ -147,7 +149,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Blocks the host until what `event` stands for is complete.
     fn synchronize_event(&self, event: EventHandle) -> Result<(), DriverError>;
 
-    /// Device time between two completed timing events, in microseconds.
+    /// Device time from one completed timing event to another, in microseconds: below 0 if `end`
+    /// came first.
     fn elapsed_us(&self, start: EventHandle, end: EventHandle) -> Result<f64, DriverError>;
 
     /// Copies in stream order.
@@ -187,6 +190,14 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Only wrappers that check or record care; a device already knows.
     fn note_access(&self, _stream: StreamHandle, _accesses: &[Access]) -> Result<(), DriverError> {
         Ok(())
+    }
+
+    /// The clock of the host, in microseconds from any moment. It goes as that of timing events:
+    /// on a device with a virtual clock it is that one.
+    #[allow(clippy::disallowed_methods)] // This is where time comes from.
+    fn now_us(&self) -> f64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_secs_f64() * 1e6
     }
 
     /// Whether `note_access` does anything, so that callers need not prepare its arguments.

@@ -72,6 +72,15 @@ pub enum FileError {
         /// How many it holds.
         steps: usize,
     },
+    /// Lanes that are not of the recorded step.
+    #[error(
+        "{} was measured of another step than the one it is given with: give both of one report",
+        .path.display()
+    )]
+    OtherStep {
+        /// The file.
+        path: PathBuf,
+    },
     /// The end is missing.
     #[error("{} ends after {size_bytes} bytes, in the middle: copy it again, or delete it",
         .path.display())]

@@ -30,6 +30,11 @@
 //! beside it, so that nothing of a [`Trace`] is lost. See [`write_trace`]. Files of the plain form,
 //! as frameworks record them, are read as well; both may be compressed with gzip. A file may hold
 //! several steps, an object each, one behind the other.
+//!
+//! # The lanes file
+//!
+//! One JSON object for looking at: `format`, `version`, and under `measured` and `predicted` the
+//! same [`Lanes`] each, with times in microseconds since the step began.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -38,11 +43,12 @@ use std::num::NonZeroU64;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
-use swap_core::{Plan, Trace, save_file};
+use swap_core::{Lanes, Plan, Trace, save_file};
 
 use crate::error::FileError;
 
 mod json;
+mod lanes;
 mod plan;
 mod recorded;
 mod trace;
@@ -54,6 +60,8 @@ mod tests;
 const PLAN_BYTES_MAX: u64 = 64 << 20;
 /// The largest trace file that is read, in bytes.
 const TRACE_BYTES_MAX: u64 = 512 << 20;
+/// The largest file of lanes that is read, in bytes.
+const LANES_BYTES_MAX: u64 = 512 << 20;
 /// What every gzip file begins with.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -116,6 +124,22 @@ pub fn save_steps<'a>(
 ) -> Result<(), FileError> {
     let lines: Vec<String> = steps.into_iter().map(|step| write_trace(step) + "\n").collect();
     save_bytes(path, lines.concat().as_bytes())
+}
+
+/// Saves the lanes of a step, as measured and as predicted, like [`save`] a plan.
+///
+/// # Errors
+/// [`FileError::Save`].
+pub fn save_lanes(path: &Path, measured: &Lanes, predicted: &Lanes) -> Result<(), FileError> {
+    save_bytes(path, lanes::write(measured, predicted).as_bytes())
+}
+
+/// Loads the measured lanes that [`save_lanes`] wrote. They are of the step of `trace`.
+///
+/// # Errors
+/// As [`load`], and [`FileError::OtherStep`] if the lanes name what is not in the step.
+pub fn load_lanes(path: &Path, trace: &Trace) -> Result<Lanes, FileError> {
+    lanes::read(&load_bytes(path, "lanes", LANES_BYTES_MAX)?, path, trace)
 }
 
 /// How the tensors of a recorded step become blocks of a device.

@@ -73,6 +73,7 @@ mod family;
 mod file;
 mod filter;
 mod generate;
+mod lanes;
 mod layout;
 mod machine;
 mod parallel;
@@ -93,14 +94,15 @@ pub use cost::Cost;
 pub use error::{FileError, OneLine, PlanFault, RecordedFault};
 pub use family::{Family, Unlike, peak_bytes, plan_for_member, with_state_held};
 pub use file::{
-    RecordedConfig, SavedPlan, load, load_bytes, load_steps, load_trace, read_plan, read_trace,
-    save, save_bytes, save_in_parts, save_steps, save_trace, write_trace,
+    RecordedConfig, SavedPlan, load, load_bytes, load_lanes, load_steps, load_trace, read_plan,
+    read_trace, save, save_bytes, save_in_parts, save_lanes, save_steps, save_trace, write_trace,
 };
 pub use filter::Exclusion;
 pub use generate::{
     Decision, GenerateConfig, Generated, Generator, Movable, Preference, Reason, RecomputeOption,
     Replayable, Start, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
+pub use lanes::{Departure, LaneComparison, LaneShares, Part, compare_lanes, predicted_lanes};
 pub use layout::{Layout, lay_out};
 pub use machine::{Link, Machine};
 pub use parallel::{both, has_spare_cores};
@@ -119,11 +121,12 @@ pub use swap_core::{
     BlockIndex, Bytes, CallCost, CheckConfig, CheckDriver, CheckedStep, Compute, Config, Copy,
     CudaDriver, DeviceProperties, DevicePtr, Direction, Driver, DriverError, Engine, Error,
     ErrorKind, EventHandle, EventKind, FaultDriver, FaultPlan, GroupMemory, Held, HostConfig,
-    HostDriver, HostFunction, HostMapping, HostMemory, HostPtr, HostStats, Ledger,
-    Link as HostLink, LinkRates, Lot, MapCosts, MemoryCalls, MemoryError, MemoryInfo, MemoryStats,
-    MeterDriver, Mode, Move, OpIndex, OpName, OpStack, OpenError, Operands, Order, Orders, Origin,
-    OutOfMemory, ParseBytesError, PatternKernels, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe,
-    RecipeUse, Residency, SaveError, Signature, Span as DeviceSpan, SpanKind, StepCounters,
-    StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceOp,
-    check_device, measure_link, measure_map, numa_nodes, pattern_word,
+    HostDriver, HostFunction, HostMapping, HostMemory, HostPtr, HostStats, LaneCopy, LaneOp,
+    LaneReplay, LaneWait, Lanes, Ledger, Link as HostLink, LinkRates, Lot, MapCosts, MemoryCalls,
+    MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, Move, OpIndex, OpName, OpStack,
+    OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError, PatternKernels, Peak,
+    Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency, SaveError, Signature,
+    Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock,
+    Trace, TraceBlock, TraceEvent, TraceOp, check_device, measure_link, measure_map, numa_nodes,
+    pattern_word,
 };

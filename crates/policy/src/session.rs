@@ -12,9 +12,11 @@ use crate::stage::{Directive, Loop, LoopConfig, News, Sizes, Stage};
 
 pub(crate) mod frees;
 mod layouts;
+mod measuring;
 mod ranks;
 
 use layouts::Layouts;
+use measuring::Measuring;
 
 /// Recorded steps kept, to choose victims by next use.
 const TRACES_KEPT: usize = 16;
@@ -38,6 +40,7 @@ pub struct Session<P> {
     /// What a report that came in the middle of a step has led to: it waits for the step's end.
     put_off: Option<Directive>,
     layouts: Layouts,
+    measuring: Measuring,
 }
 
 /// What a step ran under whose report is owed.
@@ -119,6 +122,7 @@ impl<P: Planner> Session<P> {
             shared: None,
             put_off: None,
             layouts: Layouts::default(),
+            measuring: Measuring::new(),
         })
     }
 
@@ -198,7 +202,20 @@ impl<P: Planner> Session<P> {
             let current = self.current.clone();
             self.order(&current)?;
         }
+        if self.layouts.unmaps(self.policy.config().unmap_every_steps) {
+            self.engine.hide_away()?;
+        }
+        let is_calm = self.current.stage == Stage::Stable && !self.layouts.is_moving_in();
+        if is_calm && self.measuring.end_step() && !self.engine.measure_lanes()? {
+            self.measuring.ask();
+        }
         Ok(finished)
+    }
+
+    /// Asks for the [`lanes`](StepReport::lanes) of the next Stable step. Some are measured anyway,
+    /// fewer as time goes by.
+    pub fn measure_lanes(&mut self) {
+        self.measuring.ask();
     }
 
     /// Waits for the device and returns the steps that are still owed.
@@ -277,6 +294,9 @@ impl<P: Planner> Session<P> {
             return Ok(());
         }
         self.layouts.change(&self.current, &directive);
+        if directive.plan != self.current.plan {
+            self.measuring.change();
+        }
         self.order(&directive)?;
         self.current = directive;
         self.made = self.policy.made().cloned();

@@ -91,6 +91,9 @@ pub struct LoopConfig {
     pub margin: MarginConfig,
     /// Whether Stable steps are laid out, so that what is away stays mapped.
     pub lays_out: bool,
+    /// One in so many steps under a layout unmaps what is away all the same, to find uses that
+    /// nobody told of. None if this is 0.
+    pub unmap_every_steps: u32,
 }
 
 impl Default for LoopConfig {
@@ -107,6 +110,7 @@ impl Default for LoopConfig {
             op_diff_share: 0.0,
             margin: MarginConfig::default(),
             lays_out: true,
+            unmap_every_steps: 1024,
         }
     }
 }

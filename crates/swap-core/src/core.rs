@@ -9,6 +9,7 @@ use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, Strea
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
+use crate::lanes::LaneRecorder;
 use crate::launches::Launches;
 use crate::orders::Orders;
 use crate::placing::Whereabouts;
@@ -60,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) lent: Vec<BlockId>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) record_next: bool,
+    /// Set while the running step is measured.
+    pub(crate) lanes: Option<LaneRecorder>,
     pub(crate) reports: VecDeque<PendingReport>,
     /// Blocks move, so ops are marked to keep waits short.
     pub(crate) moving: bool,
@@ -128,6 +131,7 @@ impl Core {
             lent: Vec::new(),
             recorder: config.record.then(Recorder::default),
             record_next: config.record,
+            lanes: None,
             reports: VecDeque::new(),
             moving: false,
             resident_bytes: 0,
@@ -436,6 +440,7 @@ impl Drop for Core {
         // The timers of steps that nobody will hear of go back to be destroyed with the others.
         let mut timers = self.step.take_timers();
         timers.extend(self.recorder.take().into_iter().flat_map(Recorder::into_timers));
+        timers.extend(self.lanes.take().into_iter().flat_map(LaneRecorder::into_timers));
         timers.extend(self.reports.drain(..).flat_map(PendingReport::into_timers));
         timers.into_iter().for_each(|timer| self.memory.streams.recycle_timer(timer));
     }

@@ -391,6 +391,27 @@ impl Engine {
         Ok(())
     }
 
+    /// To the end of the running step the addresses of what is away show nothing, wherever blocks
+    /// lie, so that a use that nobody told of fails. It takes the memory calls of a step that is
+    /// not laid out; so does the next step.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn hide_away(&self) -> Result<(), Error> {
+        self.shared.lock()?.memory.pool.hide_away(true);
+        Ok(())
+    }
+
+    /// Measures the running step, which has not begun and is not recorded: its report then has
+    /// [`lanes`](StepReport::lanes). Two events for each outermost op and each copy. Says whether
+    /// it does.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn measure_lanes(&self) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.measure_lanes())
+    }
+
     /// Memory counters.
     ///
     /// # Errors

@@ -84,6 +84,7 @@ impl OpStack {
             _ => within,
         };
         let mut core = self.shared.lock()?;
+        let host_start_us = core.host_us();
         if !within.is_replay() {
             core.housekeeping()?;
         }
@@ -99,7 +100,7 @@ impl OpStack {
         }
         let frame = self.open_frame(&mut core, (name, key), stream, within)?;
         drop(core);
-        self.frames.push(frame);
+        self.frames.push(Frame { host_start_us, ..frame });
         Ok(())
     }
 
@@ -128,11 +129,9 @@ impl OpStack {
         if within == Within::Step {
             planned = core.step.op_begins(key);
             recipe_use = core.recipe_use(planned);
-            if core.step.start.is_none() {
-                core.step.start = Some(core.memory.streams.timer(core.compute)?);
-            }
-            if core.recorder.is_some() && self.frames.is_empty() {
-                timer = Some(core.memory.streams.timer(stream)?);
+            core.start_clock()?;
+            if self.frames.is_empty() {
+                timer = core.op_timer(stream)?;
             }
             core.step.op_count += 1;
             core.step.signature = core.step.signature.mix(name.hash());
@@ -142,6 +141,8 @@ impl OpStack {
             }
             core.event(TraceEvent::Begin(op));
             core.step.op_opened(op, self.number);
+        } else if within.is_replay() && self.frames.is_empty() {
+            timer = core.replay_timer(stream);
         }
         core.streams_of_ops.push(stream);
         Ok(Frame {
@@ -157,6 +158,7 @@ impl OpStack {
             recipe_use,
             launched: false,
             timer,
+            host_start_us: None,
             position: core.memory.streams.here(stream).position,
         })
     }
@@ -199,9 +201,9 @@ impl OpStack {
     fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
-        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay).map(drop);
-        let name = self.frames.last().map_or("", |frame| frame.name.text());
-        touched.map_err(|error| error.within(name))
+        let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay);
+        let name = || self.frames.last().map_or("", |frame| frame.name.text());
+        touched.map(drop).map_err(|error| error.within(name()))
     }
 
     fn attempt(
@@ -361,7 +363,7 @@ impl OpStack {
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
         let frame = self.frames.pop().ok_or(NO_OP)?;
-        let (planned, within) = (frame.planned, frame.within);
+        let (op, planned, within) = (frame.op, frame.planned, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
         close_frame(&mut core, frame)?;
@@ -370,13 +372,15 @@ impl OpStack {
         }
         core.housekeeping()?;
         // An op that began in an earlier step has no place in this one's plan.
-        let planned = planned.filter(|_| same_step);
-        while let Some(op) = planned
+        while let Some(op) = planned.filter(|_| same_step)
             && let Some(block) = core.after_op(op)?
         {
             drop(core);
             self.replay_ahead(block)?;
             core = self.shared.lock()?;
+        }
+        if same_step && within == Within::Step && self.frames.is_empty() {
+            core.host_is_done(op);
         }
         Ok(())
     }
@@ -398,7 +402,10 @@ impl OpStack {
     /// Brings a discarded block back by running its recipe.
     fn replay(&mut self, block: BlockId) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
-        let fresh = self.is_fresh()?;
+        // The outermost op has no work behind its timer yet.
+        let core = shared.lock()?;
+        let fresh = self.frames.first().is_some_and(|frame| is_fresh(frame, &core));
+        drop(core);
         let number = self.number;
         let replayed = hand_over::replay(
             &*shared,
@@ -448,27 +455,20 @@ impl OpStack {
         Ok(())
     }
 
-    /// Whether the outermost op has no work behind its timer yet.
-    fn is_fresh(&self) -> Result<bool, Error> {
-        let core = self.shared.lock()?;
-        Ok(self.frames.first().is_some_and(|frame| is_fresh(frame, &core)))
-    }
-
-    /// While recording: keeps what the op waited for out of the op's own time.
+    /// While ops are timed: keeps what the op waited for out of the op's own time.
     fn settle(&self, core: &mut Core) -> Result<(), Error> {
-        if core.recorder.is_none() {
+        if core.recorder.is_none() && core.lanes.is_none() {
             return Ok(());
         }
-        let Some(frame) = self.frames.first().filter(|frame| frame.within == Within::Step) else {
+        let in_step = self.frames.first().filter(|frame| frame.within == Within::Step);
+        let Some((frame, timer)) = in_step.and_then(|frame| Some((frame, frame.timer?))) else {
             return Ok(());
         };
-        let Some(timer) = frame.timer else { return Ok(()) };
-        if is_fresh(frame, core) {
+        let is_fresh = is_fresh(frame, core);
+        if is_fresh {
             core.memory.streams.record_timer_again(timer, frame.stream)?;
-            core.collect_stalls(None);
-        } else {
-            core.collect_stalls(Some(frame.op));
         }
+        core.collect_stalls(Some(frame.op), !is_fresh);
         Ok(())
     }
 }

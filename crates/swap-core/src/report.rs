@@ -2,6 +2,7 @@
 
 use vmem::MemoryCalls;
 
+use crate::lanes::Lanes;
 use crate::plan::Plan;
 use crate::trace::{OpIndex, Signature, Trace};
 
@@ -82,6 +83,8 @@ pub struct StepReport {
     pub moves: Vec<Move>,
     /// What was recorded, if recording was on.
     pub trace: Option<Trace>,
+    /// What was measured, if [`measure_lanes`](crate::Engine::measure_lanes) asked for it.
+    pub lanes: Option<Lanes>,
 }
 
 impl StepReport {

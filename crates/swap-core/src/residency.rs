@@ -10,7 +10,6 @@ use crate::error::Error;
 use crate::hand_over::Attempt;
 use crate::ops::Within;
 use crate::recipe::Replayable;
-use crate::report::Direction;
 use crate::trace::TraceEvent;
 
 impl Core {
@@ -216,9 +215,7 @@ impl Core {
         }
         let size_bytes = self.memory.pool.size_bytes(id);
         let source = self.memory.pool.home(id);
-        self.submit_copy(Copy::DeviceToHost { source, target, size_bytes }, self.copy_out)?;
-        self.note_move(id, Direction::Out)?;
-        Ok(self.memory.streams.advance(self.copy_out))
+        self.submit_copy(id, Copy::DeviceToHost { source, target, size_bytes })
     }
 
     /// A slot for the block. Makes room by dropping host copies of resident blocks.
@@ -306,9 +303,7 @@ impl Core {
         self.wait(self.copy_in, copied, Site::CopyInAfterCopyOut)?;
         let size_bytes = self.memory.pool.size_bytes(id);
         let target = self.memory.pool.home(id);
-        self.submit_copy(Copy::HostToDevice { source, target, size_bytes }, self.copy_in)?;
-        self.note_move(id, Direction::In)?;
-        let arrived = self.memory.streams.advance(self.copy_in);
+        let arrived = self.submit_copy(id, Copy::HostToDevice { source, target, size_bytes })?;
         self.memory.pool.note_use(id, arrived);
         Ok(arrived)
     }

@@ -9,6 +9,7 @@ use crate::core::{Core, NO_PLACE};
 use crate::entry::{Entry, Hold};
 use crate::error::Error;
 use crate::follow::{Follower, Fresh, OpKey};
+use crate::lanes::LaneRecorder;
 use crate::orders::Orders;
 use crate::plan::Phase;
 use crate::recorder::Recorder;
@@ -108,6 +109,7 @@ pub(crate) struct PendingReport {
     end: Option<EventHandle>,
     stalls: Vec<Stall>,
     recorder: Option<Recorder>,
+    lanes: Option<LaneRecorder>,
     /// The ends of the step's work: timers are on all streams that compute.
     behind: Uses,
 }
@@ -126,7 +128,11 @@ impl PendingReport {
             report.counters.stall_us += elapsed_us(stall.start, stall.end)?;
         }
         if let Some(recorder) = &self.recorder {
-            report.trace = Some(recorder.trace(report.signature, report.device_us, elapsed_us)?);
+            report.trace = Some(recorder.trace(report.signature, report.device_us, &elapsed_us)?);
+        }
+        if let (Some(lanes), Some(start)) = (&self.lanes, self.start) {
+            let at_us = |event| elapsed_us(start, event);
+            report.lanes = Some(lanes.lanes(report.device_us, at_us)?);
         }
         Ok(())
     }
@@ -134,7 +140,8 @@ impl PendingReport {
     pub(crate) fn into_timers(self) -> Vec<EventHandle> {
         let stalls = self.stalls.into_iter().flat_map(|stall| [stall.start, stall.end]);
         let recorded = self.recorder.into_iter().flat_map(Recorder::into_timers);
-        stalls.chain(self.start).chain(self.end).chain(recorded).collect()
+        let measured = self.lanes.into_iter().flat_map(LaneRecorder::into_timers);
+        stalls.chain(self.start).chain(self.end).chain(recorded).chain(measured).collect()
     }
 }
 
@@ -159,8 +166,14 @@ impl Core {
             None => None,
         };
         let start = self.step.start.take();
-        let behind = self.all_until_now();
-        self.collect_stalls(None);
+        let mut behind = self.all_until_now();
+        if self.lanes.is_some() {
+            // Copies may end behind the step.
+            for stream in [self.copy_out, self.copy_in] {
+                behind.add(self.memory.streams.here(stream));
+            }
+        }
+        self.collect_stalls(None, false);
         let stats = self.memory.pool.stats();
         let step = std::mem::take(&mut self.step);
         let mut counters = step.counters;
@@ -180,11 +193,13 @@ impl Core {
             strayed_ops: step.follower.strayed_ops(),
             moves: step.moves,
             trace: None,
+            lanes: None,
         };
-        let recorder = self.recorder.take();
-        let stalls = step.stalls;
-        self.reports.push_back(PendingReport { report, start, end, stalls, recorder, behind });
+        let (recorder, lanes, stalls) = (self.recorder.take(), self.lanes.take(), step.stalls);
+        let pending = PendingReport { report, start, end, stalls, recorder, lanes, behind };
+        self.reports.push_back(pending);
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        pool.hide_away(false);
         // What could not be given back stays counted, and is tried again.
         let _ = pool.end_step(streams);
         self.begin_step(step.number + 1);
@@ -291,6 +306,7 @@ impl Core {
         self.ordered = orders;
         self.record_next = record;
         if record != self.recorder.is_some() {
+            self.drop_lanes();
             let mut step = std::mem::take(&mut self.step);
             for timer in step.take_timers() {
                 self.memory.streams.recycle_timer(timer);
@@ -304,11 +320,15 @@ impl Core {
         Ok(())
     }
 
-    /// Notes timed waits: to the step, and to the running op when it has work behind them.
-    pub(crate) fn collect_stalls(&mut self, op: Option<OpIndex>) {
+    /// Notes timed waits: to the step, and to the running op. They are in its time where it has
+    /// work before them.
+    pub(crate) fn collect_stalls(&mut self, op: Option<OpIndex>, are_inside: bool) {
         let stalls = self.memory.streams.take_stalls();
-        if let (Some(op), Some(recorder)) = (op, &mut self.recorder) {
-            recorder.stalls(op, &stalls);
+        if let Some(op) = op {
+            self.op_waited(op, &stalls);
+            if let Some(recorder) = self.recorder.as_mut().filter(|_| are_inside) {
+                recorder.stalls(op, &stalls);
+            }
         }
         self.step.stalls.extend(stalls);
     }

@@ -14,6 +14,7 @@ mod engine {
     mod judge;
     mod lab;
     mod laid_out;
+    mod lanes;
     mod launches;
     mod lending;
     mod lots;

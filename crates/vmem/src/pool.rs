@@ -88,6 +88,9 @@ pub struct Pool {
     /// The present layout.
     layout: Option<u32>,
     layouts: u32,
+    /// While the addresses of what is away are to show nothing: live blocks that may still show a
+    /// lot which they gave away, oldest first.
+    hiding: Option<VecDeque<BlockId>>,
     stats: MemoryStats,
 }
 
@@ -154,6 +157,7 @@ impl Pool {
             planned: Vec::new(),
             layout: None,
             layouts: 0,
+            hiding: None,
             stats: MemoryStats::default(),
         })
     }

@@ -31,6 +31,8 @@ pub struct Streams {
 /// Give both events back with [`Streams::recycle_timer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stall {
+    /// What is waited for: the end of a piece of work of the measured stream.
+    pub behind: Point,
     /// Recorded before the wait.
     pub start: EventHandle,
     /// Recorded behind it.
@@ -210,7 +212,7 @@ impl Streams {
         if let Some(start) = start {
             // The wait is in place; without its end it is only not timed.
             match self.record_timer(waiter_handle) {
-                Ok(end) => self.stalls.push(Stall { start, end }),
+                Ok(end) => self.stalls.push(Stall { behind: point, start, end }),
                 Err(_) => self.spare_timers.push(start),
             }
         }

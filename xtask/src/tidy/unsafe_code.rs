@@ -4,7 +4,7 @@ use super::Violation;
 use super::source::Code;
 
 /// Files that may hold unsafe blocks and impls; a folder's files end in `/*`.
-const ALLOWED: [&str; 28] = [
+const ALLOWED: [&str; 29] = [
     "crates/acl-standin/src/*",
     "crates/acl-standin/tests/*",
     "crates/bridge/src/exports/*",
@@ -37,6 +37,8 @@ const ALLOWED: [&str; 28] = [
     // Reads an address that must fault.
     "crates/swap-core/tests/engine/reuse.rs",
     "crates/swap-core/tests/engine/lab.rs",
+    // Reads addresses, some of which must fault.
+    "crates/adaptive/tests/unmapping.rs",
     "crates/cli/src/stress/pattern.rs",
     "crates/kernels/src/matmul.rs",
 ];

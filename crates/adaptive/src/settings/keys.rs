@@ -109,6 +109,8 @@ table! {
         /// Whether the addresses of what is away always show nothing, so that a use that nobody
         /// told of fails at once; Stable steps then map what comes back.
         strict: Flag => bool = "false";
+        /// One in so many Stable steps unmaps what is away in any case; 0 for none.
+        unmap_every: Count<0> => u64 = "1024";
         /// Whether to print one JSON object and nothing else.
         json: Flag => bool = "false";
     }
@@ -222,6 +224,8 @@ table! {
         measured_ms: Number<0, false> => f64 = "none";
         /// The most memory of tensors that it had on the device there.
         measured_peak: Size => u64 = "none";
+        /// File with what was measured there, lane by lane.
+        lanes: PathText => PathBuf = "none";
     }
 }
 

@@ -115,7 +115,7 @@ fn what_is_preferred_leaves_first() {
 fn counts_of_the_loop_and_the_planner_are_as_written() {
     assert_eq!(joint("effort = 31").generate.effort, 31);
     let text = "warmup_steps = 4\nsearch_steps = 6\nslow_ratio = 1.75\nslow_steps = 7\n\
-                failed_searches = 0\ncalm_steps = 9\ncached_signatures = 10\n";
+                failed_searches = 0\ncalm_steps = 9\ncached_signatures = 10\nunmap_every = 11\n";
     let expect = LoopConfig {
         warmup_steps: 4,
         search_steps: 6,
@@ -124,6 +124,7 @@ fn counts_of_the_loop_and_the_planner_are_as_written() {
         failed_searches: 0,
         calm_steps: 9,
         cached_signatures: 10,
+        unmap_every_steps: 11,
         ..LoopConfig::default()
     };
     assert_eq!(looped(text), expect);
@@ -137,7 +138,7 @@ fn tables_of_commands_hold_what_they_take() {
                 heads = 4\nseq = 5\nbatch = 6\nuntied = true\nseed = 7\ntext = \"a\"\n\
                 optimizer_state = \"device\"\nplan = \"b\"\nverify = true\nlink = \"1GiB/s\"\n\
                 out = \"c\"\n[plan]\nout = \"d\"\n[simulate]\nplan = \"e\"\ntimeline = \"f\"\n\
-                report = \"g\"\n[compare]\nplot = \"h\"\n";
+                report = \"g\"\nlanes = \"i\"\n[compare]\nplot = \"h\"\n";
     let settings = parse(text);
     let train = &settings.train;
     assert_eq!(train.device.as_deref(), Some("acl:1"));
@@ -156,7 +157,8 @@ fn tables_of_commands_hold_what_they_take() {
         &simulate.timeline,
         &simulate.report,
         &settings.compare.plot,
+        &simulate.lanes,
     ];
     let names = paths.map(|path| path.as_deref().and_then(std::path::Path::to_str).unwrap());
-    assert_eq!(names, ["a", "b", "c", "d", "e", "f", "g", "h"]);
+    assert_eq!(names, ["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
 }

@@ -48,6 +48,7 @@ fn rescued(kind: u64, op_count: u32) -> StepReport {
         strayed_ops: 0,
         moves: Vec::new(),
         trace: Some(Trace { signature, ..Trace::default() }),
+        lanes: None,
     }
 }
 

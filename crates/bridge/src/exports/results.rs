@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::ptr;
 
-use adaptive::{MemoryCalls, Peak, save, save_bytes, save_steps, save_trace};
+use adaptive::{MemoryCalls, Peak, save, save_bytes, save_lanes, save_steps, save_trace};
 
 use crate::advice::advise;
 use crate::context::{self, Context};
@@ -219,8 +219,8 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         save_bytes(&folder.join("explain.json"), format!("{explained:#}").as_bytes())?;
         let course = context.course();
         let shown = course.shown.as_ref();
-        let [trace, plan, steps] =
-            ["trace.json", "plan.json", "steps.json"].map(|name| folder.join(name));
+        let [trace, plan, steps, lanes] =
+            ["trace.json", "plan.json", "steps.json", "lanes.json"].map(|name| folder.join(name));
         match shown {
             Some(shown) => save_trace(&trace, &shown.trace)?,
             None => remove(&trace)?,
@@ -228,6 +228,13 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         match shown.and_then(|shown| shown.plan.as_ref()) {
             Some(step_plan) => save(&plan, step_plan)?,
             None => remove(&plan)?,
+        }
+        match shown.and_then(|shown| Some((shown, shown.lanes.as_deref()?))) {
+            Some((shown, measured)) => {
+                let machine = course.with_link(context.settings.machine);
+                save_lanes(&lanes, measured, &shown.predicted(&machine))?;
+            }
+            None => remove(&lanes)?,
         }
         match course.session.policy().recorded_sizes() {
             [] => remove(&steps)?,

@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::path::Path;
 
+use adaptive::{ActionKind, Direction, Link, Machine};
 use serde_json::Value;
 
 use super::rig::{
@@ -82,6 +83,66 @@ fn a_report_is_about_the_last_stable_step_whatever_came_after_it() {
         step();
         assert_belong_together(folder.path());
     }
+    rig.close();
+}
+
+#[test]
+fn a_report_has_a_measured_step_beside_its_prediction() {
+    let rig = Rig::open(8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lanes.json");
+    std::fs::write(&path, "of an earlier run").expect("written");
+    report(folder.path());
+    assert!(!path.exists(), "no step was measured");
+    train_until_stable();
+    while !path.exists() {
+        assert!(stats().steps < 100, "no step is measured: {:?}", stats());
+        train(0);
+        report(folder.path());
+    }
+    let trace = adaptive::load_trace(&folder.path().join("trace.json"), &Default::default());
+    let trace = trace.expect("a trace");
+    let plan = adaptive::load(&folder.path().join("plan.json")).expect("a plan").plan;
+    let measured = adaptive::load_lanes(&path, &trace).expect("of this step");
+    let outermost = trace.ops.iter().filter(|op| op.depth == 0).count();
+    assert_eq!(measured.ops.len(), outermost);
+    assert!(measured.step_us > 0.0);
+    // What the plan orders was copied, block by block.
+    let moved = |kind| {
+        let actions = plan.actions.iter().filter(|action| action.kind == kind);
+        let mut blocks: Vec<_> = actions.map(|action| Some(action.block)).collect();
+        blocks.sort_unstable();
+        blocks
+    };
+    let copied = |direction| {
+        let copies = measured.copies.iter().filter(|copy| copy.direction == direction);
+        let mut blocks: Vec<_> = copies.map(|copy| copy.block).collect();
+        blocks.sort_unstable();
+        blocks
+    };
+    assert!(!plan.actions.is_empty());
+    assert_eq!(copied(Direction::Out), moved(ActionKind::SwapOut));
+    assert_eq!(copied(Direction::In), moved(ActionKind::SwapIn));
+    // The same from the file itself, which has the prediction as well.
+    let file = read(&path);
+    let explained = report(folder.path());
+    let step_us = |of: &str| file[of]["step_us"].as_f64().expect("a time");
+    assert_eq!(step_us("measured"), measured.step_us);
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let rate = |way: &str| number(&explained["link"][way]) / 1e6;
+    let machine = Machine {
+        limit_bytes: number(&explained["limit_bytes"]) as u64,
+        host_limit_bytes: number(&explained["host_limit_bytes"]) as u64,
+        link: Link {
+            out_bytes_per_us: rate("out_bytes_per_s"),
+            in_bytes_per_us: rate("in_bytes_per_s"),
+            both_bytes_per_us: rate("both_bytes_per_s"),
+        },
+        // As the bridge has it.
+        copy_submit_us: 10.0,
+    };
+    let said_us = adaptive::simulate(&trace, &plan, &machine).step_us;
+    assert!((step_us("predicted") - said_us).abs() < 1e-6 * said_us, "{said_us} {file}");
     rig.close();
 }
 

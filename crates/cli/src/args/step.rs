@@ -128,6 +128,10 @@ pub(crate) struct SimulateArgs {
     /// The most memory of tensors that it had on the device there
     #[arg(long, value_name = "SIZE", value_parser = size)]
     measured_peak: Option<u64>,
+    /// lanes.json of the report that the step is of: page and timeline then show what was measured
+    /// below what is predicted
+    #[arg(long, value_name = "FILE")]
+    lanes: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -143,6 +147,7 @@ pub(crate) struct SimulateOptions {
     /// What was measured where the step ran.
     pub(crate) measured_us: Option<f64>,
     pub(crate) measured_bytes: Option<u64>,
+    pub(crate) lanes: Option<PathBuf>,
     pub(crate) json: bool,
     pub(crate) speaks: bool,
     settings: Settings,
@@ -166,6 +171,7 @@ impl SimulateOptions {
             report: None,
             measured_us: measured.map(|(us, _)| us),
             measured_bytes: measured.map(|(_, bytes)| bytes),
+            lanes: None,
             json: false,
             speaks: false,
             settings,
@@ -192,6 +198,7 @@ impl SimulateArgs {
         put(&mut settings.simulate.report, &self.report);
         put(&mut settings.simulate.measured_ms, &self.measured_ms);
         put(&mut settings.simulate.measured_peak, &self.measured_peak);
+        put(&mut settings.simulate.lanes, &self.lanes);
         let simulate = settings.simulate.clone();
         Ok(SimulateOptions {
             trace: self.trace.clone(),
@@ -201,6 +208,7 @@ impl SimulateArgs {
             report: simulate.report,
             measured_us: simulate.measured_ms.map(|ms| 1e3 * ms),
             measured_bytes: simulate.measured_peak,
+            lanes: simulate.lanes,
             json: config::json(&settings),
             speaks: config::speaks(&settings),
             settings,

@@ -4,29 +4,28 @@
 use super::run::{Lane, Span, SpanKind};
 use super::units;
 
-/// The spans of each lane in order of [`Lane::ALL`], sorted and without overlap.
+/// The spans of a lane, sorted and without overlap.
 ///
 /// A stream runs one piece of work at a time, so an overlap is noise of its clock: the later span
-/// is trimmed. Spans whose times are no numbers are left out.
-pub(super) fn in_order(spans: &[Span]) -> [Vec<Span>; 3] {
-    Lane::ALL.map(|lane| {
-        let is_sound = |span: &&Span| {
-            span.kind.lane() == lane
-                && span.start_us.is_finite()
-                && span.end_us.is_finite()
-                && span.start_us <= span.end_us
-        };
-        let mut sorted: Vec<Span> = spans.iter().filter(is_sound).cloned().collect();
-        sorted
-            .sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(a.end_us.total_cmp(&b.end_us)));
-        let mut free_from_us = 0.0_f64;
-        for span in &mut sorted {
-            span.start_us = span.start_us.max(free_from_us);
-            span.end_us = span.end_us.max(span.start_us);
-            free_from_us = span.end_us;
-        }
-        sorted
-    })
+/// is trimmed. Spans whose times are no numbers are left out, and what was before the step is cut
+/// off.
+pub(super) fn of_lane(lane: Lane, spans: &[Span]) -> Vec<Span> {
+    let is_sound = |span: &&Span| {
+        span.kind.lane() == lane
+            && span.start_us.is_finite()
+            && span.end_us.is_finite()
+            && span.start_us <= span.end_us
+            && span.end_us >= 0.0
+    };
+    let mut sorted: Vec<Span> = spans.iter().filter(is_sound).cloned().collect();
+    sorted.sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(a.end_us.total_cmp(&b.end_us)));
+    let mut free_from_us = 0.0_f64;
+    for span in &mut sorted {
+        span.start_us = span.start_us.max(free_from_us);
+        span.end_us = span.end_us.max(span.start_us);
+        free_from_us = span.end_us;
+    }
+    sorted
 }
 
 /// One box of a lane: a span, or several too small to be seen alone.
@@ -112,6 +111,7 @@ pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
             Lane::Compute => "no ops were recorded".to_owned(),
             Lane::SwapOut => "nothing was copied out".to_owned(),
             Lane::SwapIn => "nothing was copied in".to_owned(),
+            Lane::Host => "the host was not measured".to_owned(),
         };
     }
     let busy_us: f64 = spans.iter().map(|span| span.end_us - span.start_us).sum();
@@ -120,6 +120,10 @@ pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
         let replays = spans.iter().filter(|span| span.kind == SpanKind::Replay).count() as u64;
         let ops = units::count(spans.len() as u64 - replays, "op");
         return format!("{ops}, {}, busy {busy} of the step", units::count(replays, "replay"));
+    }
+    if lane == Lane::Host {
+        let ops = units::count(spans.len() as u64, "op");
+        return format!("{ops}, busy with them {busy} of the step");
     }
     let size_bytes: u64 = spans.iter().map(|span| span.size_bytes).sum();
     let copies = if spans.len() == 1 { "copy" } else { "copies" };
@@ -134,7 +138,7 @@ pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{boxes, in_order, in_words};
+    use super::{boxes, in_words, of_lane};
     use crate::report::run::{Lane, Span, SpanKind};
 
     fn op(start_us: f64, end_us: f64) -> Span {
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn lanes_are_sorted_and_never_overlap() {
         let spans = [op(5.0, 9.0), op(0.0, 6.0), op(f64::NAN, 1.0), op(3.0, 2.0), op(1.0, 2.0)];
-        let [compute, out, back] = in_order(&spans);
+        let [compute, out, back] = Lane::DEVICE.map(|lane| of_lane(lane, &spans));
         assert_eq!(compute.len(), 3);
         assert!(compute.is_sorted_by(|a, b| a.end_us <= b.start_us));
         assert!(out.is_empty() && back.is_empty());

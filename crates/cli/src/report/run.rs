@@ -147,7 +147,7 @@ pub(crate) fn spread_over_ops(
     points
 }
 
-/// A stream of the device.
+/// A stream of the device, or its host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Lane {
     /// Ops and replays.
@@ -156,11 +156,13 @@ pub(crate) enum Lane {
     SwapOut,
     /// Copies to the device.
     SwapIn,
+    /// What the host did for each op.
+    Host,
 }
 
 impl Lane {
-    /// All lanes from top to bottom.
-    pub(crate) const ALL: [Lane; 3] = [Lane::Compute, Lane::SwapOut, Lane::SwapIn];
+    /// Those of the device, from top to bottom.
+    pub(crate) const DEVICE: [Lane; 3] = [Lane::Compute, Lane::SwapOut, Lane::SwapIn];
 
     /// The name that every report prints.
     pub(crate) fn name(self) -> &'static str {
@@ -168,11 +170,12 @@ impl Lane {
             Lane::Compute => "compute",
             Lane::SwapOut => "swap-out",
             Lane::SwapIn => "swap-in",
+            Lane::Host => "host",
         }
     }
 }
 
-/// What a span of device time was spent on.
+/// What a span of time was spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum SpanKind {
     /// An outermost op.
@@ -183,24 +186,27 @@ pub(crate) enum SpanKind {
     SwapOut,
     /// A copy back.
     SwapIn,
+    /// The host, from the begin of an outermost op to its end.
+    Host,
 }
 
 impl SpanKind {
     /// All kinds, in the order in which they are drawn.
-    pub(crate) const ALL: [SpanKind; 4] =
-        [SpanKind::Op, SpanKind::Replay, SpanKind::SwapOut, SpanKind::SwapIn];
+    pub(crate) const ALL: [SpanKind; 5] =
+        [SpanKind::Op, SpanKind::Replay, SpanKind::SwapOut, SpanKind::SwapIn, SpanKind::Host];
 
-    /// The stream on which it runs.
+    /// Where it runs.
     pub(crate) fn lane(self) -> Lane {
         match self {
             SpanKind::Op | SpanKind::Replay => Lane::Compute,
             SpanKind::SwapOut => Lane::SwapOut,
             SpanKind::SwapIn => Lane::SwapIn,
+            SpanKind::Host => Lane::Host,
         }
     }
 }
 
-/// One piece of work on a stream.
+/// One piece of work.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Span {
     /// What it was.
@@ -223,6 +229,7 @@ impl Span {
             SpanKind::Replay => format!("replay {}", self.name),
             SpanKind::SwapOut => format!("swap out {}", self.name),
             SpanKind::SwapIn => format!("swap in {}", self.name),
+            SpanKind::Host => format!("host: {}", self.name),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The picture of one step: memory above, the three lanes below, all on one time axis.
+//! The picture of one step: memory above, the lanes below, all on one time axis. A measured step
+//! has its lanes below those that were predicted.
 
 use super::lanes::{self, LaneBox};
 use super::run::{Lane, MemoryCurves, MemoryPoint, Run, Span, SpanKind};
@@ -10,9 +11,14 @@ use super::units::{self, Unit};
 const MEMORY: (f64, f64) = (22.0, 252.0);
 const LANES_TOP: f64 = 276.0;
 const LANE_HEIGHT: f64 = 28.0;
-const LANE_PITCH: f64 = 38.0;
-const AXIS_TOP: f64 = LANES_TOP + 3.0 * LANE_PITCH;
-const HEIGHT: f64 = AXIS_TOP + 26.0;
+/// Between lanes, and between the two rows of one.
+const LANE_GAP: f64 = 10.0;
+const ROW_GAP: f64 = 2.0;
+/// For the numbers below the axis.
+const AXIS_HEIGHT: f64 = 26.0;
+
+/// What the row of a lane is called that was measured, below the predicted one.
+const MEASURED: &str = "measured";
 
 /// The width that drawings are prepared for, in pixels. On wider screens they stay sharp but
 /// show no more detail.
@@ -28,6 +34,8 @@ pub(super) struct StepChart {
     pub(super) svg: Option<String>,
     /// Each lane's name and what it did, in words.
     pub(super) lanes: Vec<(&'static str, String)>,
+    /// Whether the host has a lane.
+    pub(super) has_host: bool,
     /// What the drawing leaves out, in words; empty when nothing.
     pub(super) note: String,
 }
@@ -37,6 +45,8 @@ pub(super) struct StepChart {
 pub(super) struct Shown<'a> {
     /// What the streams did, in any order.
     pub(super) spans: &'a [Span],
+    /// What was measured of a step of which `spans` is a prediction, in any order.
+    pub(super) measured: Option<&'a [Span]>,
     /// Memory over the step.
     pub(super) memory: &'a MemoryCurves,
     /// The cap.
@@ -65,7 +75,7 @@ impl Shown<'_> {
         let points = || self.memory.uncapped.iter().chain(&self.memory.planned);
         let times = points().map(|point| point.at_us);
         let until_us = times
-            .chain(self.spans.iter().map(|span| span.end_us))
+            .chain(self.spans.iter().chain(self.measured.unwrap_or(&[])).map(|span| span.end_us))
             .filter(|time_us| time_us.is_finite())
             .fold(0.0, f64::max);
         let highest = points().map(|point| point.bytes).max().unwrap_or(0);
@@ -77,36 +87,68 @@ impl Shown<'_> {
 pub(super) fn draw(run: &Run) -> StepChart {
     draw_step(&Shown {
         spans: &run.spans,
+        measured: None,
         memory: &run.memory,
         memory_limit_bytes: run.memory_limit_bytes,
         at_least: Reach::default(),
     })
 }
 
+/// One row of spans.
+struct Row {
+    lane: Lane,
+    name: &'static str,
+    /// Where it is, in pixels from the drawing's top.
+    top: f64,
+    spans: Vec<Span>,
+}
+
+/// The rows from top to bottom.
+fn rows(step: &Shown<'_>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut top = LANES_TOP;
+    let mut add = |lane: Lane, name, spans, gap| {
+        rows.push(Row { lane, name, top, spans: lanes::of_lane(lane, spans) });
+        top += LANE_HEIGHT + gap;
+    };
+    for lane in Lane::DEVICE {
+        let gap = if step.measured.is_some() { ROW_GAP } else { LANE_GAP };
+        add(lane, lane.name(), step.spans, gap);
+        if let Some(measured) = step.measured {
+            add(lane, MEASURED, measured, LANE_GAP);
+        }
+    }
+    if let Some(measured) = step.measured {
+        add(Lane::Host, Lane::Host.name(), measured, LANE_GAP);
+    }
+    rows
+}
+
 /// Draws one step.
 pub(super) fn draw_step(step: &Shown<'_>) -> StepChart {
-    let spans = lanes::in_order(step.spans);
+    let rows = rows(step);
     let own = Shown { at_least: Reach::default(), ..*step }.reach();
     let end_us = own.until_us;
-    let words = Lane::ALL.iter().zip(&spans);
-    let words = words.map(|(&lane, spans)| (lane.name(), lanes::in_words(lane, spans, end_us)));
-    let lanes = words.collect();
+    let words = |row: &Row| (row.name, lanes::in_words(row.lane, &row.spans, end_us));
+    let lanes = rows.iter().map(words).collect();
     if end_us <= 0.0 {
-        return StepChart { svg: None, lanes, note: String::new() };
+        return StepChart { svg: None, lanes, has_host: false, note: String::new() };
     }
     let reach = own.and(step.at_least);
     let axis = Scale::new(0.0, reach.until_us);
     let pixel_us = reach.until_us / PIXELS as f64;
-    let boxes = spans.map(|spans| lanes::boxes(&spans, pixel_us));
+    let boxes: Vec<Vec<LaneBox>> =
+        rows.iter().map(|row| lanes::boxes(&row.spans, pixel_us)).collect();
     let note = joined_note(&boxes, pixel_us);
-    let mut svg = Svg::plot(HEIGHT, &description(step, end_us));
-    draw_time_axis(&mut svg, axis, reach.until_us);
+    let axis_top = rows.last().map_or(LANES_TOP, |row| row.top) + LANE_HEIGHT + LANE_GAP;
+    let mut svg = Svg::plot(axis_top + AXIS_HEIGHT, &description(step, end_us));
+    draw_time_axis(&mut svg, axis, reach.until_us, axis_top);
     draw_memory(&mut svg, step, axis, end_us, reach.bytes);
-    for (position, (lane, boxes)) in Lane::ALL.iter().zip(&boxes).enumerate() {
-        let top = LANES_TOP + LANE_PITCH * position as f64;
-        draw_lane(&mut svg, *lane, boxes, axis, top);
+    for (row, boxes) in rows.iter().zip(&boxes) {
+        draw_row(&mut svg, row, boxes, axis);
     }
-    StepChart { svg: Some(svg.finish()), lanes, note }
+    let has_host = step.measured.is_some();
+    StepChart { svg: Some(svg.finish()), lanes, has_host, note }
 }
 
 fn description(step: &Shown<'_>, end_us: f64) -> String {
@@ -115,15 +157,16 @@ fn description(step: &Shown<'_>, end_us: f64) -> String {
     };
     format!(
         "Resident memory over one step of {}: at most {} with the plan, {} without it, under a cap \
-         of {}. Below it what the compute, swap-out and swap-in streams did at the same time.",
+         of {}. Below it what the compute, swap-out and swap-in streams did at the same time{}.",
         units::time(end_us),
         peak(&step.memory.planned),
         peak(&step.memory.uncapped),
-        units::bytes(step.memory_limit_bytes)
+        units::bytes(step.memory_limit_bytes),
+        if step.measured.is_some() { ", as predicted and as measured, and the host" } else { "" }
     )
 }
 
-fn joined_note(boxes: &[Vec<LaneBox>; 3], pixel_us: f64) -> String {
+fn joined_note(boxes: &[Vec<LaneBox>], pixel_us: f64) -> String {
     let joined = boxes.iter().flatten().filter(|drawn| drawn.spans > 1);
     let (spans, joints) = joined.fold((0, 0), |sum, drawn| (sum.0 + drawn.spans, sum.1 + 1));
     if joints == 0 {
@@ -141,13 +184,13 @@ fn joined_note(boxes: &[Vec<LaneBox>; 3], pixel_us: f64) -> String {
     )
 }
 
-fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64) {
+fn draw_time_axis(svg: &mut Svg, axis: Scale, end_us: f64, axis_top: f64) {
     let unit = Unit::of_us(end_us);
     for (position, tick_us) in axis.decimal_ticks(10.0).into_iter().enumerate() {
         let x = axis.share(tick_us);
-        svg.upright("grid", x, (MEMORY.0, AXIS_TOP));
+        svg.upright("grid", x, (MEMORY.0, axis_top));
         let class = if position % 2 == 0 { "tick mid" } else { "tick mid spare" };
-        svg.label(class, &Share(x), AXIS_TOP + 17.0, &unit.show(tick_us));
+        svg.label(class, &Share(x), axis_top + 17.0, &unit.show(tick_us));
     }
 }
 
@@ -247,7 +290,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn draw_lane(svg: &mut Svg, lane: Lane, boxes: &[LaneBox], axis: Scale, top: f64) {
+fn draw_row(svg: &mut Svg, row: &Row, boxes: &[LaneBox], axis: Scale) {
+    let (lane, top) = (row.lane, row.top);
     svg.leaf(
         "rect",
         &[
@@ -258,9 +302,13 @@ fn draw_lane(svg: &mut Svg, lane: Lane, boxes: &[LaneBox], axis: Scale, top: f64
             ("height", &super::svg::Px(LANE_HEIGHT)),
         ],
     );
-    svg.label("lane-name left", &"-8", top + LANE_HEIGHT / 2.0 + 4.0, lane.name());
+    svg.label("lane-name left", &"-8", top + LANE_HEIGHT / 2.0 + 4.0, row.name);
     if boxes.is_empty() {
-        let words = if lane == Lane::Compute { "not recorded" } else { "no copies in this step" };
+        let words = match lane {
+            Lane::Compute => "not recorded",
+            Lane::SwapOut | Lane::SwapIn => "no copies in this step",
+            Lane::Host => "not measured",
+        };
         svg.label("empty mid", &"50%", top + LANE_HEIGHT / 2.0 + 4.0, words);
     }
     for (position, drawn) in boxes.iter().enumerate() {
@@ -284,6 +332,7 @@ fn class_of(kind: SpanKind) -> &'static str {
         SpanKind::Replay => "replay",
         SpanKind::SwapOut => "out",
         SpanKind::SwapIn => "in",
+        SpanKind::Host => "host",
     }
 }
 

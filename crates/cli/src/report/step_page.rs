@@ -25,6 +25,8 @@ pub(crate) struct StepPage {
     pub(crate) memory: MemoryCurves,
     /// What the engines do, in any order.
     pub(crate) spans: Vec<Span>,
+    /// What was measured of such a step.
+    pub(crate) measured: Option<MeasuredSpans>,
     /// What becomes of each block, largest first.
     pub(crate) decisions: Vec<Decision>,
 }
@@ -34,11 +36,21 @@ impl StepPage {
     pub(super) fn shown(&self) -> Shown<'_> {
         Shown {
             spans: &self.spans,
+            measured: self.measured.as_ref().map(|measured| &measured.spans[..]),
             memory: &self.memory,
             memory_limit_bytes: self.memory_limit_bytes,
             at_least: Reach::default(),
         }
     }
+}
+
+/// A measured step beside the simulated one.
+#[derive(Clone, Debug)]
+pub(crate) struct MeasuredSpans {
+    /// What its streams and the host did, in any order.
+    pub(crate) spans: Vec<Span>,
+    /// Where it parts from the simulation, in sentences.
+    pub(crate) departures: Vec<String>,
 }
 
 #[derive(Template)]

@@ -6,8 +6,10 @@ use super::lanes;
 use super::run::{Lane, MemoryPoint, Run, Span, SpanKind};
 use super::units;
 
-/// All events belong to one process.
+/// What ran, or is predicted to.
 const PROCESS: u32 = 1;
+/// What was measured of a step of which the other is a prediction.
+const MEASURED: u32 = 2;
 
 #[derive(Serialize)]
 struct Timeline {
@@ -60,10 +62,11 @@ enum Args {
 ///
 /// When the text cannot be made.
 pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
-    draw(&run.command_line, run.memory_limit_bytes, &run.spans, &run.memory.planned)
+    draw(&run.command_line, run.memory_limit_bytes, &run.spans, None, &run.memory.planned)
 }
 
-/// The same from what it shows: spans in any order, memory in order of time.
+/// The same from what it shows: spans in any order, memory in order of time. With `measured`, the
+/// others are a prediction.
 ///
 /// # Errors
 ///
@@ -72,15 +75,17 @@ pub(crate) fn draw(
     command_line: &str,
     memory_limit_bytes: u64,
     spans: &[Span],
+    measured: Option<&[Span]>,
     memory: &[MemoryPoint],
 ) -> serde_json::Result<String> {
-    let mut events = vec![about("process_name", 0, name("SmartSwap: one step"))];
-    for (position, lane) in (1..).zip(Lane::ALL) {
-        events.push(about("thread_name", position, name(lane.name())));
-        events.push(about("thread_sort_index", position, Args::Order { sort_index: position }));
-    }
-    for (position, spans) in (1..).zip(lanes::in_order(spans)) {
-        events.extend(spans.iter().map(|span| complete(span, position)));
+    let title = match measured {
+        Some(_) => "SmartSwap: one step, predicted",
+        None => "SmartSwap: one step",
+    };
+    let mut events = process(PROCESS, title, &Lane::DEVICE, spans);
+    if let Some(measured) = measured {
+        let lanes = [Lane::Compute, Lane::SwapOut, Lane::SwapIn, Lane::Host];
+        events.extend(process(MEASURED, "SmartSwap: one step, measured", &lanes, measured));
     }
     let points = memory.iter().filter(|point| point.at_us.is_finite());
     events.extend(points.map(|point| Event {
@@ -104,29 +109,46 @@ fn name(name: &str) -> Args {
     Args::Name { name: name.to_owned() }
 }
 
-/// An event that describes the process or a lane.
-fn about(what: &str, thread: u32, args: Args) -> Event {
+/// A process with a thread for each lane.
+fn process(process: u32, title: &str, lanes: &[Lane], spans: &[Span]) -> Vec<Event> {
+    let mut events = vec![about("process_name", (process, 0), name(title))];
+    for (position, &lane) in (1..).zip(lanes) {
+        let thread = (process, position);
+        events.push(about("thread_name", thread, name(lane.name())));
+        events.push(about("thread_sort_index", thread, Args::Order { sort_index: position }));
+    }
+    for (position, &lane) in (1..).zip(lanes) {
+        let spans = lanes::of_lane(lane, spans);
+        events.extend(spans.iter().map(|span| complete(span, (process, position))));
+    }
+    events
+}
+
+/// An event that describes a process or a lane.
+fn about(what: &str, (process, thread): (u32, u32), args: Args) -> Event {
     Event {
         name: what.to_owned(),
         phase: "M",
         category: None,
         start_us: None,
         duration_us: None,
-        process: PROCESS,
+        process,
         thread,
         args: Some(args),
     }
 }
 
-fn complete(span: &Span, thread: u32) -> Event {
+fn complete(span: &Span, (process, thread): (u32, u32)) -> Event {
     let duration_us = span.end_us - span.start_us;
     let category = match span.kind {
         SpanKind::Op => "op",
         SpanKind::Replay => "replay",
         SpanKind::SwapOut => "swap-out",
         SpanKind::SwapIn => "swap-in",
+        SpanKind::Host => "host",
     };
-    let args = (span.kind.lane() != Lane::Compute).then(|| Args::Copy {
+    let is_copy = matches!(span.kind, SpanKind::SwapOut | SpanKind::SwapIn);
+    let args = is_copy.then(|| Args::Copy {
         tensor: span.name.clone(),
         bytes: span.size_bytes,
         gb_per_s: units::gb_per_s(span.size_bytes, duration_us),
@@ -137,7 +159,7 @@ fn complete(span: &Span, thread: u32) -> Event {
         category: Some(category),
         start_us: Some(span.start_us),
         duration_us: Some(duration_us),
-        process: PROCESS,
+        process,
         thread,
         args,
     }

@@ -81,7 +81,7 @@ pub(super) fn time_or_unknown(us: Option<f64>) -> String {
 }
 
 /// The rate of a copy in GB/s (10^9 bytes), or `None` when it took no time.
-pub(super) fn gb_per_s(size_bytes: u64, us: f64) -> Option<f64> {
+pub(crate) fn gb_per_s(size_bytes: u64, us: f64) -> Option<f64> {
     let rate = size_bytes as f64 / us / 1e3;
     (us > 0.0 && rate.is_finite()).then_some(rate)
 }

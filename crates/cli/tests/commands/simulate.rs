@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::plan::{on, recorded, stacked};
 use crate::rig::number;
@@ -101,6 +101,64 @@ fn a_page_says_what_was_measured_before_what_is_simulated() {
     assert!(page.contains("x the time of its ops; 123 MiB at most</dd>"));
     let refused = on("simulate", &recorded(), &["--measured-ms", "0"]);
     assert!(refused.stderr.contains("35.2"), "{refused:?}");
+}
+
+#[test]
+fn what_was_measured_stands_below_what_is_predicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, lanes) = (path("trace.json"), path("lanes.json"));
+    let (page, timeline) = (path("page.html"), path("timeline.json"));
+    let step = stacked(10);
+    fs::write(&trace, step.to_string()).unwrap();
+    let ops = step["ops"].as_array().unwrap().len() as u64;
+    let op = |op: u64| {
+        let start_us = 7000 * op;
+        json!({
+            "op": op,
+            "host_us": [start_us - 5 * op, start_us + 100],
+            "start_us": start_us,
+            "end_us": start_us + 6000,
+        })
+    };
+    let measured = json!({
+        "step_us": 7000 * ops,
+        "ops": (0..ops).map(op).collect::<Vec<_>>(),
+        "replays": [],
+        "copies": [],
+        "waits": [{ "op": 2, "copy": null, "start_us": 13_000, "end_us": 14_000 }],
+    });
+    let file = json!({
+        "format": "smartswap-lanes",
+        "version": 1,
+        "measured": measured,
+        "predicted": measured,
+    });
+    fs::write(&lanes, file.to_string()).unwrap();
+    let args = ["--lanes", &lanes, "--report", &page, "--timeline", &timeline];
+    let run = on("simulate", trace.as_ref(), &args);
+    assert_eq!(run.code, 0, "{run:?}");
+    let drawn = fs::read_to_string(&page).unwrap();
+    assert!(drawn.contains("Where measurement and prediction part"));
+    assert!(drawn.contains("waits for copies 1 ms, predicted 0 µs;"), "{drawn}");
+    assert!(drawn.contains("<li>op 20 adam0 took 6 ms, predicted 500 µs.</li>"), "{drawn}");
+    assert!(drawn.contains(">measured</text>") && drawn.contains(">host</text>"));
+    let file: Value = serde_json::from_str(&fs::read_to_string(&timeline).unwrap()).unwrap();
+    let events = file["traceEvents"].as_array().unwrap();
+    let starts = |process: u64, kind: &str| -> Vec<f64> {
+        let own = events.iter().filter(|event| event["pid"] == process && event["cat"] == kind);
+        own.map(|event| event["ts"].as_f64().unwrap()).collect()
+    };
+    let expected: Vec<f64> = (0..ops).map(|op| 7000.0 * op as f64).collect();
+    assert_eq!(starts(2, "op"), expected);
+    assert_eq!(starts(2, "host").len() as u64, ops);
+    assert_eq!((starts(1, "op").len() as u64, starts(1, "host").len()), (ops, 0));
+    assert_ne!(starts(1, "op"), expected);
+    // Of another step.
+    fs::write(&trace, stacked(3).to_string()).unwrap();
+    let refused = on("simulate", trace.as_ref(), &args);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("was measured of another step"), "{refused:?}");
 }
 
 #[test]

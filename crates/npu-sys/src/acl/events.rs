@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::streams::Stream;
-use crate::acl::sys::{self, aclrtEvent};
+use crate::acl::sys::{self, ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, aclrtEvent};
 use crate::drop_failures;
 use crate::error::{DriverError, ErrorKind};
 use crate::sync::lock;
@@ -148,11 +148,22 @@ impl Events {
         end: EventHandle,
     ) -> Result<f64, DriverError> {
         let [start, end] = [self.completed(now, start)?, self.completed(now, end)?];
-        let mut ms = 0.0;
-        // SAFETY: both exist for as long as they are held here; the library writes one number.
-        let code = unsafe { (now.api.aclrtEventElapsedTime)(&mut ms, start.event, end.event) };
+        let ask = |start: &Raw, end: &Raw| {
+            let mut ms = 0.0;
+            // SAFETY: both exist for as long as they are held here; the library writes one number.
+            let code = unsafe { (now.api.aclrtEventElapsedTime)(&mut ms, start.event, end.event) };
+            (code, f64::from(ms) * 1000.0)
+        };
+        // The library has no times below 0.
+        let (code, us) = match ask(&start, &end) {
+            (ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, _) => {
+                let (code, us) = ask(&end, &start);
+                (code, -us)
+            }
+            forward => forward,
+        };
         now.check("aclrtEventElapsedTime", code)?;
-        Ok(f64::from(ms) * 1000.0)
+        Ok(us)
     }
 
     /// Destroys all events.

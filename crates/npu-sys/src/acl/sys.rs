@@ -53,6 +53,7 @@ pub(super) const ACL_ERROR_INVALID_PARAM: aclError = 100000;
 pub(super) const ACL_ERROR_REPEAT_INITIALIZE: aclError = 100002;
 pub(super) const ACL_ERROR_WAIT_CALLBACK_TIMEOUT: aclError = 100036;
 pub(super) const ACL_ERROR_COMPILING_STUB_MODE: aclError = 100039;
+pub(super) const ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL: aclError = 107007;
 pub(super) const ACL_ERROR_BAD_ALLOC: aclError = 200000;
 pub(super) const ACL_ERROR_API_NOT_SUPPORT: aclError = 200001;
 pub(super) const ACL_ERROR_FEATURE_UNSUPPORTED: aclError = 200006;

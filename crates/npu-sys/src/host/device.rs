@@ -95,6 +95,10 @@ impl Driver for HostDriver {
         }
     }
 
+    fn now_us(&self) -> f64 {
+        HostDriver::now_us(self)
+    }
+
     fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
         let free_bytes = self.memory().free_bytes();
         Ok(MemoryInfo { free_bytes, total_bytes: self.config.capacity_bytes })

@@ -58,6 +58,22 @@ impl Layouts {
         was_moving_in
     }
 
+    /// Whether the step that begins maps a layout.
+    pub(super) fn is_moving_in(&self) -> bool {
+        self.moving_in_steps > 0
+    }
+
+    /// Whether the step that begins is one of those that unmap what is away: one in so many. The
+    /// next one maps it again, so neither says anything about the plan.
+    pub(super) fn unmaps(&mut self, every_steps: u32) -> bool {
+        let is_turn = self.steady_steps.checked_rem(every_steps) == Some(0);
+        let is_due = is_turn && self.lots.is_some() && !self.is_moving_in();
+        if is_due {
+            self.moving_in_steps = MOVING_IN_STEPS;
+        }
+        is_due
+    }
+
     /// Whether this is the time to lay the step out.
     pub(super) fn is_due(&self) -> bool {
         !self.is_decided && self.steady_steps >= self.patience_steps

@@ -65,6 +65,7 @@ fn step(signature: Signature) -> StepReport {
         strayed_ops: 0,
         moves: Vec::new(),
         trace: Some(Trace { signature, ..Trace::default() }),
+        lanes: None,
     }
 }
 

@@ -7,8 +7,9 @@
 
 use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
-    BlockIndex, Error, GenerateConfig, Link, Machine, Origin, Plan, Preference, RecomputeOption,
-    ReplaySpan, Simulation, Simulator, Trace, TraceEvent, generate, lay_out, replayable_blocks,
+    BlockIndex, Direction, Error, GenerateConfig, LaneComparison, Lanes, Link, Machine, Origin,
+    Plan, Preference, RecomputeOption, ReplaySpan, Simulation, Simulator, Trace, TraceEvent,
+    compare_lanes, generate, lay_out, predicted_lanes, replayable_blocks,
 };
 
 use plans::{random_drops, random_plan};
@@ -28,6 +29,33 @@ fn machine(limit_bytes: u64) -> Machine {
     let link =
         Link { out_bytes_per_us: 9_000.0, in_bytes_per_us: 8_000.0, both_bytes_per_us: 6_000.0 };
     Machine { limit_bytes, host_limit_bytes: 1 << 40, link, copy_submit_us: 0.0 }
+}
+
+/// Which block goes which way, in order of issue.
+fn copies_of(lanes: &Lanes) -> Vec<(Option<BlockIndex>, Direction, u64)> {
+    lanes.copies.iter().map(|copy| (copy.block, copy.direction, copy.size_bytes)).collect()
+}
+
+/// Each op of a measured step is where it is predicted, no copy is later, and compute spends its
+/// time on the same things.
+fn compare_times(measured: &Lanes, predicted: &Lanes, host_waits: u64, what: &str) {
+    let near_us = 0.03 * measured.step_us;
+    assert_eq!(measured.ops.len(), predicted.ops.len(), "{what}");
+    for (one, other) in measured.ops.iter().zip(&predicted.ops) {
+        let is_near = (one.start_us - other.start_us).abs() < near_us;
+        assert!(is_near && one.op == other.op, "{what}: {one:?}, predicted {other:?}");
+    }
+    // The host runs ahead, so copies may come earlier.
+    for (one, other) in measured.copies.iter().zip(&predicted.copies) {
+        assert!(one.end_us < other.end_us + near_us, "{what}: {one:?}, predicted {other:?}");
+    }
+    let LaneComparison { predicted, measured, .. } = compare_lanes(predicted, measured);
+    let near = |one: f64, other: f64| (one - other).abs() < near_us;
+    assert!(near(measured.ops_us, predicted.ops_us), "{what}: {measured:?} {predicted:?}");
+    // Where the host has to wait, compute has nothing to do, which is no wait of an op.
+    let found_us = measured.waits_us + if host_waits > 0 { measured.idle_us } else { 0.0 };
+    assert!(near(found_us, predicted.waits_us), "{what}: {measured:?} {predicted:?}");
+    assert!(host_waits > 0 || measured.idle_us < near_us, "{what}: {measured:?}");
 }
 
 fn compare(trace: &Trace, plan: &Plan, machine: &Machine, what: &str) -> Option<Simulation> {
@@ -74,8 +102,12 @@ fn compare(trace: &Trace, plan: &Plan, machine: &Machine, what: &str) -> Option<
         "{what}: held, resident, out, in, clean, recomputed, misses, rescues"
     );
     let ratio = simulated.step_us / executed.device_us;
+    let lanes = executed.lanes.expect("the last step is measured");
+    let predicted = predicted_lanes(trace, simulated);
+    assert_eq!(copies_of(&lanes), copies_of(&predicted), "{what}");
     if what.starts_with("transformer") {
         assert!((0.97..=1.03).contains(&ratio), "{what}: simulated time is {ratio} of executed");
+        compare_times(&lanes, &predicted, counters.host_waits, what);
     }
     Some(simulated.clone())
 }

@@ -112,7 +112,10 @@ impl<'a> Replayer<'a> {
         let orders = (!plan.actions.is_empty()).then_some(orders);
         self.engine.set_orders(false, orders)?;
         let mut reports = Vec::new();
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
+            if step + 1 == STEPS {
+                assert!(self.engine.measure_lanes()?, "the last step is measured");
+            }
             for &event in &self.trace.events {
                 self.event(event)?;
             }

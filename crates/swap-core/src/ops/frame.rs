@@ -46,6 +46,8 @@ pub(super) struct Frame {
     pub(super) launched: bool,
     /// Recorded before the op's work, when its time is measured.
     pub(super) timer: Option<EventHandle>,
+    /// The host's clock when it began, where the step is measured.
+    pub(super) host_start_us: Option<f64>,
     /// The stream's position when `timer` was recorded.
     pub(super) position: u64,
 }
@@ -92,6 +94,9 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
     let timer = frame.timer.take();
     abandon_frame(core, &frame);
     if frame.within != Within::Step {
+        if let Some(start) = timer {
+            core.replay_timed(frame.name.text(), start, frame.stream);
+        }
         return noted;
     }
     let recipe = frame.recipe.take();
@@ -104,11 +109,15 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
     noted.and(timed).and(marked.map_err(Error::from))
 }
 
-/// Times the op from `start` to here, if its step is still being recorded.
+/// Times the op from `start` to here, if its step is still recorded or measured.
 fn keep_timing(core: &mut Core, frame: &Frame, start: Option<EventHandle>) -> Result<(), Error> {
     let Some(start) = start else { return Ok(()) };
-    if core.recorder.is_none() || frame.step != core.step.number {
+    if frame.step != core.step.number {
         core.memory.streams.recycle_timer(start);
+        return Ok(());
+    }
+    if core.recorder.is_none() {
+        core.op_timed(frame.op, start, frame.stream, frame.host_start_us);
         return Ok(());
     }
     match core.memory.streams.timer(frame.stream) {

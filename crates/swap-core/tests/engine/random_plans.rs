@@ -212,6 +212,8 @@ fn assert_busy(tally: &Tally) {
         ("swap-ins put off", tally.put_off),
         ("abandoned ops", tally.abandoned),
         ("times that all was suspended", tally.suspended),
+        ("copies that were measured", tally.measured_copies),
+        ("ops that were measured", tally.measured_ops),
         ("ops on the side stream", tally.side_ops),
         ("nested ops", tally.nested_ops),
         ("waits of the owner", tally.ordered),

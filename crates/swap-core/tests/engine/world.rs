@@ -344,6 +344,14 @@ impl World {
             Err(error) => return Err(self.judge(error, 0)),
         };
         self.take(reports);
+        // Being measured makes no difference to a step.
+        if self.tally.steps.is_multiple_of(2) {
+            self.engine.measure_lanes().map_err(|error| self.judge(error, 0))?;
+        }
+        // Nor does it matter what the addresses of blocks show that are away.
+        if self.tally.steps % 3 == 1 {
+            self.engine.hide_away().map_err(|error| self.judge(error, 0))?;
+        }
         self.op_index = 0;
         self.places = self
             .blocks

@@ -7,7 +7,7 @@ use super::*;
 const POSTS_PER_POLL: usize = 8;
 
 /// Stale addresses unmapped in one [`Pool::poll`], so that a poll stays short.
-const UNMAPS_PER_POLL: usize = 4;
+pub(super) const UNMAPS_PER_POLL: usize = 4;
 
 impl Pool {
     /// Makes the block's address show its chunk. Waits on the host only where an earlier chunk
@@ -87,6 +87,7 @@ impl Pool {
     /// If the driver fails.
     pub fn poll(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         self.release_leaving(streams, self.config.limit_bytes)?;
+        self.poll_hiding(streams)?;
         if self.mapper.is_running() {
             return self.poll_posted(streams);
         }

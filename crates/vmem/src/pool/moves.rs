@@ -33,6 +33,7 @@ impl Pool {
             Backing::Lot { lot, .. } => {
                 if is_mapped {
                     *mapping = Mapping::Kept { lot, uses };
+                    self.hiding.iter_mut().for_each(|hiding| hiding.push_back(id));
                 }
                 self.vacate(lot, &ready, Some(departure));
             }

@@ -18,6 +18,7 @@
 
 use std::ops::Range;
 
+use super::mapping::UNMAPS_PER_POLL;
 use super::physical::unmap_unused;
 use super::*;
 use crate::block::PlannedLot;
@@ -395,6 +396,36 @@ impl Pool {
         streams.wait_host(&uses, Site::RemapAfterUse)?;
         self.set_mapping(id, Mapping::Unmapped);
         self.unmap_lot(range, lot, None)
+    }
+
+    /// Whether the addresses of blocks that are away show nothing from here on, as soon as the
+    /// device is known to be done with them ([`poll`](Pool::poll)). Otherwise they show the lot
+    /// that the block had, in which others are now: a use that nobody told of then goes unnoticed.
+    pub fn hide_away(&mut self, hides: bool) {
+        let keeps = |block: &Block| {
+            matches!(block.place, Place::Swappable { mapping: Mapping::Kept { .. }, .. })
+        };
+        let kept = (0..).zip(&self.blocks).filter(|(_, block)| keeps(block));
+        let ids = kept.map(|(index, block)| BlockId { index, generation: block.generation });
+        self.hiding = hides.then(|| ids.collect());
+    }
+
+    /// Unmaps what is to be hidden and out of use.
+    pub(super) fn poll_hiding(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        for _ in 0..UNMAPS_PER_POLL {
+            let oldest = self.hiding.as_ref().and_then(VecDeque::front).copied();
+            let Some(id) = oldest.filter(|_| self.unreleased.is_empty()) else { break };
+            let kept = self.is_live(id).then(|| &self.block(id).place);
+            if let Some(Place::Swappable { mapping: Mapping::Kept { uses, .. }, .. }) = kept {
+                let uses = uses.clone();
+                if !streams.are_complete(&uses, Site::UnmapBlockAfterUse)? {
+                    break;
+                }
+                self.unmap_kept(streams, id)?;
+            }
+            self.hiding.as_mut().and_then(VecDeque::pop_front);
+        }
+        Ok(())
     }
 
     /// Gives back what is idle of earlier layouts and that the device is known to be done with.

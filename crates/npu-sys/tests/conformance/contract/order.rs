@@ -193,6 +193,7 @@ fn elapsed_time_goes_forward_and_needs_complete_timing_events() {
         let near = |a: f64, b: f64| (a - b).abs() <= 3.0 + 1e-5 * b.abs();
         let sum = elapsed(start, middle) + elapsed(middle, end);
         assert!(near(elapsed(start, end), sum));
+        assert!(near(elapsed(end, start), -sum));
         refused(rig.driver.elapsed_us(start, order), ErrorKind::Invalid);
         refused(rig.driver.elapsed_us(order, end), ErrorKind::Invalid);
         rig.drop_buffer(buffer);

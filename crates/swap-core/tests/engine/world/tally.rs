@@ -27,6 +27,8 @@ pub(crate) struct Tally {
     pub(crate) put_off: u64,
     pub(crate) abandoned: u64,
     pub(crate) suspended: u64,
+    pub(crate) measured_copies: u64,
+    pub(crate) measured_ops: u64,
     pub(crate) side_ops: u64,
     pub(crate) nested_ops: u64,
     pub(crate) ordered: u64,
@@ -63,6 +65,8 @@ impl Tally {
         self.put_off += other.put_off;
         self.abandoned += other.abandoned;
         self.suspended += other.suspended;
+        self.measured_copies += other.measured_copies;
+        self.measured_ops += other.measured_ops;
         self.side_ops += other.side_ops;
         self.nested_ops += other.nested_ops;
         self.ordered += other.ordered;
@@ -84,6 +88,10 @@ impl Tally {
         self.probed += u64::from(report.probe_bytes.is_some());
         self.rejoined += u64::from(!drifted && report.strayed_ops > 0);
         self.strayed_ops += u64::from(report.strayed_ops);
+        if let Some(lanes) = &report.lanes {
+            self.measured_copies += lanes.copies.len() as u64;
+            self.measured_ops += lanes.ops.len() as u64;
+        }
         self.add(&once);
     }
 }

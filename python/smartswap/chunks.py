@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .deferred import DeferredUpdates, is_list
+from .deferred import DeferredUpdates, are_plain, is_list, local_part
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
@@ -27,17 +27,15 @@ CAP_DIVISOR = 16
 
 # Scalars of these come one a tensor, in a 1-D tensor.
 _SCALARS_IN_TENSOR = frozenset({"_foreach_addcdiv", "_foreach_addcmul"})
-# Types whose size in bytes is that of their memory, and quick to ask for.
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # Functions of torch.optim that update lists of tensors.
 _UPDATES = ("_multi_tensor_", "_fused_", "_single_tensor_")
 _inside = threading.local()
 
 
 def _sizes_bytes(values: Sequence[Any]) -> list[int]:
-    if _PLAIN.issuperset(map(type, values)):
+    if are_plain(values):
         return [value.nbytes for value in values]
-    parts = (getattr(value, "_local_tensor", value) for value in values)
+    parts = map(local_part, values)
     return [part.nbytes if isinstance(part, torch.Tensor) else 0 for part in parts]
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["MODES", "DeferredUpdates", "Told", "Trial", "is_list"]
+__all__ = ["MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "local_part"]
 
 MODES = ("auto", "on", "off")
 
@@ -42,18 +42,19 @@ _GAIN_SHARE_LEAST = 0.02
 _STEPS = 4
 
 
-def _is_plain(tensors: Sequence[Any]) -> bool:
+def are_plain(tensors: Sequence[Any]) -> bool:
+    """Whether all are tensors of PyTorch's own types, each with memory of its own."""
     return _PLAIN.issuperset(map(type, tensors))
 
 
-def _local(tensor: Any) -> Any:
+def local_part(tensor: Any) -> Any:
     """What this rank holds of a tensor in shards; any other one as it is."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> bool:
     """Whether a function of these lists works on this rank's own memory alone."""
-    others = [values for values in lists if not _is_plain(values)]
+    others = [values for values in lists if not are_plain(values)]
     if not others:
         return True
     return function.__name__ in _ELEMENTWISE and all(map(_are_shards, zip(*others, strict=True)))
@@ -70,7 +71,7 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
         first is not None
         and all(cut == first for cut in cuts)
         and not any(placement.is_partial() for placement in first[1])
-        and _is_plain([_local(tensor) for tensor in tensors])
+        and are_plain([local_part(tensor) for tensor in tensors])
     )
 
 
@@ -150,7 +151,7 @@ def is_list(value: Any, length: int) -> bool:
 def _kept(value: Any, length: int) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
-    return [_local(one).detach() for one in value] if is_list(value, length) else value
+    return [local_part(one).detach() for one in value] if is_list(value, length) else value
 
 
 def _cut(value: Any, length: int, places: slice) -> Any:

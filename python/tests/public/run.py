@@ -48,6 +48,8 @@ class Run:
     step_ms: float
     held_mib: float
     tail: str
+    # Of each step, the norms of its gradients.
+    norms: list[list[float]]
 
 
 class Nvml:
@@ -78,13 +80,21 @@ class Nvml:
         return self.peak_mib
 
 
+@dataclass(frozen=True)
+class Folders:
+    """Where all scripts have their sources and inputs, and where runs that differ are kept."""
+
+    sources: Path
+    data: Path
+    kept: Path
+
+
 class Place:
     """Where one script runs: its sources, its inputs, and a fresh folder for each run."""
 
-    def __init__(self, script: Script, sources: Path, data: Path, is_small: bool) -> None:
+    def __init__(self, script: Script, folders: Folders, is_small: bool) -> None:
         self.script = script
-        self._sources = sources
-        self._data = data
+        self._folders = folders
         self._words = list(script.small if is_small else script.large)
         self._is_small = is_small
         # Some operator of it cannot be deterministic.
@@ -93,10 +103,10 @@ class Place:
         self._prepare()
 
     def _prepare(self) -> None:
-        file = self._sources / self.script.file
+        file = self._folders.sources / self.script.file
         for part in file.parent.glob("*.py"):
             shutil.copy(part, self._base)
-        (self._base / "data").symlink_to(self._data / "nanogpt")
+        (self._base / "data").symlink_to(self._folders.data / "nanogpt")
         if self.script.before:
             words = [word for word in self._words if not word.startswith("--init_from")]
             done = self.run(None, [*words, *self.script.before], is_kept=True)
@@ -113,7 +123,8 @@ class Place:
             capped = ["-m", "smartswap", "--memory", f"{cap_mib}MiB"]
             capped += ["--report", "smartswap-report"]
             capped += ["--device", "host", "--min-block", "64KiB"] if self._is_small else []
-        given = [word.format(data=self._data, out=folder / "out") for word in words or self._words]
+        inputs_at, out = self._folders.data, folder / "out"
+        given = [word.format(data=inputs_at, out=out) for word in words or self._words]
         (folder / "out").mkdir(exist_ok=True)
         command = [sys.executable, *capped, Path(self.script.file).name, *given]
         watch = None if self._is_small else Nvml()
@@ -134,7 +145,8 @@ class Place:
         held_mib = watch.stop() if watch is not None else _held_mib(folder / "smartswap-report")
         digest = folder / "digest"
         words = digest.read_text().splitlines() if digest.exists() else ["none", "0"]
-        return Run(done.returncode, seconds, words[0], float(words[1]), held_mib, tail)
+        norms = _norms(folder / "digest.norms")
+        return Run(done.returncode, seconds, words[0], float(words[1]), held_mib, tail, norms)
 
     def _environment(self, folder: Path) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
@@ -150,6 +162,18 @@ class Place:
             own |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
         return {**os.environ, **own, **self.script.environment}
 
+    def keep(self) -> Path:
+        """Keeps what the last run left: its output, its report, its norms."""
+        name = self.script.name.replace(" ", "-").replace(",", "")
+        folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folders.kept))
+        for name in ("log", "digest", "digest.norms", "smartswap-report"):
+            left = Path(f"{self._base}-run") / name
+            if left.is_dir():
+                shutil.copytree(left, folder / name)
+            elif left.exists():
+                shutil.copy(left, folder)
+        return folder
+
     def remove(self) -> None:
         for folder in (self._base, Path(f"{self._base}-run")):
             shutil.rmtree(folder, ignore_errors=True)
@@ -163,9 +187,30 @@ def _held_mib(report: Path) -> float:
     return json.loads(explained.read_text())["memory"]["active_bytes_peak"] / MIB
 
 
-def judge(script: Script, sources: Path, data: Path, caps: Sequence[int], is_small: bool) -> bool:
+def _norms(path: Path) -> list[list[float]]:
+    if not path.exists():
+        return []
+    import torch
+
+    return [each.tolist() for each in torch.load(path)]
+
+
+def _first_difference(plain: Run, other: Run) -> str:
+    """In which step, and in which gradients, two runs part."""
+    for step, (left, right) in enumerate(zip(plain.norms, other.norms, strict=False)):
+        if len(left) != len(right):
+            return f"step {step} has {len(right)} gradients of {len(left)}"
+        # In words, so that one that is no number is itself.
+        pairs = enumerate(zip(map(repr, left), map(repr, right), strict=True))
+        apart = [index for index, (one, two) in pairs if one != two]
+        if apart:
+            return f"first in step {step}: gradients {apart[:8]}, {len(apart)} of {len(left)}"
+    return "all gradients have the same norms"
+
+
+def judge(script: Script, caps: Sequence[int], folders: Folders, is_small: bool) -> bool:
     """Runs a script in all ways and prints a row for each. Returns whether all were right."""
-    place = Place(script, sources, data, is_small)
+    place = Place(script, folders, is_small)
     try:
         plain = place.run(None)
         if "does not have a deterministic implementation" in plain.tail:
@@ -196,6 +241,8 @@ def _judge_cap(place: Place, plain: Run, base_mib: float, percent: int) -> bool:
     words = [f"{done.step_ms:.1f} ms a step", f"rc {done.code}"]
     words.append("same weights" if is_same else "OTHER WEIGHTS")
     if not is_same and done.code == 0:
+        words.append(_first_difference(plain, done))
+        words.append(f"see {place.keep()}")
         again = place.run(None)
         is_sure = again.digest == plain.digest
         words.append("plain is sure" if is_sure else "plain differs from itself")
@@ -218,12 +265,15 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[""], help="words in the names of scripts")
     parser.add_argument("--caps", nargs="*", type=int, default=[60, 40], help="percent of held")
     parser.add_argument("--data", type=Path, help="a folder for inputs, kept for the next time")
+    parser.add_argument("--keep", type=Path, help="a folder for what runs left that differ")
     args = parser.parse_args()
     # Told to stop, it takes the script that runs along, which would hold the device's memory.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     is_small = args.device == "host"
     data = args.data or Path(tempfile.mkdtemp(prefix="public-inputs-"))
-    inputs.make(data.absolute(), is_small)
+    kept = args.keep or Path(tempfile.gettempdir())
+    folders = Folders(args.sources.absolute(), data.absolute(), kept.absolute())
+    inputs.make(folders.data, is_small)
     failed = []
     for script in SCRIPTS:
         if not any(word in script.name for word in args.only):
@@ -231,7 +281,7 @@ def main() -> int:
         if not (args.sources / script.file).exists():
             print(f"{script.name:30} skipped: no {script.file} in {args.sources}")
             continue
-        if not judge(script, args.sources.absolute(), data.absolute(), args.caps, is_small):
+        if not judge(script, args.caps, folders, is_small):
             failed.append(script.name)
     print("failed: " + ", ".join(failed) if failed else "all right")
     return 1 if failed else 0

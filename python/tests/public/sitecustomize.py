@@ -3,7 +3,7 @@
 Python imports this by itself where its folder is on PYTHONPATH. It knows nothing of SmartSwap.
 PUBLIC_DIGEST names the file that gets the digest and the number of steps, and on a line of its own
 the median time of the later half of the steps in milliseconds; of the process that runs the script
-alone.
+alone. Beside it, with `.norms` behind its name, it leaves the norm of each gradient in each step.
 With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are no errors.
 """
 
@@ -27,10 +27,23 @@ def _prepare(out):
     owner = os.getpid()
     optimizers = {}
     ends_s = {}
+    norms = []
+
+    @torch.no_grad()
+    def note_norms(optimizer):
+        found = [each.grad for group in optimizer.param_groups for each in group["params"]]
+        found = [each for each in found if each is not None and not each.is_sparse]
+        # A few at a time: under a small cap they are not all on the device.
+        few = [found[at : at + 16] for at in range(0, len(found), 16)]
+        own = [torch.stack(torch._foreach_norm(each)).float() for each in few]
+        norms.append(torch.cat(own) if own else torch.empty(0))
 
     def note(optimizer, *_):
+        if os.getpid() != owner:
+            return
         optimizers[id(optimizer)] = optimizer
         ends_s.setdefault(id(optimizer), []).append(time.perf_counter())
+        note_norms(optimizer)
 
     def step_ms():
         most = max(ends_s.values(), key=len)
@@ -48,6 +61,7 @@ def _prepare(out):
                     bits.update(copy.reshape(-1).view(torch.uint8).numpy().tobytes())
         with open(out, "w") as file:
             file.write(f"{bits.hexdigest()} {sum(map(len, ends_s.values()))}\n{step_ms():.1f}\n")
+        torch.save([each.cpu() for each in norms], out + ".norms")
 
     register_optimizer_step_post_hook(note)
     atexit.register(digest)

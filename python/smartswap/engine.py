@@ -339,11 +339,14 @@ def save_report(folder: str | os.PathLike[str]) -> None:
     memory over the step, and `timeline.json` the same for Perfetto. Now and then a Stable step is
     measured: `lanes.json` says when each operator and copy of it ran, and both pictures show it
     below what was predicted. Where steps differ in their sizes, `steps.json` has those that were
-    recorded, a line each, for `smartswap plan`.
+    recorded, a line each, for `smartswap plan`. `caps.json` is what `advise()` says, but of steps
+    of more than 20,000 operators, and the page draws it; `stats.json` is what `stats()` says.
     """
     adapter = open_adapter()
     os.makedirs(folder, exist_ok=True)
     adapter.save_report(os.fspath(folder))
+    with open(os.path.join(folder, "stats.json"), "w", encoding="utf-8") as file:
+        json.dump(stats(), file, indent=2)
     page.draw(Path(folder))
 
 

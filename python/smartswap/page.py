@@ -22,10 +22,11 @@ def draw(folder: Path) -> None:
     """Draws `step.html` and `timeline.json` (Perfetto) from a folder's `trace.json`.
 
     Under its `plan.json`, if there is one, on the machine that its `explain.json` tells of, beside
-    what was measured if its `lanes.json` is there.
+    what was measured if its `lanes.json` is there, and with the curve of other caps if its
+    `caps.json` is.
     What cannot be drawn is a line in the log: the report is whole without it.
     """
-    trace, plan, lanes = (folder / name for name in ("trace.json", "plan.json", "lanes.json"))
+    trace = folder / "trace.json"
     page, timeline = folder / "step.html", folder / "timeline.json"
     for earlier in (page, timeline):
         earlier.unlink(missing_ok=True)
@@ -37,10 +38,10 @@ def draw(folder: Path) -> None:
         return
     words = [smartswap, "simulate", trace, "--report", page, "--timeline", timeline]
     words += _machine(json.loads((folder / "explain.json").read_text()))
-    if plan.is_file():
-        words += ["--plan", plan]
-    if lanes.is_file():
-        words += ["--lanes", lanes]
+    for name in ("plan", "lanes", "caps"):
+        file = folder / f"{name}.json"
+        if file.is_file():
+            words += [f"--{name}", file]
     try:
         done = subprocess.run(
             [str(word) for word in words],

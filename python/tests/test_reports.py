@@ -30,6 +30,10 @@ for step in range(steps):
 """
 
 
+# What any report has.
+ALWAYS = {"caps.json", "explain.json", "stats.json", "step.html", "timeline.json", "trace.json"}
+
+
 def train(tmp_path, *flags, odd="", steps=20):
     """Runs the training in a process of its own. Returns what came on stderr."""
     script = tmp_path / "training.py"
@@ -51,8 +55,7 @@ def test_a_report_is_whole_whatever_the_last_step_was(tmp_path, odd):
     report = tmp_path / "report"
     said = train(tmp_path, "--memory", "12MiB", "--report", report, odd=odd)
     assert said == ""
-    names = {"explain.json", "lanes.json", "plan.json", "step.html", "timeline.json", "trace.json"}
-    assert {path.name for path in report.iterdir()} == names
+    assert {path.name for path in report.iterdir()} == ALWAYS | {"lanes.json", "plan.json"}
     done = swap("simulate", report / "trace.json", "--plan", report / "plan.json", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["swapped_out_bytes"] > 0
@@ -74,8 +77,20 @@ def test_a_report_takes_the_place_of_an_earlier_one(tmp_path):
     assert (report / "plan.json").exists()
     # Everything fits, so there is no plan.
     assert train(tmp_path, "--memory", "64MiB", "--report", report) == ""
-    names = {"explain.json", "step.html", "timeline.json", "trace.json"}
-    assert {path.name for path in report.iterdir()} == names
+    assert {path.name for path in report.iterdir()} == ALWAYS
+    assert json.loads((report / "stats.json").read_text())["went_without_memory"] == {}
+
+
+def test_the_page_shows_what_other_caps_would_cost(tmp_path):
+    report = tmp_path / "report"
+    train(tmp_path, "--memory", "12MiB", "--report", report)
+    told = json.loads((report / "caps.json").read_text())
+    assert told["limit_bytes"] == 12 << 20
+    assert told["limit_bytes"] in [cap["limit_bytes"] for cap in told["caps"]]
+    page = (report / "step.html").read_text()
+    assert "<h2 id=\"caps-title\">Under other caps</h2>" in page
+    assert page.count("(this run)") == 1
+    assert page.count('<tr><th scope="row">') == len(told["caps"])
 
 
 def test_the_page_begins_with_what_was_measured(tmp_path):

@@ -417,7 +417,8 @@ int smartswap_save_trace(const char *path);
 /* Writes what is known of the run into a folder: explain.json, and trace.json and plan.json if
  * there are. All three are about one step: the last Stable one that followed a plan; if there was
  * none the last Stable one, or the last that was recorded. Where steps differ in their sizes,
- * steps.json has those that were recorded, a line each. */
+ * steps.json has those that were recorded, a line each. caps.json is what smartswap_advise says,
+ * but of steps of more than 20,000 ops. */
 int smartswap_save_report(const char *folder);
 
 #ifdef __cplusplus

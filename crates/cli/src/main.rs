@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod args;
+mod caps;
 mod collect;
 mod compare;
 mod contest;

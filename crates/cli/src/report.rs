@@ -14,6 +14,7 @@ pub(crate) mod table;
 pub(crate) mod timeline;
 pub(crate) mod units;
 
+mod cap_chart;
 mod history_chart;
 mod lanes;
 pub(crate) mod scale;

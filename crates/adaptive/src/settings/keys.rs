@@ -226,6 +226,8 @@ table! {
         measured_peak: Size => u64 = "none";
         /// File with what was measured there, lane by lane.
         lanes: PathText => PathBuf = "none";
+        /// File with what the step would take under other caps.
+        caps: PathText => PathBuf = "none";
     }
 }
 

@@ -12,6 +12,10 @@ use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
 use crate::shown::ShownStep;
 
+/// Of a step with more ops, reports do not say what other caps would cost: a plan for each takes
+/// too long at the end of a training.
+const CURVE_OPS_MAX: usize = 20_000;
+
 /// `smartswap_bytes`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -240,7 +244,13 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
             [] => remove(&steps)?,
             sizes => save_steps(&steps, sizes.iter().map(|step| &**step))?,
         }
-        Ok(())
+        let has_curve = shown.is_some_and(|shown| shown.trace.ops.len() <= CURVE_OPS_MAX);
+        drop(course);
+        let caps = folder.join("caps.json");
+        match has_curve {
+            true => Ok(save_bytes(&caps, format!("{:#}", advise(&context)?).as_bytes())?),
+            false => remove(&caps),
+        }
     })
 }
 

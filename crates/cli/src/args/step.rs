@@ -132,6 +132,9 @@ pub(crate) struct SimulateArgs {
     /// below what is predicted
     #[arg(long, value_name = "FILE")]
     lanes: Option<PathBuf>,
+    /// caps.json of that report: the page then shows what the step would take under other caps
+    #[arg(long, value_name = "FILE")]
+    caps: Option<PathBuf>,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -148,6 +151,7 @@ pub(crate) struct SimulateOptions {
     pub(crate) measured_us: Option<f64>,
     pub(crate) measured_bytes: Option<u64>,
     pub(crate) lanes: Option<PathBuf>,
+    pub(crate) caps: Option<PathBuf>,
     pub(crate) json: bool,
     pub(crate) speaks: bool,
     settings: Settings,
@@ -172,6 +176,7 @@ impl SimulateOptions {
             measured_us: measured.map(|(us, _)| us),
             measured_bytes: measured.map(|(_, bytes)| bytes),
             lanes: None,
+            caps: None,
             json: false,
             speaks: false,
             settings,
@@ -199,6 +204,7 @@ impl SimulateArgs {
         put(&mut settings.simulate.measured_ms, &self.measured_ms);
         put(&mut settings.simulate.measured_peak, &self.measured_peak);
         put(&mut settings.simulate.lanes, &self.lanes);
+        put(&mut settings.simulate.caps, &self.caps);
         let simulate = settings.simulate.clone();
         Ok(SimulateOptions {
             trace: self.trace.clone(),
@@ -209,6 +215,7 @@ impl SimulateArgs {
             measured_us: simulate.measured_ms.map(|ms| 1e3 * ms),
             measured_bytes: simulate.measured_peak,
             lanes: simulate.lanes,
+            caps: simulate.caps,
             json: config::json(&settings),
             speaks: config::speaks(&settings),
             settings,

@@ -2,9 +2,11 @@
 
 use askama::Template;
 
+use super::cap_chart::{self, CapChart};
 use super::html::{ChoiceShare, DecisionRow, row_of, shares};
 use super::run::{Decision, MemoryCurves, Span};
 use super::step_chart::{Reach, Shown, StepChart, draw_step};
+use crate::caps::Caps;
 
 /// What the page shows.
 #[derive(Clone, Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct StepPage {
     pub(crate) spans: Vec<Span>,
     /// What was measured of such a step.
     pub(crate) measured: Option<MeasuredSpans>,
+    /// What the step would take under other caps.
+    pub(crate) caps: Option<Caps>,
     /// What becomes of each block, largest first.
     pub(crate) decisions: Vec<Decision>,
 }
@@ -58,6 +62,7 @@ pub(crate) struct MeasuredSpans {
 struct Page<'a> {
     page: &'a StepPage,
     step: StepChart,
+    caps: Option<CapChart>,
     shares: Vec<ChoiceShare>,
     decisions: Vec<DecisionRow<'a>>,
     version: &'static str,
@@ -72,6 +77,7 @@ pub(crate) fn text(page: &StepPage) -> askama::Result<String> {
     Page {
         page,
         step: draw_step(&page.shown()),
+        caps: page.caps.as_ref().map(cap_chart::draw),
         shares: shares(&page.decisions),
         decisions: page.decisions.iter().map(row_of).collect(),
         version: env!("CARGO_PKG_VERSION"),

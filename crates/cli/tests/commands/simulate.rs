@@ -162,6 +162,56 @@ fn what_was_measured_stands_below_what_is_predicted() {
 }
 
 #[test]
+fn the_page_shows_what_other_caps_would_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (caps, page) = (path("caps.json"), path("page.html"));
+    let cap = |limit_mib: u64, step_us: u64, burden: &str| {
+        json!({
+            "limit_bytes": limit_mib << 20,
+            "step_us": step_us,
+            "out_bytes": 3 << 20,
+            "in_bytes": 2 << 20,
+            "recomputed_us": 7,
+            "burden": burden,
+        })
+    };
+    let told = json!({
+        "limit_bytes": 48 << 20,
+        "peak_bytes": 64 << 20,
+        "unlimited_us": 1000,
+        "measured_us": 1300,
+        "caps": [cap(64, 1000, "none"), cap(48, 1250, "link"), cap(32, 2000, "recompute")],
+    });
+    fs::write(&caps, told.to_string()).unwrap();
+    let run = on("simulate", &recorded(), &["--caps", &caps, "--report", &page]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let drawn = fs::read_to_string(&page).unwrap();
+    assert!(drawn.contains("The step takes 1 ms with memory for everything."), "{drawn}");
+    assert!(drawn.contains("less than about 32 MiB."), "{drawn}");
+    let row = "48 MiB (this run)</th><td class=\"number\">1.25 ms</td>\
+               <td class=\"number\">1.25x</td><td>3 MiB out, 2 MiB in</td><td>copies</td>";
+    assert!(drawn.contains(row), "{drawn}");
+    assert!(
+        drawn.contains(">2x</td><td>3 MiB out, 2 MiB in</td><td>operators that run again</td>")
+    );
+    // Without the file there is no such section.
+    assert_eq!(on("simulate", &recorded(), &["--report", &page]).code, 0);
+    assert!(!fs::read_to_string(&page).unwrap().contains("Under other caps"));
+    for (text, says) in [("{}", "is not the caps.json of a report"), ("", "is not the caps.json")] {
+        fs::write(&caps, text).unwrap();
+        let refused = on("simulate", &recorded(), &["--caps", &caps, "--report", &page]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.stderr.contains(says), "{refused:?}");
+    }
+    let mut empty = told.clone();
+    empty["caps"] = json!([]);
+    fs::write(&caps, empty.to_string()).unwrap();
+    let refused = on("simulate", &recorded(), &["--caps", &caps, "--report", &page]);
+    assert!(refused.stderr.contains("tells of no cap"), "{refused:?}");
+}
+
+#[test]
 fn plans_of_other_steps_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (folder.path().join("one.json"), folder.path().join("other.json"));

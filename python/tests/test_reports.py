@@ -77,7 +77,8 @@ def test_a_report_takes_the_place_of_an_earlier_one(tmp_path):
     assert (report / "plan.json").exists()
     # Everything fits, so there is no plan.
     assert train(tmp_path, "--memory", "64MiB", "--report", report) == ""
-    assert {path.name for path in report.iterdir()} == ALWAYS
+    # A step may have been measured before the engine found that it has nothing to do.
+    assert {path.name for path in report.iterdir()} - {"lanes.json"} == ALWAYS
     assert json.loads((report / "stats.json").read_text())["went_without_memory"] == {}
 
 

@@ -13,6 +13,7 @@ use crate::metadata;
 mod check;
 mod compiled;
 mod licences;
+mod symbols;
 
 /// Releases of PyTorch for which a wheel has adapters.
 const MINORS: [&str; 5] = ["2.11", "2.12", "2.13", "2.14", "2.15"];

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xshell::{Shell, cmd};
 
-use super::{Places, site};
+use super::{Places, site, symbols};
 use crate::metadata;
 
 /// Linked for this glibc by zig, which knows the symbols of each.
 pub(super) const TARGET: &str = "x86_64-unknown-linux-gnu";
 const GLIBC: &str = "2.28";
-/// Has the adapter's calls go through `python/packing/glibc.c`.
-const WRAPS: &str = "-Wl,--wrap=pthread_once";
 
 /// Builds everything into the stage.
 pub(super) fn build(
@@ -29,11 +27,12 @@ pub(super) fn build(
     let compiled = stage.join("compiled");
     copy_stripped(shell, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
     copy_stripped(shell, &engine.join("smartswap"), &compiled.join("bin"))?;
-    let glibc = places.work.join("glibc.o");
-    let source = places.root.join("python/packing/glibc.c");
-    cmd!(shell, "cc -O2 -fPIC -c {source} -o {glibc}").run()?;
+    let later = places.work.join("later.o");
+    let source = places.root.join("python/packing/later.c");
+    cmd!(shell, "cc -O2 -fPIC -c {source} -o {later}").run()?;
     let _cuda = shell.push_env("CUDA_HOME", site(shell, tools)?.join("nvidia/cu13"));
-    let _links = shell.push_env("LDFLAGS", format!("{} {WRAPS} -s", glibc.display()));
+    let _links =
+        shell.push_env("LDFLAGS", format!("{} {} -s", later.display(), symbols::linker_flags()));
     for minor in minors {
         let torch = torch(shell, places, minor)?.join("torch");
         let objects = places.work.join("objects");
@@ -111,6 +110,9 @@ pub(super) fn from_installed(shell: &Shell, places: &Places, stage: &Path) -> an
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if name.starts_with("_adapter.") || name == "_built_for.json" {
             shell.copy_file(&file, &adapter)?;
+        }
+        if name.starts_with("_adapter.") {
+            symbols::check(shell, &file)?;
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-// Linked into the adapters of a wheel, so that they load with glibc 2.28 wherever they were built.
+// Linked into the adapters of a wheel, so that they load with glibc 2.28 and the libstdc++ of GCC 8
+// wherever they were built. What is in here is listed in `xtask/src/wheel/symbols.rs`.
 #include <pthread.h>
 
 // The compiler's headers ask this of glibc 2.32 and later to save atomic instructions in processes
@@ -17,4 +18,16 @@ int first_pthread_once(pthread_once_t* control, void (*routine)(void));
 __attribute__((visibility("hidden"))) int __wrap_pthread_once(
     pthread_once_t* control, void (*routine)(void)) {
   return first_pthread_once(control, routine);
+}
+
+// std::condition_variable::wait(std::unique_lock<std::mutex>&) has a second version since GCC 12,
+// whose only news is that it throws nothing. A member function takes its object first.
+__asm__(
+    ".symver first_wait, "
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE@GLIBCXX_3.4.11");
+void first_wait(void* condition, void* lock);
+
+__attribute__((visibility("hidden"))) void
+__wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(void* condition, void* lock) {
+  first_wait(condition, lock);
 }

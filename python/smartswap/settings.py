@@ -17,7 +17,7 @@ from .sizes import parse_percent, parse_size
 __all__ = ["NAMES", "PREFERENCES", "STRATEGIES", "SWITCHES", "Settings", "check_choice"]
 
 PREFERENCES = ("performance", "memory")
-STRATEGIES = ("joint", "swap", "recompute", "keep")
+STRATEGIES = ("keep", "swap", "recompute", "joint", "smartswap")
 
 # A day.
 _WAIT_S_MOST = 86400.0

@@ -47,8 +47,10 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod device_name;
 mod gap;
 mod joint;
+mod named;
 mod planner;
 mod recompute;
 mod rivals;
@@ -56,8 +58,10 @@ mod settings;
 mod smartswap;
 
 pub use advice::{Burden, CapCost, CapCosts, cap_costs};
+pub use device_name::DeviceName;
 pub use gap::{gap_fraction, gap_reason, waits_by_name};
 pub use joint::{JointConfig, Prefer, Strategy};
+pub use named::Named;
 pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};
 pub use settings::{

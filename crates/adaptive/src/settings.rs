@@ -29,14 +29,14 @@ pub use kind::{Budget, OptimizerState, PrintLevel};
 use read::Given;
 
 /// A key that a file may hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key {
     /// The table that it stands in; empty at the top.
     pub table: &'static str,
     /// Its name.
     pub name: &'static str,
     /// What may stand behind it, in words.
-    pub accepts: &'static str,
+    pub accepts: String,
     /// What holds without it, in words or as it would be written.
     pub default: &'static str,
 }
@@ -119,7 +119,7 @@ impl Settings {
 
     /// Every key, in the order of the documents.
     pub fn keys() -> Vec<Key> {
-        keys::TABLES.iter().flat_map(|table| table.iter().copied()).collect()
+        keys::all()
     }
 
     /// Whether the settings go together.

@@ -80,8 +80,8 @@ typedef struct smartswap_settings {
   /* "performance": activations move, and optimizer state where they alone are not enough.
    * "memory": both. NULL: what config_file says, or else whichever makes the faster step. */
   const char *prefer;
-  /* "joint" (where nothing is said), "swap", "recompute", "keep", "smartswap". NULL: what
-   * config_file says. */
+  /* One of those that docs/configuration.md lists, such as "swap". NULL: what config_file says, or
+   * else "joint". */
   const char *strategy;
   /* A TOML file with more settings, or NULL. What is set above, that is neither 0 nor NULL, wins
    * over it. Keys that only the command line's commands take are passed over. docs/configuration.md

@@ -1,7 +1,8 @@
 //! What the engine decided and why, as JSON.
 
 use adaptive::{
-    Decision, FamilySummary, Held, LevelSummary, Planner, Prefer, Simulation, Trace, Treatment,
+    Decision, FamilySummary, Held, LevelSummary, Named, Planner, Prefer, Simulation, Trace,
+    Treatment,
 };
 use serde_json::{Value, json};
 

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, Bytes};
+use adaptive::{Budget, Bytes, DeviceName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::gpt::shape::Shape;
-use crate::open::DeviceName;
 
 mod config;
 mod contest;

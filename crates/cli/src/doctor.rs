@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use adaptive::{
-    AclDriver, Bytes, CudaDriver, DeviceProperties, Driver, HostConfig, HostDriver, HostMemory,
-    OpenError, measure_link, measure_map, numa_nodes,
+    AclDriver, Bytes, CudaDriver, DeviceName, DeviceProperties, Driver, HostConfig, HostDriver,
+    HostMemory, OpenError, measure_link, measure_map, numa_nodes,
 };
 
 use crate::args::DoctorArgs;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::train::say;
 
 mod report;

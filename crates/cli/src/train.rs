@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use adaptive::{
-    Budget, Bytes, Error, FinishedStep, OptimizerState, Plan, PrintLevel, Settings, Strategy,
+    Budget, Bytes, DeviceName, Error, FinishedStep, Named, OptimizerState, Plan, PrintLevel,
+    Settings, Strategy,
 };
 use anyhow::{Context as _, bail};
 
@@ -14,7 +15,7 @@ use crate::collect;
 use crate::compare::{self, Difference};
 use crate::device::{Ground, Setup, available_bytes};
 use crate::gpt::shape::Shape;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::preflight::{self, Need};
 use crate::progress::Meter;
 use crate::report::files::OutFolder;

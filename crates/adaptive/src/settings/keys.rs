@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::Key;
 use super::kind::{
-    Bucket, COUNT_MAX, DeviceText, Flag, Kind, Level, Number, PathText, Rate, Size, SizeOrNone,
-    Whole,
+    Bucket, COUNT_MAX, Device, Flag, Kind, Level, Number, PathText, Rate, Size, SizeOrNone, Whole,
 };
 use super::kind::{Budget, OptimizerState, PrintLevel};
 use super::read::Given;
+use crate::device_name::DeviceName;
 use crate::joint::{Prefer, Strategy};
 
 /// One table of a file: the fields of a struct, as options, and the list of its keys.
@@ -27,12 +27,14 @@ macro_rules! table {
             $( $( $(#[$more_doc])* pub $more: $more_type, )* )?
         }
 
-        const $keys: &[Key] = &[ $( Key {
+        fn $keys() -> Vec<Key> {
+            vec![ $( Key {
             table: $table,
             name: stringify!($key),
-            accepts: <$kind as Kind>::ACCEPTS,
+            accepts: <$kind as Kind>::accepts(),
             default: $default,
-        }, )* ];
+            }, )* ]
+        }
 
         impl $name {
             /// Gives the key of that name its value: nothing if there is no such key, or what it
@@ -68,7 +70,7 @@ table! {
     /// assert_eq!(config.generate.min_block_bytes, 16 << 20);
     /// # Ok::<(), adaptive::SettingsError>(())
     /// ```
-    Settings in "" as TOP {
+    Settings in "" as top {
         /// Cap on device memory.
         memory: Budget => Budget =
             "half of what is needed (`train`); none (`simulate`); else it must be given";
@@ -130,7 +132,7 @@ table! {
 
 table! {
     /// Keys of SmartSwap for Ascend, with their names and values there.
-    SmartSwapSettings in "smartswap" as SMARTSWAP {
+    SmartSwapSettings in "smartswap" as smartswap {
         /// Similar steps before leaving WarmUp.
         warmup_step: Count<1> => u64 = "2";
         /// The step, counted as `warmup_step` is, at which SearchPolicy ends.
@@ -169,9 +171,9 @@ table! {
 
 table! {
     /// What `smartswap train` alone takes.
-    TrainSettings in "train" as TRAIN {
+    TrainSettings in "train" as train {
         /// Device that runs the model.
-        device: DeviceText => String = "host";
+        device: Device => DeviceName = "host";
         /// Steps to train.
         steps: Whole<1, COUNT_MAX> => u64 = "20";
         /// Transformer layers.
@@ -205,7 +207,7 @@ table! {
 
 table! {
     /// What `smartswap plan` alone takes.
-    PlanSettings in "plan" as PLAN {
+    PlanSettings in "plan" as plan {
         /// File for the plan.
         out: PathText => PathBuf = "none";
     }
@@ -213,7 +215,7 @@ table! {
 
 table! {
     /// What `smartswap simulate` alone takes.
-    SimulateSettings in "simulate" as SIMULATE {
+    SimulateSettings in "simulate" as simulate {
         /// Plan for the step.
         plan: PathText => PathBuf = "none: everything stays";
         /// File for the timeline.
@@ -233,14 +235,16 @@ table! {
 
 table! {
     /// What `smartswap compare` alone takes.
-    CompareSettings in "compare" as COMPARE {
+    CompareSettings in "compare" as compare {
         /// File for the drawing.
         plot: PathText => PathBuf = "none";
     }
 }
 
 /// The keys by table, in the order of the documents.
-pub(super) const TABLES: [&[Key]; 6] = [TOP, SMARTSWAP, TRAIN, PLAN, SIMULATE, COMPARE];
+pub(super) fn all() -> Vec<Key> {
+    [top(), smartswap(), train(), plan(), simulate(), compare()].concat()
+}
 
 /// The names of the tables below the top.
 pub(super) const TABLE_NAMES: [&str; 5] = ["smartswap", "train", "plan", "simulate", "compare"];

@@ -61,8 +61,11 @@ fn settings_that_cannot_be() {
         (Settings { device: c"host:1".as_ptr(), ..base }, "'host:1' is not a device"),
         (Settings { device: c"cuda:x".as_ptr(), ..base }, "'cuda:x' is not a device"),
         (Settings { device: not_text.as_ptr(), ..base }, "device is not UTF-8"),
-        (Settings { prefer: c"speed".as_ptr(), ..base }, "prefer is performance or memory"),
-        (Settings { strategy: c"magic".as_ptr(), ..base }, "strategy is joint, swap"),
+        (
+            Settings { prefer: c"speed".as_ptr(), ..base },
+            "prefer is `performance` or `memory`, not 'speed'",
+        ),
+        (Settings { strategy: c"magic".as_ptr(), ..base }, "strategy is `keep`, `swap`"),
         (Settings { record_file: not_text.as_ptr(), ..base }, "record_file is not UTF-8"),
         (Settings { memory_bytes: 1, ..base }, "below the device's granularity"),
     ] {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use adaptive::{CheckedStep, Driver, check_device};
+use adaptive::{CheckedStep, DeviceName, Driver, check_device};
 use serde::Serialize;
 
 use crate::args::StressArgs;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::stress;
 
 /// Memory that a step works on.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use adaptive::{
-    Budget, Decision, Generated, Layout, Prefer, PrintLevel, Shortfall, Strategy, Treatment,
+    Budget, Decision, Generated, Layout, Named, Prefer, PrintLevel, Shortfall, Strategy, Treatment,
     gap_fraction, gap_reason,
 };
 use serde::Serialize;

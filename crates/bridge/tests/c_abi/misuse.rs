@@ -57,7 +57,7 @@ fn settings_that_cannot_be() {
     let base = Settings { memory_bytes: 16 * MIB, ..default_settings() };
     let not_text = c"\xff\xfe";
     for (settings, words) in [
-        (Settings { device: c"tpu".as_ptr(), ..base }, "'tpu' is not a device: use host, cuda"),
+        (Settings { device: c"tpu".as_ptr(), ..base }, "'tpu' is not a device: write host, cuda"),
         (Settings { device: c"host:1".as_ptr(), ..base }, "'host:1' is not a device"),
         (Settings { device: c"cuda:x".as_ptr(), ..base }, "'cuda:x' is not a device"),
         (Settings { device: not_text.as_ptr(), ..base }, "device is not UTF-8"),

@@ -3,10 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use adaptive::{
-    AclDriver, Compute, CudaDriver, DeviceName, Driver, DriverError, HostConfig, HostDriver,
-    HostMapping, StreamHandle,
-};
+use adaptive::devices::{AclDriver, CudaDriver, HostConfig, HostDriver};
+use adaptive::{Compute, DeviceName, Driver, DriverError, HostMapping, StreamHandle};
 
 use crate::failure::Failure;
 

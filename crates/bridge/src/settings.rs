@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use adaptive::devices::{HostMemory, measure_link};
 use adaptive::{
-    ArenaConfig, Budget, Bytes, Compute, Config, DeviceName, Driver, GenerateConfig, HostMemory,
-    JointConfig, Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
-    measure_link,
+    ArenaConfig, Budget, Bytes, Compute, Config, DeviceName, Driver, GenerateConfig, JointConfig,
+    Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
 };
 
 use crate::device::Device;

@@ -1,9 +1,9 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
+use adaptive::devices::{DeviceSpan, SpanKind as DeviceKind};
 use adaptive::{
-    ActionKind, BlockIndex, Decision as Planned, DeviceSpan, Direction, Machine, OpIndex,
-    OptimizerState, Plan, Simulation, SpanKind as DeviceKind, Stage, Trace, TraceBlock, TraceEvent,
-    Treatment, simulate,
+    ActionKind, BlockIndex, Decision as Planned, Direction, Machine, OpIndex, OptimizerState, Plan,
+    Simulation, Stage, Trace, TraceBlock, TraceEvent, Treatment, simulate,
 };
 
 use crate::gpt::call::REPLAY;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use adaptive::devices::{HostConfig, HostDriver, HostLink, HostMemory, measure_link};
 use adaptive::{
-    ArenaConfig, Compute, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
-    HostDriver, HostLink, HostMemory, JointConfig, Link, Machine, PoolConfig, Strategy,
-    measure_link,
+    ArenaConfig, Compute, Config, Driver, DriverError, Engine, Error, GenerateConfig, JointConfig,
+    Link, Machine, PoolConfig, Strategy,
 };
 
 use crate::open::Accelerator;

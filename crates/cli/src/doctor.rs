@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use adaptive::{
-    AclDriver, Bytes, CudaDriver, DeviceName, DeviceProperties, Driver, HostConfig, HostDriver,
-    HostMemory, OpenError, measure_link, measure_map, numa_nodes,
+use adaptive::devices::{
+    AclDriver, CudaDriver, HostConfig, HostDriver, HostMemory, OpenError, measure_link,
+    measure_map, numa_nodes,
 };
+use adaptive::{Bytes, DeviceName, DeviceProperties, Driver};
 
 use crate::args::DoctorArgs;
 use crate::open::Accelerator;

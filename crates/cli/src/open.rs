@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use adaptive::{AclDriver, CudaDriver, DeviceName, Driver, OpenError};
+use adaptive::devices::{AclDriver, CudaDriver, OpenError};
+use adaptive::{DeviceName, Driver};
 
 /// An open accelerator.
 #[derive(Clone, Debug)]

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use adaptive::devices::{HostConfig, HostDriver, MeterDriver};
 use adaptive::{
-    ArenaConfig, BlockId, Bytes, Compute, Config, Driver, Engine, HostConfig, HostDriver,
-    MeterDriver, OpStack, Orders, Plan, PoolConfig, StepReport,
+    ArenaConfig, BlockId, Bytes, Compute, Config, Driver, Engine, OpStack, Orders, Plan,
+    PoolConfig, StepReport,
 };
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use adaptive::devices::DeviceSpan;
 use adaptive::{
-    DeviceSpan, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, OptimizerState,
-    Plan, Session, Settings, Stage, Strategy, StreamHandle, Trace,
+    Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, OptimizerState, Plan, Session,
+    Settings, Stage, Strategy, StreamHandle, Trace,
 };
 
 use crate::device::{Device, Setup};

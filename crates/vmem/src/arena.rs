@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use npu_sys::devices::HostMemory;
 use npu_sys::{
-    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, HostMapping, HostMemory, HostPtr,
-    Touching, page_bytes,
+    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, HostMapping, HostPtr, Touching,
+    page_bytes,
 };
 
 use crate::carver::{EmptyRegion, PieceId};

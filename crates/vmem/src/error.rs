@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use npu_sys::{Bytes, DriverError, HostMemory};
+use npu_sys::devices::HostMemory;
+use npu_sys::{Bytes, DriverError};
 
 /// A failed call of the pool or the arena. The state is as it was before the call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use adaptive::{CheckedStep, DeviceName, Driver, check_device};
+use adaptive::devices::{CheckedStep, check_device};
+use adaptive::{DeviceName, Driver};
 use serde::Serialize;
 
 use crate::args::StressArgs;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::DriverError;
-use crate::host::config::{Link, Order};
+use crate::host::config::{HostLink, Order};
 use crate::host::effect::{self, Effect};
 use crate::host::failure::{failed, invalid};
 use crate::host::lockstep::by_time::ByTime;
@@ -65,7 +65,7 @@ struct Entry {
 }
 
 impl Lockstep {
-    pub(super) fn new(order: Order, link: Option<Link>, journal: Arc<Journal>) -> Lockstep {
+    pub(super) fn new(order: Order, link: Option<HostLink>, journal: Arc<Journal>) -> Lockstep {
         let device = match order {
             Order::ByTime => Device::ByTime(ByTime::new(link)),
             Order::Seeded(seed) => Device::Seeded(Seeded::new(link, seed)),

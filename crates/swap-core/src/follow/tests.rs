@@ -1,6 +1,7 @@
 //! Tests of the follower: steps that differ from the recorded one in all the ways that steps do.
 
-use vmem::{ArenaConfig, HostConfig, HostDriver, PoolConfig};
+use vmem::devices::{HostConfig, HostDriver};
+use vmem::{ArenaConfig, PoolConfig};
 
 use crate::engine::{Compute, Config, Engine};
 use crate::name::OpName;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRng, TestRunner};
+use vmem::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    Arena, ArenaConfig, DeviceMemory, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
-    MemoryError, PoolConfig, Slot, StreamId, Uses,
+    Arena, ArenaConfig, DeviceMemory, ErrorKind, MemoryError, PoolConfig, Slot, StreamId, Uses,
 };
 
 const KIB: u64 = 1 << 10;

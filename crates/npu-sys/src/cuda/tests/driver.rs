@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::cuda::CudaDriver;
+use crate::cuda::pattern::PatternKernels;
 use crate::cuda::tests::fake::Fake;
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
+use crate::pattern::pattern_word;
 use crate::types::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
-use crate::{HostMapping, PatternKernels, drop_failures, pattern_word};
+use crate::{HostMapping, drop_failures};
 
 const UNIT: u64 = 2 << 20;
 

@@ -76,7 +76,7 @@ pub enum Violation {
         why: &'static str,
     },
     /// A read of chunk bytes that nothing wrote since the chunk was created. Reported only on
-    /// request, see [`CheckConfig`](crate::CheckConfig).
+    /// request, see [`CheckConfig`](crate::devices::CheckConfig).
     Uninitialised {
         /// The read.
         access: AccessSite,

@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use npu_sys::{ChunkHandle, DevicePtr, ErrorKind, HostConfig, HostDriver, HostPtr, VaRange};
+use npu_sys::devices::{HostConfig, HostDriver};
+use npu_sys::{ChunkHandle, DevicePtr, ErrorKind, HostPtr, VaRange};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -65,7 +65,7 @@ pub use named::Named;
 pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};
 pub use settings::{
-    Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, PrintLevel, Settings,
+    Budget, CompareSettings, Key, Location, OptimizerState, PlanSettings, PrintLevel, Settings,
     SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
 pub use smartswap::SmartSwapStrategy;

@@ -21,7 +21,7 @@ mod keys;
 mod kind;
 mod read;
 
-pub use error::{Place, SettingsError};
+pub use error::{Location, SettingsError};
 pub use keys::{
     CompareSettings, PlanSettings, Settings, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
@@ -72,7 +72,7 @@ impl Settings {
         let bytes = policy::load_bytes(path, "settings", FILE_BYTES_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let lines = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n');
-            let place = Place { path: path.to_owned(), line: Some(1 + lines.count()) };
+            let place = Location { path: path.to_owned(), line: Some(1 + lines.count()) };
             SettingsError::Syntax { place, what: "it is no text in UTF-8".to_owned() }
         })?;
         Settings::parse(text, path)
@@ -86,7 +86,7 @@ impl Settings {
         let mut settings = Settings::default();
         read::read(text, path, &mut settings)?;
         settings.check().map_err(|what| {
-            let place = Place { path: path.to_owned(), line: None };
+            let place = Location { path: path.to_owned(), line: None };
             SettingsError::Conflict { place: Some(place), what }
         })?;
         Ok(settings)

@@ -1,11 +1,11 @@
 //! Device drivers behind one object-safe trait.
 //!
 //! [`Driver`] is the contract: reserve addresses, create physical memory, map one to the other,
-//! pin host memory, copy and run on streams, order with events. The embedded [`HostDriver`](devices::HostDriver) is a
-//! software device that keeps the whole contract, so everything above it runs and is tested on a
-//! machine without an accelerator. [`FaultDriver`](devices::FaultDriver), [`CheckDriver`](devices::CheckDriver) and [`RecordDriver`](devices::RecordDriver) wrap any
-//! driver: one fails calls, one proves that all work is ordered, one keeps a log. [`MeterDriver`](devices::MeterDriver)
-//! adds up what calls cost the host.
+//! pin host memory, copy and run on streams, order with events. The embedded
+//! [`HostDriver`](devices::HostDriver) is a software device that keeps the whole contract, so
+//! everything above it runs and is tested on a machine without an accelerator. What wraps a driver
+//! is in [`devices`] too: one wrapper fails calls, one proves that all work is ordered, one keeps
+//! a log, and one adds up what calls cost the host.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -124,7 +124,7 @@ pub mod devices {
         GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node,
     };
     pub use crate::wrap::{
-        AccessSite, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan,
-        Lasting, Memory, MeterDriver, Place, RecordDriver, RecordedCall, Violation,
+        AccessSite, Address, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver,
+        FaultPlan, Lasting, Memory, MeterDriver, RecordDriver, RecordedCall, Violation,
     };
 }

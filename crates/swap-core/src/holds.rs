@@ -2,7 +2,7 @@
 
 use vmem::{BlockId, DeviceMemory};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::{Allocation, Hold};
 use crate::error::Error;
@@ -181,10 +181,8 @@ impl Core {
         all
     }
 
-    fn record_held(&mut self, place: BlockIndex, held: bool) {
-        if let Some(recorder) = &mut self.recorder
-            && place != NO_PLACE
-        {
+    fn record_held(&mut self, place: Option<BlockIndex>, held: bool) {
+        if let (Some(recorder), Some(place)) = (&mut self.recorder, place) {
             recorder.set_held(place, held);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vmem::{AccessMode, BlockId, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::entry::{Entry, Hold, HostCopy, State};
 use crate::error::Error;
 use crate::hand_over::Attempt;
@@ -45,7 +45,9 @@ impl Core {
         if hold == Hold::UntilTouched {
             self.hold(id, Hold::No, "").ok()?;
         }
-        if within == Within::Step && place != NO_PLACE {
+        if within == Within::Step
+            && let Some(place) = place
+        {
             self.event(TraceEvent::Touch(place, mode));
         }
         Some(address)
@@ -84,7 +86,9 @@ impl Core {
             if mode.writes() {
                 self.drop_recipe(id)?;
             }
-            if within == Within::Step && place != NO_PLACE {
+            if within == Within::Step
+                && let Some(place) = place
+            {
                 self.event(TraceEvent::Touch(place, mode));
             }
         }

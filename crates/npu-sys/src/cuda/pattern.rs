@@ -18,9 +18,9 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Writes patterns on the device, and counts the words that differ from one.
 ///
-/// Word `i` of a pattern is [`pattern_word(seed, i)`](crate::pattern::pattern_word), little-endian. Both
-/// kernels run at about the speed of the memory that they touch, be it the device's or pinned
-/// host memory.
+/// Word `i` of a pattern is [`pattern_word(seed, i)`](crate::pattern::pattern_word),
+/// little-endian. Both kernels run at about the speed of the memory that they touch, be it the
+/// device's or pinned host memory.
 #[derive(Debug)]
 pub struct PatternKernels {
     write: Kernel,

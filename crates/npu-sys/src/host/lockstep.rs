@@ -119,7 +119,7 @@ impl Schedule for Lockstep {
         queue.work.push_back(Entry { work, submitted_us });
         queue.submitted += 1;
         // Work on an idle virtual stream begins at once, and without a cost it ends at once.
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl Schedule for Lockstep {
             return;
         }
         let mut state = lock(&self.state);
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         if let State { queues, device: Device::Seeded(device), journal, .. } = &mut *state {
             device.run_some(queues, journal);
         }
@@ -169,7 +169,7 @@ impl Schedule for Lockstep {
         }
         let mut state = lock(&self.state);
         self.see(self.now_us() + us);
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         Ok(())
     }
 }
@@ -185,7 +185,7 @@ impl State {
     }
 
     /// Brings the device up to the host's clock. A seeded device knows no such duty.
-    fn settle(&mut self, host_us: f64) {
+    fn catch_up(&mut self, host_us: f64) {
         let State { queues, device, journal, .. } = self;
         if let Device::ByTime(device) = device {
             device.run_to(queues, host_us, journal);

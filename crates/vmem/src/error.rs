@@ -92,11 +92,11 @@ struct Mend<'a>(Option<&'a HostShortage>);
 impl fmt::Display for Mend<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(HostShortage { tried_bytes, reason, host }) = self.0 else {
-            return f.write_str("raise the cap (--host-memory)");
+            return f.write_str("raise the cap on host memory");
         };
         let tried = Bytes(*tried_bytes);
         write!(f, "the host has no more: {tried} were not pinned: {reason}; {host}; ")?;
-        f.write_str("ask for less (--host-memory), end other programs, ")?;
+        f.write_str("ask for less host memory, end other programs, ")?;
         f.write_str("or give this one more (a larger container, `ulimit -l unlimited`)")
     }
 }

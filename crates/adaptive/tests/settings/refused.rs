@@ -45,11 +45,7 @@ fn wrong_types_say_what_is_wanted() {
         "warmup_steps = \"two\"",
         "`warmup_steps` in run.toml line 1 is \"two\": write a whole number from 1 to 1000000",
     );
-    check(
-        "strategy = 3",
-        "`strategy` in run.toml line 1 is 3: write `keep`, `swap`, `recompute`, `joint` or \
-         `smartswap`",
-    );
+    check("prefer = 3", "`prefer` in run.toml line 1 is 3: write `performance` or `memory`");
     check("json = 1", "`json` in run.toml line 1 is 1: write `true` or `false`");
     check("train = 3", "`train` in run.toml line 1 is 3: write a table: [train]");
     for value in ["[1]", "{a = 1}", "1979-05-27", "true", "1.5"] {

@@ -92,7 +92,7 @@ class Settings:
 
     device: str | None = None
     memory_bytes: int = 0
-    # Of all that the device has, where the cap is no number of bytes.
+    # Of all that the device has, where the cap is not a number of bytes.
     memory_percent: float = 0.0
     host_memory_bytes: int = 0
     min_block_bytes: int = 0

@@ -1,7 +1,7 @@
 //! Settings from a file: one TOML file for every front end, in which every key is known by name.
 //!
 //! Our own keys stand at the top, those that one command alone takes in a table of its name, and
-//! the keys of SmartSwap for Ascend in the table `smartswap`. What a key of ours says goes before
+//! the keys of SmartSwap for Ascend in the table `smartswap`. What a key of ours says overrides
 //! what a key of `smartswap` says, so a ported file can be refined key by key. All of them are
 //! listed in `docs/configuration.md`.
 //!
@@ -73,7 +73,7 @@ impl Settings {
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let lines = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n');
             let place = Location { path: path.to_owned(), line: Some(1 + lines.count()) };
-            SettingsError::Syntax { place, what: "it is no text in UTF-8".to_owned() }
+            SettingsError::Syntax { place, what: "it is not UTF-8 text".to_owned() }
         })?;
         Settings::parse(text, path)
     }
@@ -125,7 +125,7 @@ impl Settings {
     /// Whether the settings go together.
     ///
     /// # Errors
-    /// What does not, and how to mend it, in one line.
+    /// What does not, and how to fix it, in one line.
     pub fn check(&self) -> Result<(), String> {
         let smartswap = &self.smartswap;
         let warmup_step = smartswap.warmup_step.unwrap_or(WARMUP_STEPS);

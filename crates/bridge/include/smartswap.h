@@ -1,7 +1,7 @@
 /* The C interface of SmartSwap: one engine for one device of this process.
  *
  * Functions that return `int` return a smartswap_code. After any code but SMARTSWAP_OK,
- * smartswap_last_error() says what happened and how to mend it. Nothing unwinds into the caller.
+ * smartswap_last_error() says what happened and how to fix it. Nothing unwinds into the caller.
  * All functions may be called from any thread; ops belong to the thread that begins them.
  * Sizes are in bytes, times in microseconds. Streams are the driver's own handles (cudaStream_t,
  * aclrtStream) as integers; the host device ignores them.

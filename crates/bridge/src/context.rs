@@ -216,7 +216,7 @@ impl Context {
         if let Some(live) = self.blocks.remove(start) {
             return Ok(self.engine.free(live.id)?);
         }
-        let none = || Failure::usage(format!("{start:#x} is no live allocation of the engine"));
+        let none = || Failure::usage(format!("{start:#x} is not a live allocation of the engine"));
         let swapped = self.blocks.remove_swapped(start).ok_or_else(none)?;
         Ok(self.engine.free_swapped_everywhere(swapped)?)
     }

@@ -288,7 +288,7 @@ mod tests {
                 let key = adaptive::Settings::keys()
                     .into_iter()
                     .find(|key| key.name == name && (key.table == command || key.table.is_empty()));
-                let key = key.unwrap_or_else(|| panic!("{command} --{name} is no key"));
+                let key = key.unwrap_or_else(|| panic!("{command} --{name} is not a key"));
                 flags += 1;
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 if let Some((_, rest)) = help.split_once("[default: ") {

@@ -33,7 +33,7 @@ const AHEAD_MAX: u64 = 16;
 /// cap.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &StressArgs) -> anyhow::Result<ExitCode> {
     let accelerator = Accelerator::open(args.device)?;
     let stress = examine(args, accelerator.as_ref())?;

@@ -45,7 +45,7 @@ struct Request<'a> {
 /// Runs the command. Exit code 1 says that `--verify` found a difference.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let request = check(args)?;
@@ -375,7 +375,7 @@ fn each_step(outcome: &Outcome) -> String {
     outcome.steps.iter().enumerate().map(line).collect::<String>() + "\n"
 }
 
-/// Prints to stdout. A reader that has seen enough and gone away is no error.
+/// Prints to stdout. A reader that has seen enough and gone away is not an error.
 pub(crate) fn say(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

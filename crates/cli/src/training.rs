@@ -235,7 +235,7 @@ impl<'a> Training<'a> {
             moves: Vec::new(),
             replays: Vec::new(),
         });
-        // The time in which the device was idle is no part of the step.
+        // The time in which the device was idle is not part of the step.
         self.pace = Pace::start(Arc::clone(&self.device.driver), self.compute)?;
         Ok(())
     }
@@ -270,7 +270,7 @@ impl<'a> Training<'a> {
     }
 
     fn weights(&mut self) -> Result<Vec<(String, Vec<u32>)>, Error> {
-        // Fetching is no step that a plan knows.
+        // Fetching is not a step that a plan knows.
         self.device.engine.set_orders(false, None)?;
         let outbox = Outbox::new();
         self.model.fetch_weights(&mut self.ops, &outbox)?;

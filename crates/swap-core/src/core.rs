@@ -189,7 +189,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Allocates a block that is no part of the step.
+    /// Allocates a block that is not part of the step.
     pub(crate) fn allocate_aside(
         &mut self,
         size_bytes: u64,
@@ -361,7 +361,7 @@ impl Core {
         Error::OutOfMemory(Box::new(report))
     }
 
-    /// Allocates from the pool; on a full device evicts others until it fits, which is no rescue
+    /// Allocates from the pool; on a full device evicts others until it fits, which is not a rescue
     /// of the step's if it is for somebody beside it.
     fn allocate_memory(
         &mut self,

@@ -107,7 +107,7 @@ impl Core {
                 entry.hold = Hold::Lent;
                 entry.held_by = by;
                 let place = entry.place;
-                // What was lent before the step began is no part of it.
+                // What was lent before the step began is not part of it.
                 if self.step.event_count > 0 {
                     self.record_held(place, true);
                 }

@@ -67,7 +67,7 @@ impl OpStack {
         self.open(name, stream, Within::Step)
     }
 
-    /// Begins an op that is no part of the step, such as one of an evaluation between two steps:
+    /// Begins an op that is not part of the step, such as one of an evaluation between two steps:
     /// its blocks are resident and ordered as ever, but it is neither counted nor recorded, and no
     /// plan acts at it. Ops inside it are the same.
     ///

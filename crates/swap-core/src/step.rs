@@ -214,7 +214,7 @@ impl Core {
         self.step.segment_bytes = self.memory.pool.fixed_bytes();
         self.recorder = self.record_next.then(Recorder::default);
         self.orders = self.ordered.clone();
-        // What stays for replays alone is no part of the step.
+        // What stays for replays alone is not part of the step.
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.free_wanted) {
             entry.place = None;
         }

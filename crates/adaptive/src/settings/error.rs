@@ -1,4 +1,4 @@
-//! What can be wrong with settings, where, and how to mend it.
+//! What can be wrong with settings, where, and how to fix it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct Location {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1; nothing if it concerns the file as a whole.
+    /// The line, from 1; `None` if it concerns the file as a whole.
     pub line: Option<usize>,
 }
 
@@ -64,7 +64,7 @@ pub enum SettingsError {
     Conflict {
         /// The file.
         place: Option<Location>,
-        /// What does not go together, and how to mend it.
+        /// What does not go together, and how to fix it.
         what: String,
     },
 }

@@ -37,7 +37,7 @@ macro_rules! table {
         }
 
         impl $name {
-            /// Gives the key of that name its value: nothing if there is no such key, or what it
+            /// Gives the key of that name its value: `None` if there is no such key, or what it
             /// accepts if the value is none of its.
             fn assign(&mut self, name: &str, given: &Given<'_>) -> Option<Result<(), String>> {
                 match name {
@@ -100,18 +100,18 @@ table! {
         search_steps: Count<1> => u64 = "3";
         /// A Stable step is slow when it takes more than this times the measured best.
         slow_ratio: Number<1, false> => f64 = "1.25; 1.6 (`train`)";
-        /// So many slow steps in a row start a new search.
+        /// This many slow steps in a row start a new search.
         slow_steps: Count<1> => u64 = "2; 3 (`train`)";
-        /// After so many new searches that did not last, the best plan stays for good.
+        /// After this many new searches that did not last, the best plan stays for good.
         failed_searches: Count<0> => u64 = "3";
-        /// A search has lasted when so many Stable steps went by undisturbed.
+        /// A search has lasted once this many Stable steps went by undisturbed.
         calm_steps: Count<1> => u64 = "64";
         /// Kinds of steps that are remembered.
         cached_signatures: Count<1> => u64 = "16";
-        /// Whether the addresses of what is away always show nothing, so that a use that nobody
-        /// told of fails at once; Stable steps then map what comes back.
+        /// Whether the addresses of what is away are always unmapped, so that a use that the engine
+        /// was not told of fails at once; Stable steps then map what comes back.
         strict: Flag => bool = "false";
-        /// One in so many Stable steps unmaps what is away in any case; 0 for none.
+        /// One Stable step in this many unmaps what is away in any case; 0 for none.
         unmap_every: Count<0> => u64 = "1024";
         /// Whether to print one JSON object and nothing else.
         json: Flag => bool = "false";
@@ -249,7 +249,7 @@ pub(super) fn all() -> Vec<Key> {
 /// The names of the tables below the top.
 pub(super) const TABLE_NAMES: [&str; 5] = ["smartswap", "train", "plan", "simulate", "compare"];
 
-/// Gives one key its value: nothing if there is no such key, or what it accepts if the value is
+/// Gives one key its value: `None` if there is no such key, or what it accepts if the value is
 /// none of its.
 pub(super) fn assign(
     settings: &mut Settings,

@@ -55,7 +55,7 @@ impl FromStr for Budget {
         };
         match share.trim().parse::<f64>() {
             Ok(percent) if percent > 0.0 && percent <= PERCENT_MAX => Ok(Budget::Percent(percent)),
-            _ => Err(format!("'{text}' is no share: write 60%, at most {PERCENT_MAX}%")),
+            _ => Err(format!("'{text}' is not a percentage: write 60%, at most {PERCENT_MAX}%")),
         }
     }
 }

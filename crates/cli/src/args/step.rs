@@ -76,7 +76,7 @@ impl PlanArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<PlanOptions> {
         let mut settings = self.config.load()?;
         self.machine.put_into(&mut settings);
@@ -195,7 +195,7 @@ impl SimulateArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<SimulateOptions> {
         let mut settings = self.config.load()?;
         self.machine.put_into(&mut settings);

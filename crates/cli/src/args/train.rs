@@ -128,7 +128,7 @@ impl TrainArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<TrainOptions> {
         let mut settings = self.config.load()?;
         put(&mut settings.memory, &self.memory);

@@ -51,7 +51,7 @@ impl PatternKernels {
     /// Writes the pattern of `seed`, in stream order.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) if `target` or `size_bytes` is no multiple of 8,
+    /// [`Invalid`](crate::ErrorKind::Invalid) if `target` or `size_bytes` is not a multiple of 8,
     /// for 0 bytes, or for an unknown stream.
     ///
     /// # Safety
@@ -91,7 +91,7 @@ impl PatternKernels {
         let call = "check_pattern";
         let word_count = word_count(call, target, size_bytes)?;
         if !mismatches.0.is_multiple_of(WORD_BYTES) {
-            return Err(invalid(call, format!("{mismatches:?} is no place for a u64")));
+            return Err(invalid(call, format!("{mismatches:?} is not a place for a u64")));
         }
         let arguments = [target.0, word_count, seed, mismatches.0];
         // SAFETY: the arguments are those of the kernel, which reads just the place, and adds

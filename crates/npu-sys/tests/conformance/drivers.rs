@@ -84,7 +84,7 @@ fn assert_balance(device: Device, record: &RecordDriver) {
     }
 }
 
-/// A driver that is no host driver.
+/// A driver that is not a host driver.
 #[derive(Clone, Copy, Debug)]
 enum Device {
     Acl,

@@ -441,7 +441,7 @@ fn pattern_kernels_take_whole_words_only() {
     refused(write(UNIT, 8), ErrorKind::Unsupported, "launch_kernel failed with code 801");
     // SAFETY: as above.
     let check = unsafe { kernels.check(DevicePtr(UNIT), 8, 1, DevicePtr(UNIT + 4), stream) };
-    refused(check, ErrorKind::Invalid, "no place for a u64");
+    refused(check, ErrorKind::Invalid, "not a place for a u64");
     assert_ne!(pattern_word(1, 0), pattern_word(1, 1));
     drop((driver, kernels));
     assert_eq!((fake.held(), fake.retained()), (0, 0));

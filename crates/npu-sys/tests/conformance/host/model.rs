@@ -22,7 +22,7 @@ fn the_waits_of_a_program_matter() {
             let expect = in_sequence(&rig, &program);
             prop_assert_eq!(&run(&rig, &program, true).0, &expect);
             // Without the waits the seeded device finds a wrong result soon. It runs on one
-            // thread, so even the wrong order is no data race.
+            // thread, so even the wrong order is not a data race.
             differing.set(differing.get() + u64::from(run(&rig, &program, false).0 != expect));
             Ok(())
         })

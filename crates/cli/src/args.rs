@@ -181,9 +181,14 @@ impl Grow {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn size_or_none(text: &str) -> Result<u64, String> {
     let Bytes(bytes) =
         text.parse().map_err(|error: adaptive::ParseBytesError| error.to_string())?;
+    Ok(bytes)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = size_or_none(text)?;
     if bytes == 0 {
         return Err("it must be more than 0, such as 512MiB".to_owned());
     }

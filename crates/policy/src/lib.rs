@@ -117,11 +117,10 @@ pub use stage::{
 
 // What the layers above need of the engine and below.
 pub use swap_core::{
-    Access, AccessMode, Action, ActionKind, Allocation, ArenaConfig, BlockId, BlockIndex, Bytes,
-    Compute, Config, Copy, DeviceProperties, DevicePtr, Direction, Driver, DriverError, Engine,
-    Error, ErrorKind, EventHandle, EventKind, Held, HostFunction, HostMapping, HostPtr, HostStats,
-    LaneCopy, LaneOp, LaneReplay, LaneWait, Lanes, Lot, MemoryCalls, MemoryError, MemoryInfo,
-    MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin, OutOfMemory,
+    AccessMode, Action, ActionKind, Allocation, ArenaConfig, BlockId, BlockIndex, Bytes, Compute,
+    Config, Copy, DeviceProperties, Direction, Driver, DriverError, Engine, Error, EventHandle,
+    EventKind, Held, HostFunction, HostMapping, HostPtr, LaneCopy, LaneOp, LaneWait, Lanes, Lot,
+    MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin,
     ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency,
     Signature, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock,
     TraceEvent, TraceOp, devices,

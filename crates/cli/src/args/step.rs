@@ -2,15 +2,13 @@
 
 use std::path::PathBuf;
 
-use adaptive::{
-    Budget, Bytes, JointConfig, Machine, Named, Prefer, PrintLevel, Settings, Strategy,
-};
+use adaptive::{Budget, JointConfig, Machine, Named, Prefer, PrintLevel, Settings, Strategy};
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::config::{self, ConfigArgs, put};
-use super::{memory, rate, size};
+use super::{memory, rate, size, size_or_none};
 
 /// What is said where no budget is given.
 pub(super) const NO_BUDGET: &str = "no memory budget: give --memory, such as --memory 60% or \
@@ -259,12 +257,6 @@ pub(super) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
 
 pub(super) fn effort() -> impl TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(1..=100_000)
-}
-
-fn size_or_none(text: &str) -> Result<u64, String> {
-    let Bytes(bytes) =
-        text.parse().map_err(|error: adaptive::ParseBytesError| error.to_string())?;
-    Ok(bytes)
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

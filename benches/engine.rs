@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adaptive::{
-    AccessMode, ArenaConfig, BlockId, Compute, Config, Engine, HostConfig, HostDriver, OpName,
-    PoolConfig,
-};
+use adaptive::devices::{HostConfig, HostDriver};
+use adaptive::{AccessMode, ArenaConfig, BlockId, Compute, Config, Engine, OpName, PoolConfig};
 use benches::time_in_batches;
 use criterion::{Criterion, criterion_group, criterion_main};
 

@@ -12,7 +12,7 @@
 //! left from which on there is room for it until it is needed, beside those that came before it.
 //! Moves at one place: what leaves first, by index; then swap-ins, in their order; then replays,
 //! by index. The plan must leave nothing to demand. Its time is that of the second step in a row,
-//! or of the eighth if that is longer: a plan that lives on credit from the first step is no plan.
+//! or of the eighth if that is longer: a plan that lives on credit from the first step is none.
 //!
 //! A planner may do what the class does not, and be faster: leave something to demand, or make a
 //! block again through others that are freed by then.

@@ -27,7 +27,7 @@ if smartswap is not None:
     if not swapped > 16 << 20:
         sys.exit(f"only {swapped} bytes were swapped out: the cap was not felt")
     if "/smartswap/adapters/torch" not in adapter or not adapter.startswith(sys.prefix):
-        sys.exit(f"{adapter} is no adapter of the wheel")
+        sys.exit(f"{adapter} is not an adapter of the wheel")
     print(adapter.removeprefix(sys.prefix), file=sys.stderr)
 elif len(sys.argv) > 1:
     sys.exit("SMARTSWAP_MEMORY was set, and SmartSwap is not loaded")

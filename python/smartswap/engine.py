@@ -369,7 +369,7 @@ def swapping(memory: str | int | None = None, **settings: Any) -> Iterator[None]
 
 @contextmanager
 def beside_step() -> Iterator[None]:
-    """Operators of this thread in here are no part of the training step: an evaluation, say.
+    """Operators of this thread in here are not part of the training step: an evaluation, say.
 
     Passes with gradients off before a step's first op are found without it.
     """

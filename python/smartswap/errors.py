@@ -1,4 +1,4 @@
-"""The errors of SmartSwap. Each text says what is wrong and how to mend it."""
+"""The errors of SmartSwap. Each text says what is wrong and how to fix it."""
 
 from __future__ import annotations
 

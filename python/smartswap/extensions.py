@@ -1,6 +1,6 @@
 """Extension modules of others over PyTorch: each call of their functions becomes one op.
 
-Functions that are bound to Python directly, and are no operators of the dispatcher, take tensors
+Functions that are bound to Python directly, and are not operators of the dispatcher, take tensors
 that nobody sees: kernels of TransformerEngine, apex, DeepSpeed. Whatever module links to PyTorch
 is changed right after its import, wherever it is imported from.
 """
@@ -100,7 +100,7 @@ class Extensions:
             used = {storage_address(tensor): tensor for tensor in tensors_in((args, kwargs))}
             used.pop(0, None)
             if not any(adapter.moves(address) for address in used):
-                # It is no op, but may change what operators that are run again have read.
+                # It is not an op, but may change what operators that are run again have read.
                 for address in used:
                     adapter.lend(address, name)
                 return function(*args, **kwargs)

@@ -17,7 +17,7 @@ from .sizes import parse_percent, parse_size
 __all__ = ["NAMES", "PREFERENCES", "STRATEGIES", "SWITCHES", "Settings", "check_choice"]
 
 PREFERENCES = ("performance", "memory")
-STRATEGIES = ("joint", "swap", "recompute", "keep")
+STRATEGIES = ("keep", "swap", "recompute", "joint", "smartswap")
 
 # A day.
 _WAIT_S_MOST = 86400.0
@@ -92,7 +92,7 @@ class Settings:
 
     device: str | None = None
     memory_bytes: int = 0
-    # Of all that the device has, where the cap is no number of bytes.
+    # Of all that the device has, where the cap is not a number of bytes.
     memory_percent: float = 0.0
     host_memory_bytes: int = 0
     min_block_bytes: int = 0

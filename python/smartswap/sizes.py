@@ -63,7 +63,7 @@ def parse_percent(text: str | int | float, name: str = "size") -> float | None:
     except ValueError:
         percent = math.nan
     if not 0 < percent <= 100:
-        raise SettingsError(f"{name}: '{text}' is no share of the device; write 60% or 24GiB")
+        raise SettingsError(f"{name}: '{text}' is not a percentage; write 60% or 24GiB")
     return percent
 
 

@@ -73,7 +73,7 @@ def _bare(optimizer: Any) -> Optimizer:
         inner = getattr(inner, "optimizer", None)
         if inner is None:
             raise UnsupportedOptimizerError(
-                f"virtual optimizer: {type(optimizer).__name__} is no torch.optim.Optimizer"
+                f"virtual optimizer: {type(optimizer).__name__} is not a torch.optim.Optimizer"
             )
     return inner
 
@@ -313,7 +313,7 @@ class _Creation(TorchFunctionMode):
         self._paused = False
 
     def outside(self, closure: Any) -> Any:
-        """A closure in which tensors are no state."""
+        """A closure in which tensors are not state."""
         if not callable(closure):
             return closure
 

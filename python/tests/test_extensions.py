@@ -1,4 +1,4 @@
-"""Extension modules that are no operators, and faults of those that nobody could see."""
+"""Extension modules that are not operators, and faults of those that nobody could see."""
 
 import os
 import subprocess

@@ -111,7 +111,7 @@ for _ in range(3):
     right = [2 * x, torch.cat([x[: COUNT // 2], outs[1][COUNT // 2 :]]), x + 3, 2 * x, 2 * x]
     for out, expected in zip(outs, right):
         assert torch.equal(out, expected)
-    # A part of a tensor's memory is no output.
+    # A part of a tensor's memory is not an output.
     wide = torch.zeros(2 * COUNT)
     kernels[0].run(x, wide[:COUNT], COUNT, stream=0)
     assert torch.equal(wide[:COUNT], 2 * x) and not wide[COUNT:].any()

@@ -12,7 +12,7 @@ MAPS = """
             first, last = (int(end, 16) for end in line.split()[0].split("-"))
             if first <= address < last:
                 return "npu-sys host device" in line or smartswap._native.adapter().owns(address)
-        raise AssertionError(f"{address:#x} is no memory")
+        raise AssertionError(f"{address:#x} is not memory")
 """
 
 TRAINING = """

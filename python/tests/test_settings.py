@@ -47,7 +47,7 @@ def test_a_cap_may_be_a_share_of_the_device():
     assert parse_percent(" 60 % ") == 60
     assert parse_percent("60") is None
     for text in ("0%", "-1%", "101%", "half%", "%", "nan%"):
-        with pytest.raises(SettingsError, match=f"memory: '{text}' is no share of the device"):
+        with pytest.raises(SettingsError, match=f"memory: '{text}' is not a percentage"):
             Settings.parse(memory=text)
     with pytest.raises(SettingsError, match="write 24GiB"):
         Settings.parse(host_memory="60%")

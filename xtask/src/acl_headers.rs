@@ -1,6 +1,6 @@
 //! Holds what npu-sys declares of Ascend's library to the vendor's own headers, which the
 //! `torch_npu` packages carry: `cargo xtask acl-headers`. It needs the network, pip and a C
-//! compiler, so it is no part of the tests.
+//! compiler, so it is not part of the tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! `asan`: the tests of the crates with unsafe code under AddressSanitizer, which notices accesses
 //! beyond an allocation or after its end, and leaks. What is mapped, as device memory is, it does
-//! not see. It builds everything once more and runs several times slower, so it is no part of `ci`.
+//! not see. It builds everything once more and runs several times slower, so `ci` leaves it out.
 
 use std::fs;
 use std::path::Path;

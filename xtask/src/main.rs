@@ -68,6 +68,6 @@ fn run(arguments: &[String]) -> anyhow::Result<()> {
         ["bench"] => bench::run(&shell),
         ["wheel", ref rest @ ..] => wheel::run(&shell, root, rest),
         ["acl-headers"] => acl_headers::run(&shell, root),
-        _ => bail!("'{}' is no command: run `cargo xtask help`", words.join(" ")),
+        _ => bail!("'{}' is not a command: run `cargo xtask help`", words.join(" ")),
     }
 }

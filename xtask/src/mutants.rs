@@ -1,5 +1,5 @@
 //! `mutants`: changes the engine's code in many small ways and counts the changes that its tests
-//! notice. It takes hours, so it is no part of `ci`; `.cargo/mutants.toml` says what it leaves out.
+//! notice. It takes hours, so `ci` leaves it out; `.cargo/mutants.toml` says what it passes over.
 
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! A software Ascend device behind the real names and C signatures of `libascendcl.so`.
 //!
 //! It builds to a `libascendcl.so` that a driver opens as it would open the vendor's. Behind it
-//! each device is a [`HostDriver`](npu_sys::HostDriver). It is for tests: it is stricter than the
-//! hardware, so that a driver that passes here asks nothing of a real device which its
+//! each device is a [`HostDriver`](npu_sys::devices::HostDriver). It is for tests: it is stricter
+//! than the hardware, so that a driver that passes here asks nothing of a real device which its
 //! documentation does not promise.
 //!
 //! # What it refuses beyond wrong pointers and sizes

@@ -20,7 +20,7 @@ mod values;
 
 use crate::failure::{Outcome, RT_FEATURE_NOT_SUPPORT, refuse};
 
-pub(crate) use call::{Call, Operand, Place};
+pub(crate) use call::{Call, Elements, Operand};
 pub(crate) use values::DataType;
 
 use call::Output;

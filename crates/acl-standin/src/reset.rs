@@ -1,6 +1,7 @@
 //! What the reset of a device takes with it, where `ACL_STANDIN_RESET` lets it.
 
-use npu_sys::{DevicePtr, Driver, HostDriver, HostPtr, VaRange};
+use npu_sys::devices::HostDriver;
+use npu_sys::{DevicePtr, Driver, HostPtr, VaRange};
 
 use crate::failure::Outcome;
 use crate::tables::Tables;

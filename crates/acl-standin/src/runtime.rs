@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use npu_sys::{Driver, HostDriver, StreamHandle};
+use npu_sys::devices::HostDriver;
+use npu_sys::{Driver, StreamHandle};
 
 use crate::entry;
 use crate::failure::{
@@ -219,11 +220,11 @@ impl Runtime {
     }
 
     /// What a device holds, without what this library made for itself.
-    pub(crate) fn ledger(&self, tables: &Tables, device: usize) -> npu_sys::Ledger {
+    pub(crate) fn ledger(&self, tables: &Tables, device: usize) -> npu_sys::devices::Ledger {
         let ledger = self.drivers[device].ledger();
         let DeviceState { streams, marks, .. } = tables.devices[device];
         let own_streams = if streams.is_some() { 2 } else { 0 };
-        npu_sys::Ledger {
+        npu_sys::devices::Ledger {
             stream_count: ledger.stream_count - own_streams,
             event_count: ledger.event_count - marks,
             ..ledger

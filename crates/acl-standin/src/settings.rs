@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 
-use npu_sys::{Bytes, HostConfig, Link, Mode, Order};
+use npu_sys::Bytes;
+use npu_sys::devices::{HostConfig, HostLink, Mode, Order};
 
 use crate::failure::{Failure, INVALID_PARAM, Outcome, refuse};
 
@@ -73,7 +74,7 @@ impl Settings {
             capacity_bytes,
             granularity_bytes,
             host_limit_bytes: size("ACL_STANDIN_HOST_LIMIT", "")?,
-            link: size("ACL_STANDIN_LINK", "/s")?.map(Link::duplex),
+            link: size("ACL_STANDIN_LINK", "/s")?.map(HostLink::duplex),
             queue_depth: QUEUE_DEPTH,
             mode: mode(text("ACL_STANDIN_MODE")?.as_deref())?,
             ..HostConfig::threads(capacity_bytes)

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use npu_sys::{ChunkHandle, Driver, DriverError, EventHandle, HostDriver, StreamHandle, VaRange};
+use npu_sys::devices::HostDriver;
+use npu_sys::{ChunkHandle, Driver, DriverError, EventHandle, StreamHandle, VaRange};
 
 use crate::alias::Alias;
 use crate::failure::{Outcome, RT_INVALID_HANDLE, RT_PARAM_INVALID, RT_STREAM_CONTEXT, refuse};

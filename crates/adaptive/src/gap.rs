@@ -15,7 +15,7 @@ pub fn gap_fraction(made: &Generated) -> f64 {
 }
 
 /// What makes a plan slower than the bound says: the op that waits most, for what, and what
-/// replays take. Nothing if the gap is no more than 3 % of the step.
+/// replays take. `None` if the gap is no more than 3 % of the step.
 ///
 /// # Examples
 /// ```

@@ -5,6 +5,7 @@ use policy::{
     Start, Trace, assemble,
 };
 
+use crate::named::Named;
 use crate::recompute::{RecomputeConfig, recompute_options};
 use crate::smartswap::{self, SmartSwapStrategy};
 
@@ -25,17 +26,27 @@ pub enum Strategy {
     SmartSwap,
 }
 
-impl Strategy {
-    /// Its name in files, in tables and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Keep => "keep",
-            Strategy::Swap => "swap",
-            Strategy::Recompute => "recompute",
-            Strategy::Joint => "joint",
-            Strategy::SmartSwap => "smartswap",
-        }
-    }
+impl Named for Strategy {
+    const ALL: &'static [(Strategy, &'static str, &'static str)] = &[
+        (
+            Strategy::Keep,
+            "keep",
+            "Without a plan: blocks leave only when there is no room otherwise",
+        ),
+        (Strategy::Swap, "swap", "Planned copies to the host and back"),
+        (
+            Strategy::Recompute,
+            "recompute",
+            "Planned dropping and recomputing; copies only for what then remains",
+        ),
+        (Strategy::Joint, "joint", "Whichever is cheaper, block by block"),
+        (
+            Strategy::SmartSwap,
+            "smartswap",
+            "As SmartSwap for Ascend plans it; `policy_v2` in the file of --config says which of \
+             its generators",
+        ),
+    ];
 }
 
 /// What may leave the device. Without a wish, whichever makes the faster step.
@@ -47,15 +58,21 @@ pub enum Prefer {
     Memory,
 }
 
-impl Prefer {
-    /// Its name in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Prefer::Performance => "performance",
-            Prefer::Memory => "memory",
-        }
-    }
+impl Named for Prefer {
+    const ALL: &'static [(Prefer, &'static str, &'static str)] = &[
+        (
+            Prefer::Performance,
+            "performance",
+            "Activations only; weights and optimizer state too where those cannot reach the budget",
+        ),
+        (Prefer::Memory, "memory", "Weights and optimizer state too"),
+    ];
+    /// Those of the originals.
+    const ALIASES: &'static [(Prefer, &'static str)] =
+        &[(Prefer::Performance, "BETTER_PERFORMANCE"), (Prefer::Memory, "BETTER_MEMORY_SAVING")];
+}
 
+impl Prefer {
     /// The wish that a plan answers in which so much may leave.
     pub fn of(movable: Movable) -> Prefer {
         match movable {

@@ -47,8 +47,10 @@
 #![forbid(unsafe_code)]
 
 mod advice;
+mod device_name;
 mod gap;
 mod joint;
+mod named;
 mod planner;
 mod recompute;
 mod rivals;
@@ -56,35 +58,32 @@ mod settings;
 mod smartswap;
 
 pub use advice::{Burden, CapCost, CapCosts, cap_costs};
+pub use device_name::DeviceName;
 pub use gap::{gap_fraction, gap_reason, waits_by_name};
 pub use joint::{JointConfig, Prefer, Strategy};
+pub use named::Named;
 pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};
 pub use settings::{
-    Budget, CompareSettings, Key, OptimizerState, Place, PlanSettings, PrintLevel, Settings,
+    Budget, CompareSettings, Key, Location, OptimizerState, PlanSettings, PrintLevel, Settings,
     SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
 pub use smartswap::SmartSwapStrategy;
 
 // What front ends need of the layers below.
 pub use policy::{
-    Access, AccessMode, AclDriver, Action, ActionKind, Allocation, ArenaConfig, Baseline,
-    BaselineRun, BlockId, BlockIndex, Bytes, CallCost, Candidate, CheckConfig, CheckDriver,
-    CheckedStep, Compute, Config, Copy, CopySpan, CudaDriver, Decision, Departure,
-    DeviceProperties, DevicePtr, DeviceSpan, Direction, Directive, Driver, DriverError, Engine,
-    Error, ErrorKind, EventHandle, EventKind, Family, FamilySummary, Feedback, Figures, FileError,
-    FinishedStep, GenerateConfig, Generated, GroupMemory, Held, HostConfig, HostDriver,
-    HostFunction, HostLink, HostMapping, HostMemory, HostPtr, HostStats, InParts, LaneComparison,
-    LaneCopy, LaneOp, LaneReplay, LaneShares, LaneWait, Lanes, Layout, Ledger, LevelSummary, Link,
-    LinkRates, Loop, LoopConfig, Machine, MapCosts, MemoryCalls, MemoryError, MemoryInfo,
-    MemoryStats, MeterDriver, Mode, Movable, Move, OneLine, OpIndex, OpName, OpStack, OpenError,
-    Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError, Part, PatternKernels, Peak,
-    Phase, Plan, PlanBlock, Planner, PoolConfig, Prediction, Proposal, Reason, Recipe, RecipeUse,
-    RecordedConfig, Residency, Round, SavedPlan, Session, Shortfall, Signature, Simulation,
-    Simulator, SmartSwapConfig, SpanKind, SplitOp, Stage, StepCounters, StepReport, StreamHandle,
-    StreamId, SwappedBlock, Trace, TraceBlock, TraceEvent, TraceFault, TraceOp, Treatment, Unlike,
-    assemble, candidates, check_device, compare_lanes, in_parts, load, load_lanes, load_steps,
-    load_trace, measure_link, measure_map, numa_nodes, part_bytes, pattern_word, plan_for_member,
+    AccessMode, Action, ActionKind, Allocation, ArenaConfig, Baseline, BlockId, BlockIndex, Bytes,
+    Candidate, Compute, Config, Copy, CopySpan, Decision, Departure, DeviceProperties, Direction,
+    Driver, DriverError, Engine, Error, EventHandle, EventKind, Family, FamilySummary, Feedback,
+    Figures, FileError, FinishedStep, GenerateConfig, Generated, Held, HostFunction, HostMapping,
+    HostPtr, InParts, LaneComparison, LaneCopy, LaneOp, LaneShares, LaneWait, Lanes, Layout,
+    LevelSummary, Link, Loop, LoopConfig, Machine, MemoryCalls, MemoryStats, Movable, Move,
+    OneLine, OpIndex, OpName, OpStack, Operands, Orders, Origin, ParseBytesError, Part, Peak,
+    Phase, Plan, PlanBlock, Planner, PoolConfig, Proposal, Recipe, RecipeUse, RecordedConfig,
+    Residency, Round, SavedPlan, Session, Shortfall, Signature, Simulation, Simulator, SplitOp,
+    Stage, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock,
+    TraceEvent, TraceFault, TraceOp, Treatment, assemble, candidates, compare_lanes, devices,
+    in_parts, load, load_lanes, load_steps, load_trace, part_bytes, plan_for_member,
     predicted_lanes, replayable_blocks, run_baseline, run_baseline_with, save, save_bytes,
     save_in_parts, save_lanes, save_steps, save_trace, simulate, synthetic, with_state_held,
 };

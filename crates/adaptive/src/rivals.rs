@@ -40,7 +40,7 @@ pub(crate) fn against(joint: &Joint<'_>, ours: Generated, rivals: Rivals) -> Gen
             (None, false) => Movable::Activations,
         };
         let too_much = all && movable == Movable::Activations;
-        // Some change the step's calls, and what they do is no plan for this one.
+        // Some change the step's calls, and what they do is not a plan for this one.
         let same_step = *run.trace == *joint.trace;
         if same_step && !too_much && keeps_settings(joint, &run.plan) {
             best = joint.describe(run.plan, movable);

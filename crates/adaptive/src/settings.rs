@@ -1,7 +1,7 @@
 //! Settings from a file: one TOML file for every front end, in which every key is known by name.
 //!
 //! Our own keys stand at the top, those that one command alone takes in a table of its name, and
-//! the keys of SmartSwap for Ascend in the table `smartswap`. What a key of ours says goes before
+//! the keys of SmartSwap for Ascend in the table `smartswap`. What a key of ours says overrides
 //! what a key of `smartswap` says, so a ported file can be refined key by key. All of them are
 //! listed in `docs/configuration.md`.
 //!
@@ -21,7 +21,7 @@ mod keys;
 mod kind;
 mod read;
 
-pub use error::{Place, SettingsError};
+pub use error::{Location, SettingsError};
 pub use keys::{
     CompareSettings, PlanSettings, Settings, SimulateSettings, SmartSwapSettings, TrainSettings,
 };
@@ -29,14 +29,14 @@ pub use kind::{Budget, OptimizerState, PrintLevel};
 use read::Given;
 
 /// A key that a file may hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Key {
     /// The table that it stands in; empty at the top.
     pub table: &'static str,
     /// Its name.
     pub name: &'static str,
     /// What may stand behind it, in words.
-    pub accepts: &'static str,
+    pub accepts: String,
     /// What holds without it, in words or as it would be written.
     pub default: &'static str,
 }
@@ -72,8 +72,8 @@ impl Settings {
         let bytes = policy::load_bytes(path, "settings", FILE_BYTES_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let lines = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n');
-            let place = Place { path: path.to_owned(), line: Some(1 + lines.count()) };
-            SettingsError::Syntax { place, what: "it is no text in UTF-8".to_owned() }
+            let place = Location { path: path.to_owned(), line: Some(1 + lines.count()) };
+            SettingsError::Syntax { place, what: "it is not UTF-8 text".to_owned() }
         })?;
         Settings::parse(text, path)
     }
@@ -86,7 +86,7 @@ impl Settings {
         let mut settings = Settings::default();
         read::read(text, path, &mut settings)?;
         settings.check().map_err(|what| {
-            let place = Place { path: path.to_owned(), line: None };
+            let place = Location { path: path.to_owned(), line: None };
             SettingsError::Conflict { place: Some(place), what }
         })?;
         Ok(settings)
@@ -119,13 +119,13 @@ impl Settings {
 
     /// Every key, in the order of the documents.
     pub fn keys() -> Vec<Key> {
-        keys::TABLES.iter().flat_map(|table| table.iter().copied()).collect()
+        keys::all()
     }
 
     /// Whether the settings go together.
     ///
     /// # Errors
-    /// What does not, and how to mend it, in one line.
+    /// What does not, and how to fix it, in one line.
     pub fn check(&self) -> Result<(), String> {
         let smartswap = &self.smartswap;
         let warmup_step = smartswap.warmup_step.unwrap_or(WARMUP_STEPS);

@@ -1,8 +1,9 @@
 //! The loop on a device without virtual memory: there is nothing to plan, and steps go on.
 
+use adaptive::devices::{HostConfig, HostDriver};
 use adaptive::{
-    AccessMode, ArenaConfig, Compute, Config, Engine, Error, HostConfig, HostDriver, JointConfig,
-    JointPlanner, Link, LoopConfig, Machine, OpName, PoolConfig, Session, Stage,
+    AccessMode, ArenaConfig, Compute, Config, Engine, Error, JointConfig, JointPlanner, Link,
+    LoopConfig, Machine, OpName, PoolConfig, Session, Stage,
 };
 
 const BLOCK: u64 = 64 << 10;

@@ -6,10 +6,11 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
+use adaptive::devices::{HostConfig, HostDriver, HostLink};
 use adaptive::{
     AccessMode, ArenaConfig, BlockId, Compute, Config, Engine, FinishedStep, GenerateConfig,
-    HostConfig, HostDriver, HostLink, JointConfig, JointPlanner, Link, LoopConfig, Machine, OpName,
-    OpStack, PoolConfig, Residency, Session, Stage,
+    JointConfig, JointPlanner, Link, LoopConfig, Machine, OpName, OpStack, PoolConfig, Residency,
+    Session, Stage,
 };
 
 const BLOCK: u64 = 64 << 10;

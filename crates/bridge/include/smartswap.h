@@ -1,7 +1,7 @@
 /* The C interface of SmartSwap: one engine for one device of this process.
  *
  * Functions that return `int` return a smartswap_code. After any code but SMARTSWAP_OK,
- * smartswap_last_error() says what happened and how to mend it. Nothing unwinds into the caller.
+ * smartswap_last_error() says what happened and how to fix it. Nothing unwinds into the caller.
  * All functions may be called from any thread; ops belong to the thread that begins them.
  * Sizes are in bytes, times in microseconds. Streams are the driver's own handles (cudaStream_t,
  * aclrtStream) as integers; the host device ignores them.
@@ -80,8 +80,8 @@ typedef struct smartswap_settings {
   /* "performance": activations move, and optimizer state where they alone are not enough.
    * "memory": both. NULL: what config_file says, or else whichever makes the faster step. */
   const char *prefer;
-  /* "joint" (where nothing is said), "swap", "recompute", "keep", "smartswap". NULL: what
-   * config_file says. */
+  /* One of those that docs/configuration.md lists, such as "swap". NULL: what config_file says, or
+   * else "joint". */
   const char *strategy;
   /* A TOML file with more settings, or NULL. What is set above, that is neither 0 nor NULL, wins
    * over it. Keys that only the command line's commands take are passed over. docs/configuration.md

@@ -216,7 +216,7 @@ impl Context {
         if let Some(live) = self.blocks.remove(start) {
             return Ok(self.engine.free(live.id)?);
         }
-        let none = || Failure::usage(format!("{start:#x} is no live allocation of the engine"));
+        let none = || Failure::usage(format!("{start:#x} is not a live allocation of the engine"));
         let swapped = self.blocks.remove_swapped(start).ok_or_else(none)?;
         Ok(self.engine.free_swapped_everywhere(swapped)?)
     }
@@ -383,7 +383,7 @@ impl Context {
     }
 
     pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
-        if !self.is_asleep() || !self.is_large(size_bytes) {
+        if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
             return Ok(false);
         }
         let stats = self.engine.memory_stats()?;
@@ -391,7 +391,7 @@ impl Context {
         Ok(used_bytes + size_bytes > self.wake_bytes())
     }
 
-    /// From here to [`settle`](Context::settle) nothing leaves, as it did not before.
+    /// From here to [`awake`](Context::awake) nothing leaves, as it did not before.
     pub(crate) fn wake(&self) {
         self.waking.store(true, Ordering::Relaxed);
         self.asleep.store(false, Ordering::Relaxed);
@@ -402,13 +402,10 @@ impl Context {
         self.is_asleep() || self.waking.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn settle(&self) -> Result<(), Failure> {
+    /// All ops are told of again.
+    pub(crate) fn awake(&self) -> Result<(), Failure> {
         self.waking.store(false, Ordering::Relaxed);
         Ok(self.engine.set_watched(true)?)
-    }
-
-    fn is_large(&self, size_bytes: u64) -> bool {
-        size_bytes >= self.settings.engine.pool.swap_threshold_bytes
     }
 
     /// Waits for the device and takes in what steps still owe.

@@ -1,44 +1,12 @@
 //! The device that the engine runs on, and the streams that callers bring.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use adaptive::{
-    AclDriver, Compute, CudaDriver, Driver, DriverError, HostConfig, HostDriver, HostMapping,
-    StreamHandle,
-};
+use adaptive::devices::{AclDriver, CudaDriver, HostConfig, HostDriver};
+use adaptive::{Compute, DeviceName, Driver, DriverError, HostMapping, StreamHandle};
 
 use crate::failure::Failure;
-
-/// A device that a caller names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DeviceName {
-    Host,
-    Cuda(u32),
-    Acl(u32),
-}
-
-impl FromStr for DeviceName {
-    type Err = Failure;
-
-    fn from_str(text: &str) -> Result<DeviceName, Failure> {
-        let refuse = || {
-            let text = format!("'{text}' is not a device: use host, cuda, cuda:1, acl or acl:1");
-            Failure::settings(text)
-        };
-        let (kind, index) = match text.split_once(':') {
-            Some((kind, index)) => (kind, Some(index.parse::<u32>().map_err(|_| refuse())?)),
-            None => (text, None),
-        };
-        match (kind, index) {
-            ("host" | "cpu", None | Some(0)) => Ok(DeviceName::Host),
-            ("cuda", index) => Ok(DeviceName::Cuda(index.unwrap_or(0))),
-            ("acl" | "npu", index) => Ok(DeviceName::Acl(index.unwrap_or(0))),
-            _ => Err(refuse()),
-        }
-    }
-}
 
 /// An open device.
 #[derive(Clone)]

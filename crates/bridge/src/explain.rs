@@ -1,7 +1,7 @@
 //! What the engine decided and why, as JSON.
 
 use adaptive::{
-    Decision, FamilySummary, Held, LevelSummary, Planner, Prefer, Simulation, Trace, Treatment,
+    Decision, FamilySummary, Held, LevelSummary, Named, Planner, Prefer, Simulation, Trace,
 };
 use serde_json::{Value, json};
 
@@ -132,11 +132,7 @@ fn decision(decision: &Decision) -> Value {
         "block": decision.block.0,
         "made_by": decision.name,
         "size_bytes": decision.size_bytes,
-        "treatment": match decision.treatment {
-            Treatment::Keep => "keep",
-            Treatment::Swap => "swap",
-            Treatment::Recompute => "recompute",
-        },
+        "treatment": decision.treatment.name(),
         "leaves_after_op": decision.leaves_after.map(|op| op.0),
         "returns_before_op": decision.returns_before.map(|op| op.0),
         "why": decision.reason.to_string(),

@@ -5,7 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe};
 
-use adaptive::{DriverError, Error, FileError, OpenError, SettingsError};
+use adaptive::devices::OpenError;
+use adaptive::{DriverError, Error, FileError, SettingsError};
 
 /// What a call can fail with: `smartswap_code`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

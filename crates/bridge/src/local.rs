@@ -266,7 +266,7 @@ impl Local {
             }
         }
         for &address in inputs {
-            let none = || Failure::usage("an input is no small memory of the engine");
+            let none = || Failure::usage("an input is not small memory of the engine");
             let live = blocks.note_input(address).ok_or_else(none)?;
             self.stack.touch(live.id, AccessMode::Read)?;
             self.touched.push((live.id, AccessMode::Read));

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use adaptive::devices::{HostMemory, measure_link};
 use adaptive::{
-    ArenaConfig, Budget, Bytes, Compute, Config, Driver, GenerateConfig, HostMemory, JointConfig,
+    ArenaConfig, Budget, Bytes, Compute, Config, DeviceName, Driver, GenerateConfig, JointConfig,
     Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
-    measure_link,
 };
 
-use crate::device::{Device, DeviceName};
+use crate::device::Device;
 use crate::failure::{Failure, warn};
 
 /// Blocks of at least this size move, unless the cap is so small that they would be few.
@@ -70,27 +70,6 @@ pub(crate) struct Settings {
     pub(crate) planning: JointConfig,
     pub(crate) policy: LoopConfig,
     pub(crate) record_file: Option<PathBuf>,
-}
-
-pub(crate) fn parse_prefer(text: &str) -> Result<Prefer, Failure> {
-    match text {
-        "performance" => Ok(Prefer::Performance),
-        "memory" => Ok(Prefer::Memory),
-        _ => Err(Failure::settings(format!("prefer is performance or memory, not '{text}'"))),
-    }
-}
-
-pub(crate) fn parse_strategy(text: &str) -> Result<Strategy, Failure> {
-    match text {
-        "joint" => Ok(Strategy::Joint),
-        "swap" => Ok(Strategy::Swap),
-        "recompute" => Ok(Strategy::Recompute),
-        "keep" => Ok(Strategy::Keep),
-        "smartswap" => Ok(Strategy::SmartSwap),
-        _ => Err(Failure::settings(format!(
-            "strategy is joint, swap, recompute, keep or smartswap, not '{text}'"
-        ))),
-    }
 }
 
 impl Settings {

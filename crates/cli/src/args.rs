@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, Bytes};
+use adaptive::{Budget, Bytes, DeviceName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::gpt::shape::Shape;
-use crate::open::DeviceName;
 
 mod config;
 mod contest;
@@ -182,9 +181,14 @@ impl Grow {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn size_or_none(text: &str) -> Result<u64, String> {
     let Bytes(bytes) =
         text.parse().map_err(|error: adaptive::ParseBytesError| error.to_string())?;
+    Ok(bytes)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = size_or_none(text)?;
     if bytes == 0 {
         return Err("it must be more than 0, such as 512MiB".to_owned());
     }
@@ -289,7 +293,7 @@ mod tests {
                 let key = adaptive::Settings::keys()
                     .into_iter()
                     .find(|key| key.name == name && (key.table == command || key.table.is_empty()));
-                let key = key.unwrap_or_else(|| panic!("{command} --{name} is no key"));
+                let key = key.unwrap_or_else(|| panic!("{command} --{name} is not a key"));
                 flags += 1;
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
                 if let Some((_, rest)) = help.split_once("[default: ") {

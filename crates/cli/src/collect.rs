@@ -1,15 +1,15 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
+use adaptive::devices::{DeviceSpan, SpanKind as DeviceKind};
 use adaptive::{
-    ActionKind, BlockIndex, Decision as Planned, DeviceSpan, Direction, Machine, OpIndex,
-    OptimizerState, Plan, Simulation, SpanKind as DeviceKind, Stage, Trace, TraceBlock, TraceEvent,
-    Treatment, simulate,
+    ActionKind, BlockIndex, Decision as Planned, Direction, Machine, OpIndex, OptimizerState, Plan,
+    Simulation, Stage, Trace, TraceBlock, TraceEvent, Treatment, simulate,
 };
 
 use crate::gpt::call::REPLAY;
 use crate::planner::is_moment;
 use crate::report::run::{
-    Away, Choice, Decision, MemoryCurves, Mode, Span, SpanKind, Step, spread_over_ops,
+    Away, Decision, MemoryCurves, Mode, Span, SpanKind, Step, spread_over_ops,
 };
 use crate::training::{Outcome, Progress, Timeline};
 
@@ -153,12 +153,7 @@ pub(crate) fn decisions(
 
 fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
     let op = |index| op_label(trace, index);
-    let choice = match planned.treatment {
-        Treatment::Keep => Choice::Keep,
-        Treatment::Swap => Choice::Swap,
-        Treatment::Recompute => Choice::Recompute,
-    };
-    let away = (choice != Choice::Keep).then(|| Away {
+    let away = (planned.treatment != Treatment::Keep).then(|| Away {
         from_op: planned.leaves_after.map_or_else(|| "the step's start".to_owned(), op),
         until_op: planned.returns_before.map_or_else(|| "the step's end".to_owned(), op),
     });
@@ -170,7 +165,7 @@ fn decision(planned: &Planned, trace: &Trace, moments_stay: bool) -> Decision {
     Decision {
         block: label(&planned.name),
         size_bytes: planned.size_bytes,
-        choice,
+        treatment: planned.treatment,
         away,
         reason,
         added_us: planned.added_us,
@@ -195,9 +190,9 @@ pub(crate) fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
         let mut own = plan.actions.iter().filter(|action| action.block == block_index).peekable();
         let mut keeps = true;
         while let Some(action) = own.next() {
-            let choice = match action.kind {
-                ActionKind::SwapOut => Choice::Swap,
-                ActionKind::Discard => Choice::Recompute,
+            let treatment = match action.kind {
+                ActionKind::SwapOut => Treatment::Swap,
+                ActionKind::Discard => Treatment::Recompute,
                 ActionKind::SwapIn | ActionKind::Replay => continue,
             };
             keeps = false;
@@ -205,7 +200,7 @@ pub(crate) fn adopted(plan: &Plan, trace: &Trace) -> Vec<Decision> {
             decisions.push(Decision {
                 block: label(&block.name),
                 size_bytes: block.size_bytes,
-                choice,
+                treatment,
                 away: Some(Away {
                     from_op: op_label(trace, action.op),
                     until_op: until_op.unwrap_or_else(|| "the step's end".to_owned()),
@@ -231,7 +226,7 @@ fn kept(block: &TraceBlock, reason: &str) -> Decision {
     Decision {
         block: label(&block.name),
         size_bytes: block.size_bytes,
-        choice: Choice::Keep,
+        treatment: Treatment::Keep,
         away: None,
         reason: reason.to_owned(),
         added_us: 0.0,

@@ -47,7 +47,7 @@ fn first_loss(expected: &[Option<f32>], found: &[Option<f32>]) -> Option<Differe
     }
     let bits = |loss: &Option<f32>| loss.map(f32::to_bits);
     let step = expected.iter().zip(found).position(|(one, other)| {
-        // A loss that never came is no loss that agrees.
+        // A loss that never came is not a loss that agrees.
         bits(one) != bits(other) || one.is_none()
     })?;
     Some(Difference::Loss { step, expected: expected[step], found: found[step] })

@@ -167,7 +167,7 @@ struct Answer {
 /// Runs the command.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let open = |path: &PathBuf| Steps::open(path).map(|steps| (label(path), steps));

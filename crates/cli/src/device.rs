@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use adaptive::devices::{HostConfig, HostDriver, HostLink, HostMemory, measure_link};
 use adaptive::{
-    ArenaConfig, Compute, Config, Driver, DriverError, Engine, Error, GenerateConfig, HostConfig,
-    HostDriver, HostLink, HostMemory, JointConfig, Link, Machine, PoolConfig, Strategy,
-    measure_link,
+    ArenaConfig, Compute, Config, Driver, DriverError, Engine, Error, GenerateConfig, JointConfig,
+    Link, Machine, PoolConfig, Strategy,
 };
 
 use crate::open::Accelerator;
@@ -197,7 +197,7 @@ pub(crate) fn round_down(bytes: u64) -> u64 {
     Ground::SOFTWARE.round_down(bytes)
 }
 
-/// Memory that this machine can give to a process, as the system counts it; nothing where it
+/// Memory that this machine can give to a process, as the system counts it; `None` where it
 /// does not say.
 pub(crate) fn available_bytes() -> Option<u64> {
     HostMemory::read().room_bytes()

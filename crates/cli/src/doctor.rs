@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use adaptive::{
-    AclDriver, Bytes, CudaDriver, DeviceProperties, Driver, HostConfig, HostDriver, HostMemory,
-    OpenError, measure_link, measure_map, numa_nodes,
+use adaptive::devices::{
+    AclDriver, CudaDriver, HostConfig, HostDriver, HostMemory, OpenError, measure_link,
+    measure_map, numa_nodes,
 };
+use adaptive::{Bytes, DeviceName, DeviceProperties, Driver};
 
 use crate::args::DoctorArgs;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::train::say;
 
 mod report;

@@ -17,7 +17,7 @@
 //!
 //! Exit codes: 0 for success, 1 if `--verify` or `stress` finds a difference or a recorded step
 //! does not run in its budget, 2 for anything that is wrong with the request, with one line on
-//! stderr that says what and how to mend it.
+//! stderr that says what and how to fix it.
 #![deny(unsafe_code)] // Only `stress::pattern` submits work by itself.
 
 use std::process::ExitCode;
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line_without_repeats() {
-        let error = anyhow!("no\nroom").context("cannot write: no room; mend it").context("top");
-        assert_eq!(one_line(&error), "top: cannot write: no room; mend it");
+        let error = anyhow!("no\nroom").context("cannot write: no room; fix it").context("top");
+        assert_eq!(one_line(&error), "top: cannot write: no room; fix it");
     }
 }

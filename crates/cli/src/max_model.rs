@@ -66,7 +66,7 @@ enum Verdict {
 /// The largest size that passes, and what stopped the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Largest {
-    /// Nothing if not even 1 passes.
+    /// `None` if not even 1 passes.
     size: Option<usize>,
     stopped_by: Limit,
 }
@@ -96,7 +96,7 @@ struct Answer {
 /// Runs the command.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &MaxModelArgs) -> anyhow::Result<ExitCode> {
     let shape = args.model.shape(&TrainSettings::default())?;
     let text = Text::open(None)?;
@@ -165,12 +165,12 @@ fn nothing_trains(args: &MaxModelArgs, trial: &Trial, limit: Limit) -> String {
         }
         Limit::HostMemory | Limit::StepTime | Limit::SearchBound => None,
     };
-    let mend = match least {
+    let fix = match least {
         Some(bytes) => format!("the least that works is --memory {bytes} ({})", Bytes(bytes)),
         None => "make the other sizes smaller".to_owned(),
     };
     format!(
-        "not even --{} 1 trains under {}, because of {}; {mend}",
+        "not even --{} 1 trains under {}, because of {}; {fix}",
         args.grow.name(),
         Bytes(args.memory),
         limit.explain()

@@ -75,7 +75,7 @@ impl Drop for Pace {
 
 #[cfg(test)]
 mod tests {
-    use adaptive::{HostConfig, HostDriver};
+    use adaptive::devices::{HostConfig, HostDriver};
 
     use super::*;
 

@@ -30,7 +30,7 @@ const NAMED_HOLDERS: usize = 4;
 /// Runs the command. Exit code 1 says that no plan reaches the budget.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let save = args.save.as_deref().map(OutFolder::prepare).transpose()?;

@@ -46,7 +46,7 @@ struct Object {
 /// Runs the command. Exit code 1 says that memory runs out.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &SimulateArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let steps = Steps::open(&args.trace)?;

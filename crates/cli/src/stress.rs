@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
+use adaptive::devices::{HostConfig, HostDriver, MeterDriver};
 use adaptive::{
-    ArenaConfig, BlockId, Bytes, Compute, Config, Driver, Engine, HostConfig, HostDriver,
-    MeterDriver, OpStack, Orders, Plan, PoolConfig, StepReport,
+    ArenaConfig, BlockId, Bytes, Compute, Config, Driver, Engine, OpStack, Orders, Plan,
+    PoolConfig, StepReport,
 };
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,7 +33,7 @@ const AHEAD_MAX: u64 = 16;
 /// cap.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &StressArgs) -> anyhow::Result<ExitCode> {
     let accelerator = Accelerator::open(args.device)?;
     let stress = examine(args, accelerator.as_ref())?;

@@ -9,7 +9,7 @@ use crate::gpt::random::Random;
 
 mod sentences;
 
-/// A text that cannot be used, and how to mend it.
+/// A text that cannot be used, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TextError {
     /// The file cannot be read.

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use adaptive::{
-    Budget, Bytes, Error, FinishedStep, OptimizerState, Plan, PrintLevel, Settings, Strategy,
+    Budget, Bytes, DeviceName, Error, FinishedStep, Named, OptimizerState, Plan, PrintLevel,
+    Settings, Strategy,
 };
 use anyhow::{Context as _, bail};
 
@@ -14,7 +15,7 @@ use crate::collect;
 use crate::compare::{self, Difference};
 use crate::device::{Ground, Setup, available_bytes};
 use crate::gpt::shape::Shape;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::preflight::{self, Need};
 use crate::progress::Meter;
 use crate::report::files::OutFolder;
@@ -44,7 +45,7 @@ struct Request<'a> {
 /// Runs the command. Exit code 1 says that `--verify` found a difference.
 ///
 /// # Errors
-/// One line that says what is wrong and how to mend it.
+/// One line that says what is wrong and how to fix it.
 pub(crate) fn run(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let args = &args.options()?;
     let request = check(args)?;
@@ -374,7 +375,7 @@ fn each_step(outcome: &Outcome) -> String {
     outcome.steps.iter().enumerate().map(line).collect::<String>() + "\n"
 }
 
-/// Prints to stdout. A reader that has seen enough and gone away is no error.
+/// Prints to stdout. A reader that has seen enough and gone away is not an error.
 pub(crate) fn say(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use adaptive::devices::DeviceSpan;
 use adaptive::{
-    DeviceSpan, Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, OptimizerState,
-    Plan, Session, Settings, Stage, Strategy, StreamHandle, Trace,
+    Error, FinishedStep, Generated, JointPlanner, LoopConfig, Move, OptimizerState, Plan, Session,
+    Settings, Stage, Strategy, StreamHandle, Trace,
 };
 
 use crate::device::{Device, Setup};
@@ -234,7 +235,7 @@ impl<'a> Training<'a> {
             moves: Vec::new(),
             replays: Vec::new(),
         });
-        // The time in which the device was idle is no part of the step.
+        // The time in which the device was idle is not part of the step.
         self.pace = Pace::start(Arc::clone(&self.device.driver), self.compute)?;
         Ok(())
     }
@@ -269,7 +270,7 @@ impl<'a> Training<'a> {
     }
 
     fn weights(&mut self) -> Result<Vec<(String, Vec<u32>)>, Error> {
-        // Fetching is no step that a plan knows.
+        // Fetching is not a step that a plan knows.
         self.device.engine.set_orders(false, None)?;
         let outbox = Outbox::new();
         self.model.fetch_weights(&mut self.ops, &outbox)?;

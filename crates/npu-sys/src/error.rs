@@ -14,7 +14,8 @@ pub enum ErrorKind {
     Invalid,
     /// The device is gone: nothing can be saved but host memory.
     DeviceLost,
-    /// Two accesses are not ordered by an event ([`CheckDriver`](crate::CheckDriver) only).
+    /// Two accesses are not ordered by an event. Only
+    /// [`CheckDriver`](crate::devices::CheckDriver) finds that.
     Race,
     /// Any other code of the driver.
     Failed,

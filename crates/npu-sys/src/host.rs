@@ -22,7 +22,7 @@ use crate::host::memory::Memory;
 use crate::host::schedule::Schedule;
 use crate::host::signal::Signal;
 use crate::host::threads::Threads;
-use crate::host::timeline::{Journal, Span};
+use crate::host::timeline::{DeviceSpan, Journal};
 use crate::sync::lock;
 use crate::types::EventKind;
 
@@ -124,7 +124,7 @@ impl HostDriver {
     }
 
     /// Ends the recording and returns it, in the order in which work was complete.
-    pub fn take_timeline(&self) -> Vec<Span> {
+    pub fn take_timeline(&self) -> Vec<DeviceSpan> {
         self.journal.take()
     }
 

@@ -1,11 +1,11 @@
 //! Device drivers behind one object-safe trait.
 //!
 //! [`Driver`] is the contract: reserve addresses, create physical memory, map one to the other,
-//! pin host memory, copy and run on streams, order with events. The embedded [`HostDriver`] is a
-//! software device that keeps the whole contract, so everything above it runs and is tested on a
-//! machine without an accelerator. [`FaultDriver`], [`CheckDriver`] and [`RecordDriver`] wrap any
-//! driver: one fails calls, one proves that all work is ordered, one keeps a log. [`MeterDriver`]
-//! adds up what calls cost the host.
+//! pin host memory, copy and run on streams, order with events. The embedded
+//! [`HostDriver`](devices::HostDriver) is a software device that keeps the whole contract, so
+//! everything above it runs and is tested on a machine without an accelerator. What wraps a driver
+//! is in [`devices`] too: one wrapper fails calls, one proves that all work is ordered, one keeps
+//! a log, and one adds up what calls cost the host.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -15,14 +15,13 @@
 //! | stream | a queue whose work runs in order, a [`StreamHandle`] |
 //! | event | a point in a stream's work, an [`EventHandle`] |
 //! | host function | a function that runs in stream order; on the host driver, a kernel |
-//! | ledger | the host driver's own count of all it gave out, a [`Ledger`] |
+//! | ledger | the host driver's own count of all it gave out, a [`Ledger`](devices::Ledger) |
 //!
 //! # Example
 //!
 //! ```
-//! use npu_sys::{
-//!     Access, AccessMode, Copy, Driver, HostConfig, HostDriver, HostFunction,
-//! };
+//! use npu_sys::devices::{HostConfig, HostDriver};
+//! use npu_sys::{Access, AccessMode, Copy, Driver, HostFunction};
 //!
 //! let device = HostDriver::new(HostConfig::threads(1 << 20))?;
 //! let size_bytes = device.properties().granularity_bytes;
@@ -100,24 +99,32 @@ mod table;
 mod types;
 mod wrap;
 
-pub use acl::AclDriver;
-pub use cuda::CudaDriver;
-pub use cuda::pattern::PatternKernels;
 pub use driver::{Driver, HostFunction, Operands};
 pub use drop_failures::{DropFailures, drop_failures};
-pub use error::{DriverError, ErrorKind, OpenError};
-pub use host::HostDriver;
-pub use host::config::{HostConfig, Link, Mode, Order};
-pub use host::ledger::Ledger;
-pub use host::timeline::{Span, SpanKind};
+pub use error::{DriverError, ErrorKind};
 pub use pages::{HostPages, PageKind, PagesError, Touching, page_bytes};
-pub use pattern::pattern_word;
-pub use system::{GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node};
 pub use types::{
     Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, EventHandle,
     EventKind, HostMapping, HostPtr, MemoryInfo, ParseBytesError, StreamHandle, VaRange,
 };
-pub use wrap::{
-    AccessSite, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan,
-    Lasting, Memory, MeterDriver, Place, RecordDriver, RecordedCall, Violation,
-};
+
+/// What front ends, tools and tests take from here: devices to open, what the host has, and what
+/// stands in front of a device. Each layer above passes it on as a whole.
+pub mod devices {
+    pub use crate::acl::AclDriver;
+    pub use crate::cuda::CudaDriver;
+    pub use crate::cuda::pattern::PatternKernels;
+    pub use crate::error::OpenError;
+    pub use crate::host::HostDriver;
+    pub use crate::host::config::{HostConfig, HostLink, Mode, Order};
+    pub use crate::host::ledger::Ledger;
+    pub use crate::host::timeline::{DeviceSpan, SpanKind};
+    pub use crate::pattern::pattern_word;
+    pub use crate::system::{
+        GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node,
+    };
+    pub use crate::wrap::{
+        AccessSite, Address, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver,
+        FaultPlan, Lasting, Memory, MeterDriver, RecordDriver, RecordedCall, Violation,
+    };
+}

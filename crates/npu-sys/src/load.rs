@@ -201,7 +201,7 @@ macro_rules! vendor_functions {
             /// Takes all functions from the library.
             ///
             /// # Errors
-            /// [`MissingSymbol`](crate::OpenError::MissingSymbol) for a required one.
+            /// [`MissingSymbol`](crate::devices::OpenError::MissingSymbol) for a required one.
             pub(crate) fn load(
                 library: &$crate::load::Library,
             ) -> Result<Api, $crate::error::OpenError> {

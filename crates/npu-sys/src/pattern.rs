@@ -7,7 +7,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 ///
 /// Words of one pattern differ from each other, and patterns of different seeds differ in each
 /// word, so memory that is swapped, shifted or left over is told apart from what should be there.
-/// [`PatternKernels`](crate::PatternKernels) does the same on a GPU.
+/// [`PatternKernels`](crate::devices::PatternKernels) does the same on a GPU.
 pub fn pattern_word(seed: u64, index: u64) -> u64 {
     let mut word = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP));
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

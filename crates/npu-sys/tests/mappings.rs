@@ -6,7 +6,8 @@
 
 use std::fs;
 
-use npu_sys::{ChunkHandle, Driver, ErrorKind, HostConfig, HostDriver, HostPtr, VaRange};
+use npu_sys::devices::{HostConfig, HostDriver};
+use npu_sys::{ChunkHandle, Driver, ErrorKind, HostPtr, VaRange};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 const UNIT: u64 = 4096;

@@ -11,9 +11,9 @@ pub struct Candidate {
     pub block: BlockIndex,
     /// Its physical bytes.
     pub size_bytes: u64,
-    /// The outermost op after which it can leave; nothing if no op of the step uses it.
+    /// The outermost op after which it can leave; `None` if no op of the step uses it.
     pub leaves_after: Option<OpIndex>,
-    /// The outermost op before which it must be back; nothing if nobody needs it again.
+    /// The outermost op before which it must be back; `None` if nobody needs it again.
     pub returns_before: Option<OpIndex>,
     /// Whether it comes back in the next step.
     pub next_step: bool,

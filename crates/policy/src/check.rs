@@ -18,7 +18,7 @@ pub enum TraceFault {
         /// The op.
         op: OpIndex,
     },
-    /// An op has no begin, another depth than its place says, or a time that is no time.
+    /// An op has no begin, another depth than its place says, or a time that is not a time.
     #[error("op {} has no begin, a wrong depth or a wrong time", .0.0)]
     Op(OpIndex),
     /// A block was used while it did not live, or touched outside any op.
@@ -33,7 +33,7 @@ pub enum TraceFault {
     #[error("block {} is empty, out of order or of another origin than the events say", .0.0)]
     Block(BlockIndex),
     /// The time of the whole step is negative or no number.
-    #[error("the time of the whole step is no time")]
+    #[error("the time of the whole step is not a valid time")]
     StepTime,
     /// The blocks are together larger than an address space.
     #[error("the sizes of all blocks together overflow")]

@@ -59,7 +59,7 @@ impl Curve {
     }
 
     /// How many slots of `count` from `start` on come before the first with more than `bytes`,
-    /// going round at the end; nothing if none has more.
+    /// going round at the end; `None` if none has more.
     pub(crate) fn first_above(&self, start: usize, count: usize, bytes: i64) -> Option<usize> {
         let [one, other] = self.parts(start, count);
         let first = self.find(1, 0, self.leaves, one, bytes, false).map(|slot| slot - one.0);

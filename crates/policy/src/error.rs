@@ -1,4 +1,4 @@
-//! What can go wrong with files of plans and traces, and how to mend it.
+//! What can go wrong with files of plans and traces, and how to fix it.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -27,7 +27,10 @@ pub enum FileError {
         source: io::Error,
     },
     /// It is larger than any file of ours can sensibly be.
-    #[error("{} is larger than {limit_bytes} bytes: this is no {expected} file", .path.display())]
+    #[error(
+        "{} is larger than {limit_bytes} bytes: this is not a {expected} file",
+        .path.display()
+    )]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -131,7 +134,7 @@ pub enum FileError {
         #[source]
         fault: RecordedFault,
     },
-    /// The content is no well-formed trace.
+    /// The content is not a well-formed trace.
     #[error("{} cannot be used: {fault}: record again, or delete it", .path.display())]
     Trace {
         /// The file.
@@ -169,7 +172,7 @@ impl<T: fmt::Display> fmt::Display for OneLine<T> {
     }
 }
 
-/// Why a plan is no plan.
+/// Why a plan cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanFault {

@@ -51,7 +51,7 @@ struct Learnt {
     unit_bytes: u64,
 }
 
-/// Steps that are no family: their ops differ.
+/// Steps that are not one family: their ops differ.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("step {} has other ops than step 1, from op {op} on", .step + 1)]
 pub struct Unlike {

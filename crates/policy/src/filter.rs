@@ -42,7 +42,7 @@ impl fmt::Display for Exclusion {
     }
 }
 
-/// By block: why it is no good candidate; nothing for those that are.
+/// By block: why it is not a good candidate; `None` for those that are.
 pub(crate) fn exclusion(
     trace: &Trace,
     usage: &Usage,

@@ -117,16 +117,11 @@ pub use stage::{
 
 // What the layers above need of the engine and below.
 pub use swap_core::{
-    Access, AccessMode, AclDriver, Action, ActionKind, Allocation, ArenaConfig, BlockId,
-    BlockIndex, Bytes, CallCost, CheckConfig, CheckDriver, CheckedStep, Compute, Config, Copy,
-    CudaDriver, DeviceProperties, DevicePtr, Direction, Driver, DriverError, Engine, Error,
-    ErrorKind, EventHandle, EventKind, FaultDriver, FaultPlan, GroupMemory, Held, HostConfig,
-    HostDriver, HostFunction, HostMapping, HostMemory, HostPtr, HostStats, LaneCopy, LaneOp,
-    LaneReplay, LaneWait, Lanes, Ledger, Link as HostLink, LinkRates, Lot, MapCosts, MemoryCalls,
-    MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode, Move, OpIndex, OpName, OpStack,
-    OpenError, Operands, Order, Orders, Origin, OutOfMemory, ParseBytesError, PatternKernels, Peak,
-    Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency, SaveError, Signature,
-    Span as DeviceSpan, SpanKind, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock,
-    Trace, TraceBlock, TraceEvent, TraceOp, check_device, measure_link, measure_map, numa_nodes,
-    pattern_word,
+    AccessMode, Action, ActionKind, Allocation, ArenaConfig, BlockId, BlockIndex, Bytes, Compute,
+    Config, Copy, DeviceProperties, Direction, Driver, DriverError, Engine, Error, EventHandle,
+    EventKind, Held, HostFunction, HostMapping, HostPtr, LaneCopy, LaneOp, LaneWait, Lanes, Lot,
+    MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin,
+    ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency,
+    Signature, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock,
+    TraceEvent, TraceOp, devices,
 };

@@ -53,7 +53,7 @@ pub fn part_bytes(limit_bytes: u64) -> NonZeroU64 {
 }
 
 /// The step as training runs it where operators over lists of tensors are called for at most
-/// `part_bytes` at a time. Nothing if it runs as it was recorded.
+/// `part_bytes` at a time. `None` if it runs as it was recorded.
 ///
 /// Split are outermost operators on several lists, or on one, that do nothing but touch blocks:
 /// place by place, as many as fit, at least one. Each part has its share of the time by bytes.
@@ -98,7 +98,7 @@ struct Part {
 }
 
 impl Lists {
-    /// Nothing where the operator that begins with an event stays as it is.
+    /// `None` where the operator that begins with an event stays as it is.
     fn of(trace: &Trace, op: OpIndex, begin: usize, part_bytes: u64) -> Option<Lists> {
         let record = &trace.ops[op.0 as usize];
         if record.depth > 0 || record.replayable || !is_over_lists(&record.name) {
@@ -174,7 +174,7 @@ fn blocks(touches: &[TraceEvent]) -> (Vec<BlockIndex>, usize) {
 }
 
 /// How long the lists are that the sizes of an operator's blocks are made of, one list after the
-/// other. Nothing if they do not look like lists, or of one place each.
+/// other. `None` if they do not look like lists, or of one place each.
 fn length(name: &str, sizes: &[u64], mutated: usize) -> Option<usize> {
     let fused = fused_lists(plain(name));
     // The others change one list at most, and where they change none they read one.

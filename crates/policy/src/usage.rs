@@ -23,7 +23,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) struct Use {
     pub(crate) event: u32,
     pub(crate) slot: u32,
-    /// Nothing for the allocation.
+    /// `None` for the allocation.
     pub(crate) mode: Option<AccessMode>,
 }
 
@@ -126,7 +126,7 @@ impl Usage {
     }
 
     /// The next event from `event` on that touches the block; for blocks that lived at the start
-    /// counted on into the next step. Nothing if there is none.
+    /// counted on into the next step. `None` if there is none.
     pub(crate) fn next_use(&self, block: usize, event: usize, persistent: bool) -> Option<u64> {
         let uses = self.uses(block);
         let next = uses.partition_point(|use_| (use_.event as usize) < event);

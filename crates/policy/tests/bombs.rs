@@ -39,7 +39,7 @@ fn bombs_are_refused_within_bounded_memory() {
     let spaces = vec![b' '; MIB];
     let member = gzip(64, &spaces);
     let many = member.repeat(64);
-    assert!(many.len() < 8 * MIB, "{} bytes are no bomb", many.len());
+    assert!(many.len() < 8 * MIB, "{} bytes are not a bomb", many.len());
     let result = load(folder.path(), &many);
     assert!(matches!(result, Err(FileError::TooLarge { .. })), "{result:?}");
     let one = gzip(600, &spaces);

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use policy::devices::{HostConfig, HostDriver};
 use policy::{
-    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, HostConfig, HostDriver,
-    LoopConfig, OpName, Planner, PoolConfig, Proposal, RecordedConfig, Session, Stage, Trace,
-    TraceFault, load_trace, save_trace,
+    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, LoopConfig, OpName, Planner,
+    PoolConfig, Proposal, RecordedConfig, Session, Stage, Trace, TraceFault, load_trace,
+    save_trace,
 };
 
 const BLOCK: u64 = 64 << 10;

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use policy::devices::{HostConfig, HostDriver, MeterDriver};
 use policy::{
-    ArenaConfig, BlockId, Compute, Config, Driver, Engine, HostConfig, HostDriver, MeterDriver,
-    Origin, PoolConfig, RecordedConfig, Trace, TraceEvent, load_trace,
+    ArenaConfig, BlockId, Compute, Config, Driver, Engine, Origin, PoolConfig, RecordedConfig,
+    Trace, TraceEvent, load_trace,
 };
 
 const STEPS: usize = 16;

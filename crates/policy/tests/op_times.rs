@@ -1,9 +1,10 @@
 //! Promise: a plan is made for what ops take, not for what the device waited inside of them while
 //! the host was late.
 
+use policy::devices::{HostConfig, HostDriver};
 use policy::{
-    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, HostConfig, HostDriver,
-    LoopConfig, OpName, Planner, PoolConfig, Proposal, Session, Trace, TraceFault,
+    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, LoopConfig, OpName, Planner,
+    PoolConfig, Proposal, Session, Trace, TraceFault,
 };
 
 const BLOCK: u64 = 64 << 10;

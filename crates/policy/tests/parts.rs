@@ -122,7 +122,7 @@ fn touches(trace: &Trace) -> Vec<Vec<TraceEvent>> {
 fn block(event: &TraceEvent) -> BlockIndex {
     match *event {
         TraceEvent::Touch(block, _) => block,
-        _ => panic!("{event:?} is no touch"),
+        _ => panic!("{event:?} is not a touch"),
     }
 }
 
@@ -305,7 +305,7 @@ fn what_may_be_no_list_stays_whole() {
     ] {
         assert_eq!(counts(&uniform(name, 4, 8), 64), WHOLE, "{name}");
     }
-    // Seven tensors are no four lists, nor five.
+    // Seven tensors are not four lists, nor five.
     assert_eq!(counts(&uniform("aten::_fused_adamw_", 1, 7), 64), WHOLE);
     let changed = |change: fn(&mut Trace)| {
         let mut trace = uniform("aten::_fused_adamw_", 4, 8);

@@ -1,9 +1,10 @@
 //! Promise: ranks ask each other only for what is due. Times are told once, for the step that all
 //! agreed on.
 
+use policy::devices::{HostConfig, HostDriver};
 use policy::{
-    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, HostConfig, HostDriver,
-    LoopConfig, OpName, Planner, PoolConfig, Proposal, Round, Session, Trace, TraceFault,
+    AccessMode, ArenaConfig, Compute, Config, Engine, Error, Feedback, LoopConfig, OpName, Planner,
+    PoolConfig, Proposal, Round, Session, Trace, TraceFault,
 };
 
 const BLOCK: u64 = 64 << 10;

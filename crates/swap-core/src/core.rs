@@ -15,10 +15,7 @@ use crate::orders::Orders;
 use crate::placing::Whereabouts;
 use crate::recorder::Recorder;
 use crate::step::{PendingReport, Step};
-use crate::trace::{BlockIndex, OpIndex, Origin, TraceEvent};
-
-/// Where small blocks and those of replays stand: nowhere.
-pub(crate) const NO_PLACE: BlockIndex = BlockIndex(u32::MAX);
+use crate::trace::{OpIndex, Origin, TraceEvent};
 
 /// Who allocates a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,10 +161,11 @@ impl Core {
                 Origin::Before(OpIndex(self.step.op_count))
             }
         };
-        let (mut place, mut planned) = (NO_PLACE, NO_PLACE);
+        let (mut place, mut planned) = (None, None);
         if self.has_place(asker) {
             if let Some(fresh) = fresh.filter(|_| swappable) {
-                (place, planned) = self.place_in_step(id, fresh, origin, &name);
+                let (own, found) = self.place_in_step(id, fresh, origin, &name);
+                (place, planned) = (Some(own), found);
             }
             self.step.allocated();
         }
@@ -191,7 +189,7 @@ impl Core {
         Ok(id)
     }
 
-    /// Allocates a block that is no part of the step.
+    /// Allocates a block that is not part of the step.
     pub(crate) fn allocate_aside(
         &mut self,
         size_bytes: u64,
@@ -209,8 +207,7 @@ impl Core {
         if entry.free_wanted {
             return Err(Error::Freed);
         }
-        let place = entry.place;
-        if place != NO_PLACE {
+        if let Some(place) = entry.place {
             self.event(TraceEvent::Free(place));
         }
         self.entry_mut(id)?.free_wanted = true;
@@ -364,7 +361,7 @@ impl Core {
         Error::OutOfMemory(Box::new(report))
     }
 
-    /// Allocates from the pool; on a full device evicts others until it fits, which is no rescue
+    /// Allocates from the pool; on a full device evicts others until it fits, which is not a rescue
     /// of the step's if it is for somebody beside it.
     fn allocate_memory(
         &mut self,
@@ -401,7 +398,8 @@ impl Core {
     ) -> Result<Option<vmem::Uses>, Error> {
         let mut counted = false;
         let place = self.entry(id)?.planned;
-        let lot = self.orders.as_ref().and_then(|orders| orders.lot(place));
+        let orders = self.orders.as_ref();
+        let lot = place.and_then(|place| orders?.lot(place));
         let lot = lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot));
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;

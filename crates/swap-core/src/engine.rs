@@ -195,7 +195,7 @@ impl Engine {
         core.show_later(block)
     }
 
-    /// Allocates for use on `stream` what is no part of the running step, and may leave as soon as
+    /// Allocates for use on `stream` what is not part of the running step, and may leave as soon as
     /// no op holds it. Returns its address too.
     ///
     /// # Errors

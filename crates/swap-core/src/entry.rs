@@ -6,7 +6,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use vmem::{BlockId, Departure, DevicePtr, Point, Slot, StreamId, Uses};
 
-use crate::core::NO_PLACE;
 use crate::launches::Launches;
 use crate::recipe::Replayable;
 use crate::trace::{BlockIndex, Origin};
@@ -43,10 +42,10 @@ pub(crate) struct Entry {
     pub(crate) state: State,
     /// Open ops that touch the block.
     pub(crate) pins: u32,
-    /// The block's place in this step.
-    pub(crate) place: BlockIndex,
+    /// The block's place in this step. Small blocks and those of replays have none.
+    pub(crate) place: Option<BlockIndex>,
     /// The block's place in the step that the plan is for, if it has one there.
-    pub(crate) planned: BlockIndex,
+    pub(crate) planned: Option<BlockIndex>,
     pub(crate) origin: Origin,
     /// Order of allocation over all steps.
     pub(crate) birth: u64,
@@ -95,8 +94,8 @@ impl Entry {
             id,
             state: State::Resident,
             pins: 0,
-            place: NO_PLACE,
-            planned: NO_PLACE,
+            place: None,
+            planned: None,
             origin: Origin::Persistent,
             birth: clock,
             last_touch: clock,

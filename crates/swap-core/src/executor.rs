@@ -2,7 +2,7 @@
 
 use vmem::{BlockId, DeviceMemory};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::entry::State;
 use crate::error::Error;
 use crate::follow::{OpKey, Rejoined};
@@ -31,8 +31,9 @@ impl Core {
 
     /// Does what the plan orders where the step did not follow it.
     fn catch_up(&mut self, rejoined: &Rejoined) -> Result<(), Error> {
-        let released = rejoined.released.iter().map(|&id| (NO_PLACE, id));
-        for (place, id) in released.chain(rejoined.bound.iter().copied()) {
+        let released = rejoined.released.iter().map(|&id| (None, id));
+        let bound = rejoined.bound.iter().map(|&(place, id)| (Some(place), id));
+        for (place, id) in released.chain(bound) {
             if let Ok(entry) = self.entry_mut(id) {
                 entry.planned = place;
             }

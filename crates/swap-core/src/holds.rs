@@ -2,7 +2,7 @@
 
 use vmem::{BlockId, DeviceMemory};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::engine::Engine;
 use crate::entry::{Allocation, Hold};
 use crate::error::Error;
@@ -107,7 +107,7 @@ impl Core {
                 entry.hold = Hold::Lent;
                 entry.held_by = by;
                 let place = entry.place;
-                // What was lent before the step began is no part of it.
+                // What was lent before the step began is not part of it.
                 if self.step.event_count > 0 {
                     self.record_held(place, true);
                 }
@@ -181,10 +181,8 @@ impl Core {
         all
     }
 
-    fn record_held(&mut self, place: BlockIndex, held: bool) {
-        if let Some(recorder) = &mut self.recorder
-            && place != NO_PLACE
-        {
+    fn record_held(&mut self, place: Option<BlockIndex>, held: bool) {
+        if let (Some(recorder), Some(place)) = (&mut self.recorder, place) {
             recorder.set_held(place, held);
         }
     }

@@ -63,7 +63,9 @@ impl Core {
             self.orders.as_ref()?.next_use(entry.planned, position, entry.origin)
         };
         victims.sort_by_cached_key(|entry| match next_use(entry) {
-            Some(position) => (Reverse(position), u64::from(entry.place.0)),
+            Some(position) => {
+                (Reverse(position), entry.place.map_or(u64::MAX, |place| u64::from(place.0)))
+            }
             None => (Reverse(0), entry.last_touch),
         });
         victims.into_iter().map(|entry| entry.id).collect()

@@ -5,7 +5,7 @@
 
 use vmem::{BlockId, EventHandle, Point, Stall, StreamId};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::error::Error;
 use crate::report::Direction;
 use crate::trace::{BlockIndex, OpIndex};
@@ -110,7 +110,7 @@ struct HostTimes {
 
 #[derive(Debug)]
 struct TimedCopy {
-    block: BlockIndex,
+    block: Option<BlockIndex>,
     direction: Direction,
     size_bytes: u64,
     timer: Timer,
@@ -139,8 +139,7 @@ impl LaneRecorder {
         }
         for copy in &self.copies {
             let (start_us, end_us) = span(copy.timer)?;
-            let block = (copy.block != NO_PLACE).then_some(copy.block);
-            let (direction, size_bytes) = (copy.direction, copy.size_bytes);
+            let TimedCopy { block, direction, size_bytes, .. } = *copy;
             lanes.copies.push(LaneCopy { block, direction, size_bytes, start_us, end_us });
         }
         for &(op, stall) in &self.waits {
@@ -286,7 +285,7 @@ impl Core {
         end: Point,
     ) {
         let timer = start.and_then(|start| self.timer_until_here(start, end.stream));
-        let block = self.entry(id).map_or(NO_PLACE, |entry| entry.place);
+        let block = self.entry(id).ok().and_then(|entry| entry.place);
         let size_bytes = self.memory.pool.size_bytes(id);
         if let (Some(timer), Some(lanes)) = (timer, &mut self.lanes) {
             lanes.copies.push(TimedCopy { block, direction, size_bytes, timer, end });

@@ -30,10 +30,8 @@
 //! Four tensors of 1 MiB on a device of 2 MiB:
 //!
 //! ```
-//! use swap_core::{
-//!     AccessMode, ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName,
-//!     PoolConfig,
-//! };
+//! use swap_core::devices::{HostConfig, HostDriver};
+//! use swap_core::{AccessMode, ArenaConfig, Compute, Config, Engine, OpName, PoolConfig};
 //!
 //! const MIB: u64 = 1 << 20;
 //! const FILL: OpName = OpName::new("fill");
@@ -130,12 +128,9 @@ pub use report::{Direction, Move, StepCounters, StepReport};
 pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
 // What the layers above need of memory and drivers.
 pub use vmem::{
-    Access, AccessMode, AclDriver, ArenaConfig, BlockId, Bytes, CallCost, CheckConfig, CheckDriver,
-    CheckedStep, ChunkCache, Copy, CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError,
-    ErrorKind, EventHandle, EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, Fit, GroupMemory,
-    HostConfig, HostDriver, HostFunction, HostMapping, HostMemory, HostPtr, Lasting, Ledger, Link,
-    LinkRates, Lot, MapCosts, MemoryCalls, MemoryError, MemoryInfo, MemoryStats, MeterDriver, Mode,
-    OpenError, Operands, Order, ParseBytesError, PatternKernels, Peak, PoolConfig, RecordDriver,
-    Room, SaveError, Site, Span, SpanKind, StreamHandle, StreamId, SwappedBlock, Violation,
-    check_device, measure_link, measure_map, numa_nodes, pattern_word, save_file,
+    Access, AccessMode, ArenaConfig, BlockId, Bytes, ChunkCache, Copy, DeviceProperties, DevicePtr,
+    Driver, DriverError, ErrorKind, EventHandle, EventKind, Fit, HostFunction, HostMapping,
+    HostPtr, Lot, MemoryCalls, MemoryError, MemoryInfo, MemoryStats, Operands, ParseBytesError,
+    Peak, PoolConfig, Room, SaveError, Site, StreamHandle, StreamId, SwappedBlock, devices,
+    save_file,
 };

@@ -67,7 +67,7 @@ impl OpStack {
         self.open(name, stream, Within::Step)
     }
 
-    /// Begins an op that is no part of the step, such as one of an evaluation between two steps:
+    /// Begins an op that is not part of the step, such as one of an evaluation between two steps:
     /// its blocks are resident and ordered as ever, but it is neither counted nor recorded, and no
     /// plan acts at it. Ops inside it are the same.
     ///
@@ -217,7 +217,7 @@ impl OpStack {
         let attempt = core.touch(block, mode, frame.stream, within)?;
         match attempt {
             Attempt::Done(address) => {
-                if let Err(error) = self.settle(core) {
+                if let Err(error) = self.exclude_waits(core) {
                     core.entry_mut(block)?.pins -= 1;
                     return Err(error);
                 }
@@ -264,7 +264,7 @@ impl OpStack {
         };
         let allocated = core.allocate(size_bytes, name, frame.stream, asker);
         let block = allocated.map_err(|error| error.within(frame.name.text()))?;
-        if let Err(error) = self.settle(&mut core) {
+        if let Err(error) = self.exclude_waits(&mut core) {
             core.free(block)?;
             return Err(error);
         }
@@ -456,7 +456,7 @@ impl OpStack {
     }
 
     /// While ops are timed: keeps what the op waited for out of the op's own time.
-    fn settle(&self, core: &mut Core) -> Result<(), Error> {
+    fn exclude_waits(&self, core: &mut Core) -> Result<(), Error> {
         if core.recorder.is_none() && core.lanes.is_none() {
             return Ok(());
         }

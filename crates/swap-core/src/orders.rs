@@ -216,11 +216,17 @@ impl Orders {
 
     /// The position of the event that next touches the block, from `position` on; past the end
     /// for blocks of the next step, [`u64::MAX`] for never. `None` if the trace is not known.
-    pub(crate) fn next_use(&self, block: BlockIndex, position: u64, origin: Origin) -> Option<u64> {
+    pub(crate) fn next_use(
+        &self,
+        block: Option<BlockIndex>,
+        position: u64,
+        origin: Origin,
+    ) -> Option<u64> {
         if self.event_count == 0 {
             return None;
         }
-        let Some(uses) = self.uses.get(block.0 as usize) else { return Some(u64::MAX) };
+        let uses = block.and_then(|block| self.uses.get(block.0 as usize));
+        let Some(uses) = uses else { return Some(u64::MAX) };
         let next = uses.partition_point(|&used| used < position);
         let wrapped = || match origin {
             Origin::Persistent => uses.first().map(|first| first + self.event_count),

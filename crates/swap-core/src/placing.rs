@@ -2,7 +2,7 @@
 
 use vmem::{BlockId, Lot};
 
-use crate::core::{Asker, Core, NO_PLACE};
+use crate::core::{Asker, Core};
 use crate::follow::Fresh;
 use crate::trace::{BlockIndex, Origin, TraceEvent};
 
@@ -41,15 +41,15 @@ impl Core {
         fresh: Fresh,
         origin: Origin,
         name: &str,
-    ) -> (BlockIndex, BlockIndex) {
+    ) -> (BlockIndex, Option<BlockIndex>) {
         let size_bytes = fresh.size_bytes;
         let place = self.step.next_place();
-        let mut planned = NO_PLACE;
+        let mut planned = None;
         if let Some(found) = self.step.follower.allocated(id, fresh) {
-            planned = found;
+            planned = Some(found);
             self.measure_up(found, size_bytes);
         } else if let Some(found) = self.step.follower.stand_in(id, fresh) {
-            planned = found;
+            planned = Some(found);
         }
         self.step.signature = self.step.signature.mix(size_bytes);
         if let Some(recorder) = &mut self.recorder {

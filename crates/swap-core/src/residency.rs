@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use vmem::{AccessMode, BlockId, Copy, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
+use vmem::{AccessMode, BlockId, DeviceMemory, DevicePtr, MemoryError, Site, StreamId, Uses};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::entry::{Entry, Hold, HostCopy, State};
 use crate::error::Error;
 use crate::hand_over::Attempt;
@@ -45,7 +45,9 @@ impl Core {
         if hold == Hold::UntilTouched {
             self.hold(id, Hold::No, "").ok()?;
         }
-        if within == Within::Step && place != NO_PLACE {
+        if within == Within::Step
+            && let Some(place) = place
+        {
             self.event(TraceEvent::Touch(place, mode));
         }
         Some(address)
@@ -84,7 +86,9 @@ impl Core {
             if mode.writes() {
                 self.drop_recipe(id)?;
             }
-            if within == Within::Step && place != NO_PLACE {
+            if within == Within::Step
+                && let Some(place) = place
+            {
                 self.event(TraceEvent::Touch(place, mode));
             }
         }
@@ -200,24 +204,6 @@ impl Core {
         Ok(true)
     }
 
-    fn copy_out(
-        &mut self,
-        id: BlockId,
-        target: vmem::HostPtr,
-        slot_uses: &Uses,
-    ) -> Result<vmem::Point, Error> {
-        let uses = self.memory.pool.uses(id).clone();
-        for &point in uses.points() {
-            self.wait(self.copy_out, point, Site::CopyOutAfterUse)?;
-        }
-        for &point in slot_uses.points() {
-            self.wait(self.copy_out, point, Site::CopyOutAfterSlot)?;
-        }
-        let size_bytes = self.memory.pool.size_bytes(id);
-        let source = self.memory.pool.home(id);
-        self.submit_copy(id, Copy::DeviceToHost { source, target, size_bytes })
-    }
-
     /// A slot for the block. Makes room by dropping host copies of resident blocks.
     fn take_slot(&mut self, id: BlockId) -> Result<Option<(vmem::Slot, Uses)>, Error> {
         let size_bytes = self.memory.pool.size_bytes(id);
@@ -291,21 +277,6 @@ impl Core {
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.poll_block(streams, id)?;
         Ok(())
-    }
-
-    fn copy_in_block(&mut self, id: BlockId, ready: &Uses) -> Result<vmem::Point, Error> {
-        for &point in ready.points() {
-            self.wait(self.copy_in, point, Site::CopyInAfterRelease)?;
-        }
-        let entry = self.entry(id)?;
-        let copy = entry.host_copy.as_ref().expect("away blocks have a host copy");
-        let (source, copied) = (copy.slot.start(), copy.copied);
-        self.wait(self.copy_in, copied, Site::CopyInAfterCopyOut)?;
-        let size_bytes = self.memory.pool.size_bytes(id);
-        let target = self.memory.pool.home(id);
-        let arrived = self.submit_copy(id, Copy::HostToDevice { source, target, size_bytes })?;
-        self.memory.pool.note_use(id, arrived);
-        Ok(arrived)
     }
 
     /// Drops a resident block's bytes; its recipe brings them back.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use vmem::{BlockId, DeviceMemory, EventHandle, MemoryCalls, Pool, Stall, Uses};
 
-use crate::core::{Core, NO_PLACE};
+use crate::core::Core;
 use crate::entry::{Entry, Hold};
 use crate::error::Error;
 use crate::follow::{Follower, Fresh, OpKey};
@@ -214,9 +214,9 @@ impl Core {
         self.step.segment_bytes = self.memory.pool.fixed_bytes();
         self.recorder = self.record_next.then(Recorder::default);
         self.orders = self.ordered.clone();
-        // What stays for replays alone is no part of the step.
+        // What stays for replays alone is not part of the step.
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.free_wanted) {
-            entry.place = NO_PLACE;
+            entry.place = None;
         }
         let mut live: Vec<(u64, BlockId)> = self
             .entries
@@ -230,7 +230,7 @@ impl Core {
             let place = self.step.next_place();
             let size_bytes = self.memory.pool.size_bytes(id);
             let entry = self.entry_mut(id).expect("it is in the table");
-            entry.place = place;
+            entry.place = Some(place);
             entry.origin = Origin::Persistent;
             let (name, held) = (entry.name.clone(), entry.hold != Hold::No);
             if let Some(recorder) = &mut self.recorder {
@@ -246,7 +246,7 @@ impl Core {
 
     /// Finds the blocks that live at the step's start on the step that the plan is for.
     fn start_following(&mut self) {
-        let in_place = |entry: &&Entry| entry.place != NO_PLACE;
+        let in_place = |entry: &&Entry| entry.place.is_some();
         let mut live: Vec<&Entry> = self.entries.iter().flatten().filter(in_place).collect();
         live.sort_unstable_by_key(|entry| entry.place);
         let sized = |entry: &&Entry| (entry.id, self.memory.pool.size_bytes(entry.id));
@@ -254,7 +254,7 @@ impl Core {
         let path = self.orders.as_ref().and_then(|orders| orders.path()).cloned();
         let (follower, places) = Follower::new(path, &live);
         for (&(id, _), place) in live.iter().zip(places) {
-            self.entry_mut(id).expect("it is in the table").planned = place.unwrap_or(NO_PLACE);
+            self.entry_mut(id).expect("it is in the table").planned = place;
         }
         self.step.follower = follower;
     }

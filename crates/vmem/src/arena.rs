@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use npu_sys::devices::HostMemory;
 use npu_sys::{
-    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, HostMapping, HostMemory, HostPtr,
-    Touching, page_bytes,
+    DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, HostMapping, HostPtr, Touching,
+    page_bytes,
 };
 
 use crate::carver::{EmptyRegion, PieceId};
@@ -230,7 +231,8 @@ impl Arena {
             let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
                 .wait_host(&uses, Site::UnpinAfterUse)
-                .and_then(|()| region.unpin(&*self.driver));
+                // SAFETY: these are the uses of its slots, noted when they were given back.
+                .and_then(|()| unsafe { region.unpin(&*self.driver) });
             self.pinned_bytes.shrink(region.size_bytes());
             if let Err(error) = freed {
                 self.restore(region, uses);
@@ -247,7 +249,8 @@ impl Arena {
         let mut result = Ok(());
         for (_, mut region) in std::mem::take(&mut self.regions) {
             self.pinned_bytes.shrink(region.size_bytes());
-            let mut unpin = || region.unpin(&*self.driver);
+            // SAFETY: the device is idle.
+            let mut unpin = || unsafe { region.unpin(&*self.driver) };
             // A call that failed once may work now.
             result = result.and(unpin().or_else(|_| unpin()));
         }
@@ -348,7 +351,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // Nobody used a region that is on its way, so it can go even if the others cannot.
         if let Some(mut region) = self.growth.take().and_then(Growth::finish) {
-            let _ = region.unpin(&*self.driver);
+            // SAFETY: no slot of it was given out.
+            let _ = unsafe { region.unpin(&*self.driver) };
         }
     }
 }

@@ -37,7 +37,7 @@ pub enum BudgetError {
         /// Pipeline stages.
         stages: usize,
     },
-    /// A value that is no size.
+    /// A value that is not a size.
     #[error("the budget '{value}' {why}: give a number of GiB that is not negative, or 'all'")]
     Value {
         /// What was given.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use npu_sys::{Bytes, DriverError, HostMemory};
+use npu_sys::devices::HostMemory;
+use npu_sys::{Bytes, DriverError};
 
 /// A failed call of the pool or the arena. The state is as it was before the call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,7 +23,8 @@ pub enum MemoryError {
     /// The host arena is full.
     #[error(
         "{} do not fit into the host arena: {} of its cap of {} are in use; {}",
-        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes), Mend(shortage.as_deref())
+        Bytes(*requested_bytes), Bytes(*used_bytes), Bytes(*limit_bytes),
+        Remedy(shortage.as_deref())
     )]
     HostFull {
         /// What was asked for.
@@ -66,7 +68,7 @@ pub enum MemoryError {
     /// Settings that contradict each other or the device.
     #[error("bad memory settings: {what}")]
     BadConfig {
-        /// What is wrong and how to mend it.
+        /// What is wrong and how to fix it.
         what: String,
     },
     /// The driver failed.
@@ -86,16 +88,16 @@ pub struct HostShortage {
 }
 
 /// What the user can do about a full arena.
-struct Mend<'a>(Option<&'a HostShortage>);
+struct Remedy<'a>(Option<&'a HostShortage>);
 
-impl fmt::Display for Mend<'_> {
+impl fmt::Display for Remedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(HostShortage { tried_bytes, reason, host }) = self.0 else {
-            return f.write_str("raise the cap (--host-memory)");
+            return f.write_str("raise the cap on host memory");
         };
         let tried = Bytes(*tried_bytes);
         write!(f, "the host has no more: {tried} were not pinned: {reason}; {host}; ")?;
-        f.write_str("ask for less (--host-memory), end other programs, ")?;
+        f.write_str("ask for less host memory, end other programs, ")?;
         f.write_str("or give this one more (a larger container, `ulimit -l unlimited`)")
     }
 }

@@ -26,7 +26,8 @@
 //! Two blocks share one chunk, one after the other, and each keeps its address:
 //!
 //! ```
-//! use vmem::{ArenaConfig, DeviceMemory, HostConfig, HostDriver, PoolConfig, Uses};
+//! use vmem::devices::{HostConfig, HostDriver};
+//! use vmem::{ArenaConfig, DeviceMemory, PoolConfig, Uses};
 //!
 //! const MIB: u64 = 1 << 20;
 //! let device = HostDriver::new(HostConfig::threads(MIB))?;
@@ -75,12 +76,9 @@ mod tensor;
 
 // What the layers above need of the drivers.
 pub use npu_sys::{
-    Access, AccessMode, AclDriver, Bytes, CallCost, CheckConfig, CheckDriver, ChunkHandle, Copy,
-    CudaDriver, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
-    EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, GroupMemory, HostConfig, HostDriver,
-    HostFunction, HostMapping, HostMemory, HostPtr, Lasting, Ledger, Link, MemoryInfo, MeterDriver,
-    Mode, OpenError, Operands, Order, ParseBytesError, PatternKernels, RecordDriver, Span,
-    SpanKind, StreamHandle, VaRange, Violation, numa_nodes, pattern_word,
+    Access, AccessMode, Bytes, ChunkHandle, Copy, DeviceProperties, DevicePtr, Driver, DriverError,
+    ErrorKind, EventHandle, EventKind, HostFunction, HostMapping, HostPtr, MemoryInfo, Operands,
+    ParseBytesError, StreamHandle, VaRange,
 };
 
 pub use arena::{Arena, ArenaConfig, Slot};
@@ -92,7 +90,6 @@ pub use lot::Lot;
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};
-pub use probe::{CheckedStep, LinkRates, MapCosts, check_device, measure_link, measure_map};
 pub use saving::{SaveError, save_file};
 pub use stats::{MemoryCalls, MemoryStats, Peak, SwappedStats};
 pub use streams::{Stall, Streams};
@@ -101,3 +98,12 @@ pub use tensor::{
     Dtype, Element, FileProblem, Place, Scalar, SwapTensor, TensorDevice, TensorError, TensorFile,
     load, save,
 };
+
+/// The devices of the layer below, and what can be tried and measured on one.
+pub mod devices {
+    pub use npu_sys::devices::*;
+
+    pub use crate::probe::{
+        CheckedStep, LinkRates, MapCosts, check_device, measure_link, measure_map,
+    };
+}

@@ -55,6 +55,14 @@ pub struct PoolConfig {
     pub segment_bytes: u64,
 }
 
+impl PoolConfig {
+    /// Whether a block of `size_bytes` gets addresses and a chunk of its own, where the device has
+    /// virtual memory.
+    pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
+        size_bytes >= self.swap_threshold_bytes
+    }
+}
+
 /// The device pool. See the module's first lines.
 pub struct Pool {
     driver: Arc<Caller>,
@@ -180,7 +188,7 @@ impl Pool {
 
     /// Whether a block of `size_bytes` gets addresses and a chunk of its own.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
-        self.has_virtual_memory && size_bytes >= self.config.swap_threshold_bytes
+        self.has_virtual_memory && self.config.is_swappable_size(size_bytes)
     }
 
     /// Allocates for use on `stream`, which waits for the memory's earlier users.

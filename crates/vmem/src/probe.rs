@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use npu_sys::{
-    CallCost, Copy, Driver, DriverError, EventHandle, EventKind, HostPtr, MeterDriver,
-    StreamHandle, VaRange,
-};
+use npu_sys::devices::{CallCost, MeterDriver};
+use npu_sys::{Copy, Driver, DriverError, EventHandle, EventKind, HostPtr, StreamHandle, VaRange};
 
 mod checks;
 

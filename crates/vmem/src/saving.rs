@@ -36,7 +36,7 @@ pub enum SaveError {
         source: io::Error,
     },
     /// The path names no file.
-    #[error("{} is no file name: name a file inside a folder", .0.display())]
+    #[error("{} is not a file name: name a file inside a folder", .0.display())]
     NoFileName(PathBuf),
     /// Something that is there cannot become a file.
     #[error("{} is {kind}, which is not replaced: name a file", .path.display())]

@@ -2,7 +2,8 @@
 //!
 //! In a process of its own, which has few mappings to spare meanwhile.
 
-use vmem::{ArenaConfig, BlockId, DeviceMemory, HostConfig, HostDriver, MemoryError, PoolConfig};
+use vmem::devices::{HostConfig, HostDriver};
+use vmem::{ArenaConfig, BlockId, DeviceMemory, MemoryError, PoolConfig};
 
 const UNIT: u64 = 4096;
 

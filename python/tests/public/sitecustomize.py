@@ -4,7 +4,7 @@ Python imports this by itself where its folder is on PYTHONPATH. It knows nothin
 PUBLIC_DIGEST names the file that gets the digest and the number of steps, and on a line of its own
 the median time of the later half of the steps in milliseconds; of the process that runs the script
 alone. Beside it, with `.norms` behind its name, it leaves the norm of each gradient in each step.
-With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are no errors.
+With PUBLIC_WARNS_ONLY=1 operators that cannot be deterministic are not errors.
 """
 
 import atexit

@@ -54,7 +54,7 @@ mod tests {
         let text = "\
 | promise | proof |
 |---|---|
-| `gone.rs` is no proof | `core/tests/a.rs`, `b.rs::one`, `gone.rs` |
+| `gone.rs` is not a proof | `core/tests/a.rs`, `b.rs::one`, `gone.rs` |
 | a command | `cargo xtask test`, `core/tests/{a,gone}.rs`, `python/tests/` |
 Beside the table `gone.rs` is a word.
 ";

@@ -4,7 +4,7 @@ use super::Violation;
 use super::source::Code;
 
 /// Files that may hold unsafe blocks and impls; a folder's files end in `/*`.
-const ALLOWED: [&str; 29] = [
+const ALLOWED: [&str; 37] = [
     "crates/acl-standin/src/*",
     "crates/acl-standin/tests/*",
     "crates/bridge/src/exports/*",
@@ -21,15 +21,22 @@ const ALLOWED: [&str; 29] = [
     "crates/npu-sys/src/host/*",
     // The driver's own tests are its callers.
     "crates/npu-sys/tests/*",
+    "crates/vmem/src/arena.rs",
     "crates/vmem/src/arena/*",
     "crates/vmem/src/probe.rs",
     "crates/vmem/src/probe/*",
     "crates/vmem/src/tensor/bytes.rs",
+    "crates/vmem/src/tensor/storage.rs",
+    "crates/vmem/src/tensor/transfer.rs",
     // Opens the stand-in library.
     "crates/vmem/tests/memory/forks.rs",
     // Launches kernels.
     "crates/vmem/tests/tensor/order.rs",
+    "crates/vmem/src/pool/mapper.rs",
+    "crates/vmem/src/pool/mapping.rs",
     "crates/vmem/src/pool/physical.rs",
+    "crates/vmem/src/pool/plain.rs",
+    "crates/vmem/src/pool/planned.rs",
     "crates/swap-core/src/copies.rs",
     "crates/swap-core/src/ops.rs",
     // Computes on the calling thread.
@@ -41,6 +48,8 @@ const ALLOWED: [&str; 29] = [
     "crates/adaptive/tests/unmapping.rs",
     "crates/cli/src/stress/pattern.rs",
     "crates/kernels/src/matmul.rs",
+    // Launches kernels, as whoever uses `vmem` does.
+    "examples/layer-by-layer/src/main.rs",
 ];
 
 /// The number of unsafe blocks and impls. Declarations of unsafe functions do nothing unsafe.

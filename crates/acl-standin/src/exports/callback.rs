@@ -5,7 +5,8 @@ use std::ffi::c_ulong;
 use std::sync::{Arc, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use npu_sys::{Driver, HostFunction, Mode};
+use npu_sys::devices::Mode;
+use npu_sys::{Driver, HostFunction};
 
 use crate::abi::{Function, Opaque, address, pointer};
 use crate::entry::{self, exports};

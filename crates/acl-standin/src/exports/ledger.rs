@@ -1,16 +1,16 @@
 //! What only tests call: the judge's view of a device.
 
-use npu_sys::Ledger;
+use npu_sys::devices::Ledger;
 
 use crate::abi::Out;
 use crate::entry::exports;
 use crate::runtime;
 
 /// What a device holds, as its host driver counts it; the fields are those of
-/// [`npu_sys::Ledger`], in its order. The library's own streams and events are left out.
+/// [`npu_sys::devices::Ledger`], in its order. The library's own streams and events are left out.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs)] // As in `npu_sys::Ledger`.
+#[allow(missing_docs)] // As in `npu_sys::devices::Ledger`.
 pub struct StandinLedger {
     pub capacity_bytes: u64,
     pub chunk_bytes: u64,

@@ -10,7 +10,7 @@ use super::descriptor::{BUFFERS, DataBuffer, TENSORS, TensorDesc};
 use crate::abi::{In, Opaque, address, pointer};
 use crate::entry::{self, exports};
 use crate::failure::{INTERNAL_ERROR, INVALID_PARAM, Outcome, refuse};
-use crate::ops::{self, Call, DataType, Operand, Place};
+use crate::ops::{self, Call, DataType, Elements, Operand};
 use crate::runtime::{self, Runtime, Scope};
 use crate::tables::{Tables, Token};
 
@@ -24,12 +24,12 @@ fn operand(desc: &TensorDesc, buffer: DataBuffer) -> Outcome<Operand> {
         return refuse(INVALID_PARAM, format!("one of the dimensions {:?}", desc.dims));
     };
     let place = match desc.is_on_host {
-        false => Place::Device(buffer.address),
+        false => Elements::Device(buffer.address),
         true => {
             let bytes = pointer(buffer.address).cast::<u8>().cast_const();
             let size_bytes = buffer.size_bytes as usize;
             // SAFETY: the caller says that so much host memory is there; see `exports!`.
-            Place::Host(unsafe { std::slice::from_raw_parts(bytes, size_bytes) }.to_vec())
+            Elements::Host(unsafe { std::slice::from_raw_parts(bytes, size_bytes) }.to_vec())
         }
     };
     let operand = Operand { data_type, dims, place };
@@ -58,7 +58,7 @@ fn operands(count: i32, descs: In<Opaque>, buffers: In<Opaque>) -> Outcome<Vec<O
 fn check_places(tables: &Tables, scope: &Scope, call: &Call) -> Outcome {
     let operands = call.inputs.iter().chain(&call.outputs);
     for operand in operands.filter(|operand| operand.size_bytes() > 0) {
-        let Place::Device(start) = operand.place else { continue };
+        let Elements::Device(start) = operand.place else { continue };
         let size_bytes = match call.name == WRITES_VIEW {
             true => operand.data_type.size_bytes(),
             false => operand.size_bytes(),

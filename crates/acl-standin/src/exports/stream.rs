@@ -3,7 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use npu_sys::{Driver, EventKind, HostFunction, Mode, StreamHandle};
+use npu_sys::devices::Mode;
+use npu_sys::{Driver, EventKind, HostFunction, StreamHandle};
 
 use crate::abi::{Opaque, Out, address, pointer};
 use crate::entry::exports;

@@ -7,7 +7,7 @@ use crate::failure::{INVALID_PARAM, Outcome, refuse};
 
 /// Where an operand's elements are.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Elements {
     /// On the device.
     Device(u64),
     /// They were on the host, and were read when the operator was called.
@@ -19,7 +19,7 @@ pub(crate) enum Place {
 pub(crate) struct Operand {
     pub(crate) data_type: DataType,
     pub(crate) dims: Vec<usize>,
-    pub(crate) place: Place,
+    pub(crate) place: Elements,
 }
 
 /// One call of an operator.
@@ -50,8 +50,8 @@ pub(super) struct Tensor {
 impl Operand {
     fn address(&self) -> u64 {
         match &self.place {
-            Place::Device(address) => *address,
-            Place::Host(bytes) => crate::abi::address(bytes.as_ptr().cast()),
+            Elements::Device(address) => *address,
+            Elements::Host(bytes) => crate::abi::address(bytes.as_ptr().cast()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Dropout: which elements stay, drawn from a seed, and what becomes of them.
 
-use npu_sys::pattern_word;
+use npu_sys::devices::pattern_word;
 
 use super::Operator;
 use super::call::{Call, Output, whole};

@@ -1,4 +1,4 @@
-//! What can be wrong with settings, where, and how to mend it.
+//! What can be wrong with settings, where, and how to fix it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use thiserror::Error;
 
 /// Where a setting stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Location {
     /// The file.
     pub path: PathBuf,
-    /// The line, from 1; nothing if it concerns the file as a whole.
+    /// The line, from 1; `None` if it concerns the file as a whole.
     pub line: Option<usize>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         self.line.map_or(Ok(()), |line| write!(f, " line {line}"))
@@ -33,7 +33,7 @@ pub enum SettingsError {
     #[error("{place} is not TOML: {what}")]
     Syntax {
         /// Where it stops to be.
-        place: Place,
+        place: Location,
         /// What is wrong there.
         what: String,
     },
@@ -43,7 +43,7 @@ pub enum SettingsError {
         /// The key as it is written.
         key: String,
         /// Where it stands.
-        place: Option<Place>,
+        place: Option<Location>,
         /// The key that looks most like it, with its table if it stands in another.
         nearest: String,
     },
@@ -53,7 +53,7 @@ pub enum SettingsError {
         /// The key.
         key: String,
         /// Where it stands.
-        place: Option<Place>,
+        place: Option<Location>,
         /// What is written.
         found: String,
         /// What could be.
@@ -63,16 +63,16 @@ pub enum SettingsError {
     #[error("{}{what}", of_place(.place))]
     Conflict {
         /// The file.
-        place: Option<Place>,
-        /// What does not go together, and how to mend it.
+        place: Option<Location>,
+        /// What does not go together, and how to fix it.
         what: String,
     },
 }
 
-fn in_place(place: &Option<Place>) -> String {
+fn in_place(place: &Option<Location>) -> String {
     place.as_ref().map_or_else(String::new, |place| format!(" in {place}"))
 }
 
-fn of_place(place: &Option<Place>) -> String {
+fn of_place(place: &Option<Location>) -> String {
     place.as_ref().map_or_else(String::new, |place| format!("{place}: "))
 }

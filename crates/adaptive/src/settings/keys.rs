@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use super::Key;
 use super::kind::{
-    Bucket, COUNT_MAX, DeviceText, Flag, Kind, Level, Number, PathText, Rate, Size, SizeOrNone,
-    Whole,
+    Bucket, COUNT_MAX, Device, Flag, Kind, Level, Number, PathText, Rate, Size, SizeOrNone, Whole,
 };
 use super::kind::{Budget, OptimizerState, PrintLevel};
 use super::read::Given;
+use crate::device_name::DeviceName;
 use crate::joint::{Prefer, Strategy};
 
 /// One table of a file: the fields of a struct, as options, and the list of its keys.
@@ -27,15 +27,17 @@ macro_rules! table {
             $( $( $(#[$more_doc])* pub $more: $more_type, )* )?
         }
 
-        const $keys: &[Key] = &[ $( Key {
+        fn $keys() -> Vec<Key> {
+            vec![ $( Key {
             table: $table,
             name: stringify!($key),
-            accepts: <$kind as Kind>::ACCEPTS,
+            accepts: <$kind as Kind>::accepts(),
             default: $default,
-        }, )* ];
+            }, )* ]
+        }
 
         impl $name {
-            /// Gives the key of that name its value: nothing if there is no such key, or what it
+            /// Gives the key of that name its value: `None` if there is no such key, or what it
             /// accepts if the value is none of its.
             fn assign(&mut self, name: &str, given: &Given<'_>) -> Option<Result<(), String>> {
                 match name {
@@ -68,7 +70,7 @@ table! {
     /// assert_eq!(config.generate.min_block_bytes, 16 << 20);
     /// # Ok::<(), adaptive::SettingsError>(())
     /// ```
-    Settings in "" as TOP {
+    Settings in "" as top {
         /// Cap on device memory.
         memory: Budget => Budget =
             "half of what is needed (`train`); none (`simulate`); else it must be given";
@@ -98,18 +100,18 @@ table! {
         search_steps: Count<1> => u64 = "3";
         /// A Stable step is slow when it takes more than this times the measured best.
         slow_ratio: Number<1, false> => f64 = "1.25; 1.6 (`train`)";
-        /// So many slow steps in a row start a new search.
+        /// This many slow steps in a row start a new search.
         slow_steps: Count<1> => u64 = "2; 3 (`train`)";
-        /// After so many new searches that did not last, the best plan stays for good.
+        /// After this many new searches that did not last, the best plan stays for good.
         failed_searches: Count<0> => u64 = "3";
-        /// A search has lasted when so many Stable steps went by undisturbed.
+        /// A search has lasted once this many Stable steps went by undisturbed.
         calm_steps: Count<1> => u64 = "64";
         /// Kinds of steps that are remembered.
         cached_signatures: Count<1> => u64 = "16";
-        /// Whether the addresses of what is away always show nothing, so that a use that nobody
-        /// told of fails at once; Stable steps then map what comes back.
+        /// Whether the addresses of what is away are always unmapped, so that a use that the engine
+        /// was not told of fails at once; Stable steps then map what comes back.
         strict: Flag => bool = "false";
-        /// One in so many Stable steps unmaps what is away in any case; 0 for none.
+        /// One Stable step in this many unmaps what is away in any case; 0 for none.
         unmap_every: Count<0> => u64 = "1024";
         /// Whether to print one JSON object and nothing else.
         json: Flag => bool = "false";
@@ -130,7 +132,7 @@ table! {
 
 table! {
     /// Keys of SmartSwap for Ascend, with their names and values there.
-    SmartSwapSettings in "smartswap" as SMARTSWAP {
+    SmartSwapSettings in "smartswap" as smartswap {
         /// Similar steps before leaving WarmUp.
         warmup_step: Count<1> => u64 = "2";
         /// The step, counted as `warmup_step` is, at which SearchPolicy ends.
@@ -169,9 +171,9 @@ table! {
 
 table! {
     /// What `smartswap train` alone takes.
-    TrainSettings in "train" as TRAIN {
+    TrainSettings in "train" as train {
         /// Device that runs the model.
-        device: DeviceText => String = "host";
+        device: Device => DeviceName = "host";
         /// Steps to train.
         steps: Whole<1, COUNT_MAX> => u64 = "20";
         /// Transformer layers.
@@ -205,7 +207,7 @@ table! {
 
 table! {
     /// What `smartswap plan` alone takes.
-    PlanSettings in "plan" as PLAN {
+    PlanSettings in "plan" as plan {
         /// File for the plan.
         out: PathText => PathBuf = "none";
     }
@@ -213,7 +215,7 @@ table! {
 
 table! {
     /// What `smartswap simulate` alone takes.
-    SimulateSettings in "simulate" as SIMULATE {
+    SimulateSettings in "simulate" as simulate {
         /// Plan for the step.
         plan: PathText => PathBuf = "none: everything stays";
         /// File for the timeline.
@@ -233,19 +235,21 @@ table! {
 
 table! {
     /// What `smartswap compare` alone takes.
-    CompareSettings in "compare" as COMPARE {
+    CompareSettings in "compare" as compare {
         /// File for the drawing.
         plot: PathText => PathBuf = "none";
     }
 }
 
 /// The keys by table, in the order of the documents.
-pub(super) const TABLES: [&[Key]; 6] = [TOP, SMARTSWAP, TRAIN, PLAN, SIMULATE, COMPARE];
+pub(super) fn all() -> Vec<Key> {
+    [top(), smartswap(), train(), plan(), simulate(), compare()].concat()
+}
 
 /// The names of the tables below the top.
 pub(super) const TABLE_NAMES: [&str; 5] = ["smartswap", "train", "plan", "simulate", "compare"];
 
-/// Gives one key its value: nothing if there is no such key, or what it accepts if the value is
+/// Gives one key its value: `None` if there is no such key, or what it accepts if the value is
 /// none of its.
 pub(super) fn assign(
     settings: &mut Settings,

@@ -6,14 +6,15 @@ use std::str::FromStr;
 use policy::Bytes;
 
 use super::read::Given;
-use crate::joint::{Prefer, Strategy};
+use crate::device_name::DeviceName;
+use crate::named::Named;
 
 /// A kind of value.
 pub(super) trait Kind {
     /// What it becomes.
     type Value;
     /// What is accepted, in words.
-    const ACCEPTS: &'static str;
+    fn accepts() -> String;
     /// Reads one, or says what would be accepted.
     fn read(given: &Given<'_>) -> Result<Self::Value, String>;
 }
@@ -54,7 +55,7 @@ impl FromStr for Budget {
         };
         match share.trim().parse::<f64>() {
             Ok(percent) if percent > 0.0 && percent <= PERCENT_MAX => Ok(Budget::Percent(percent)),
-            _ => Err(format!("'{text}' is no share: write 60%, at most {PERCENT_MAX}%")),
+            _ => Err(format!("'{text}' is not a percentage: write 60%, at most {PERCENT_MAX}%")),
         }
     }
 }
@@ -80,50 +81,25 @@ pub enum PrintLevel {
     None,
 }
 
-/// Names and what they mean, one of which may be chosen.
-pub(super) trait Choice: Copy + Sized + 'static {
-    const ACCEPTS: &'static str;
-    const NAMES: &'static [(&'static str, Self)];
-}
-
-impl Choice for Prefer {
-    const ACCEPTS: &'static str = "`performance` or `memory`";
-    /// Ours, then those of the originals.
-    const NAMES: &'static [(&'static str, Prefer)] = &[
-        ("performance", Prefer::Performance),
-        ("memory", Prefer::Memory),
-        ("BETTER_PERFORMANCE", Prefer::Performance),
-        ("BETTER_MEMORY_SAVING", Prefer::Memory),
+impl Named for OptimizerState {
+    const ALL: &'static [(OptimizerState, &'static str, &'static str)] = &[
+        (OptimizerState::Device, "device", "No: they leave only if there is no room otherwise"),
+        (OptimizerState::Swap, "swap", "Yes, if that is worth it"),
     ];
 }
 
-impl Choice for Strategy {
-    const ACCEPTS: &'static str = "`keep`, `swap`, `recompute`, `joint` or `smartswap`";
-    const NAMES: &'static [(&'static str, Strategy)] = &[
-        ("keep", Strategy::Keep),
-        ("swap", Strategy::Swap),
-        ("recompute", Strategy::Recompute),
-        ("joint", Strategy::Joint),
-        ("smartswap", Strategy::SmartSwap),
-    ];
-}
-
-impl Choice for OptimizerState {
-    const ACCEPTS: &'static str = "`device` or `swap`";
-    const NAMES: &'static [(&'static str, OptimizerState)] =
-        &[("device", OptimizerState::Device), ("swap", OptimizerState::Swap)];
-}
-
-impl<T: Choice> Kind for T {
+impl<T: Named> Kind for T {
     type Value = T;
-    const ACCEPTS: &'static str = <T as Choice>::ACCEPTS;
+
+    fn accepts() -> String {
+        T::names()
+    }
 
     fn read(given: &Given<'_>) -> Result<T, String> {
-        let (Given::Text(text) | Given::Untyped(text)) = given else {
-            return Err(<T as Choice>::ACCEPTS.to_owned());
-        };
-        let found = T::NAMES.iter().find(|(name, _)| name == text);
-        found.map(|&(_, value)| value).ok_or_else(|| <T as Choice>::ACCEPTS.to_owned())
+        match given {
+            Given::Text(text) | Given::Untyped(text) => T::named(text),
+            _ => Err(T::names()),
+        }
     }
 }
 
@@ -132,7 +108,10 @@ pub(super) struct Level;
 
 impl Kind for Level {
     type Value = PrintLevel;
-    const ACCEPTS: &'static str = "0 (`DEBUG`), 1 (`INFO`) or 2 (`NONE`)";
+
+    fn accepts() -> String {
+        "0 (`DEBUG`), 1 (`INFO`) or 2 (`NONE`)".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<PrintLevel, String> {
         match given {
@@ -145,7 +124,7 @@ impl Kind for Level {
             Given::Integer(2) | Given::Text("NONE") | Given::Untyped("2" | "NONE") => {
                 Ok(PrintLevel::None)
             }
-            _ => Err(Level::ACCEPTS.to_owned()),
+            _ => Err(Level::accepts()),
         }
     }
 }
@@ -155,7 +134,10 @@ pub(super) struct Flag;
 
 impl Kind for Flag {
     type Value = bool;
-    const ACCEPTS: &'static str = "`true` or `false`";
+
+    fn accepts() -> String {
+        "`true` or `false`".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<bool, String> {
         match given {
@@ -163,7 +145,7 @@ impl Kind for Flag {
             // The originals' files are Python.
             Given::Untyped("true" | "True") => Ok(true),
             Given::Untyped("false" | "False") => Ok(false),
-            _ => Err(Flag::ACCEPTS.to_owned()),
+            _ => Err(Flag::accepts()),
         }
     }
 }
@@ -173,7 +155,10 @@ pub(super) struct Whole<const MIN: u64, const MAX: u64>;
 
 impl<const MIN: u64, const MAX: u64> Kind for Whole<MIN, MAX> {
     type Value = u64;
-    const ACCEPTS: &'static str = "a whole number";
+
+    fn accepts() -> String {
+        "a whole number".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<u64, String> {
         let number = match given {
@@ -198,7 +183,10 @@ pub(super) struct Number<const MIN: u8, const IS_SHARE: bool>;
 
 impl<const MIN: u8, const IS_SHARE: bool> Kind for Number<MIN, IS_SHARE> {
     type Value = f64;
-    const ACCEPTS: &'static str = "a number";
+
+    fn accepts() -> String {
+        "a number".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<f64, String> {
         let number = match given {
@@ -221,7 +209,10 @@ pub(super) struct Size;
 
 impl Kind for Size {
     type Value = u64;
-    const ACCEPTS: &'static str = "a size";
+
+    fn accepts() -> String {
+        "a size".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<u64, String> {
         SizeOrNone::read(given).ok().filter(|&bytes| bytes > 0).ok_or_else(|| SIZE.to_owned())
@@ -233,7 +224,10 @@ pub(super) struct SizeOrNone;
 
 impl Kind for SizeOrNone {
     type Value = u64;
-    const ACCEPTS: &'static str = "a size or 0";
+
+    fn accepts() -> String {
+        "a size or 0".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<u64, String> {
         let bytes = match given {
@@ -258,7 +252,10 @@ fn size_of(text: &str) -> Result<u64, String> {
 
 impl Kind for Budget {
     type Value = Budget;
-    const ACCEPTS: &'static str = "a size or a share";
+
+    fn accepts() -> String {
+        "a size or a share".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<Budget, String> {
         let budget = match given {
@@ -277,7 +274,10 @@ const RATE_MIN: u64 = 1 << 20;
 
 impl Kind for Rate {
     type Value = u64;
-    const ACCEPTS: &'static str = "a speed";
+
+    fn accepts() -> String {
+        "a speed".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<u64, String> {
         let bytes = match given {
@@ -298,7 +298,10 @@ pub(super) struct Bucket;
 
 impl Kind for Bucket {
     type Value = Option<u64>;
-    const ACCEPTS: &'static str = "a size, 0 or -1";
+
+    fn accepts() -> String {
+        "a size, 0 or -1".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<Option<u64>, String> {
         match given {
@@ -317,7 +320,10 @@ pub(super) struct PathText;
 
 impl Kind for PathText {
     type Value = PathBuf;
-    const ACCEPTS: &'static str = "a path";
+
+    fn accepts() -> String {
+        "a path".to_owned()
+    }
 
     fn read(given: &Given<'_>) -> Result<PathBuf, String> {
         match given {
@@ -327,21 +333,21 @@ impl Kind for PathText {
     }
 }
 
-/// A device by name, and its number if there are several.
-pub(super) struct DeviceText;
+/// A device by its name.
+pub(super) struct Device;
 
-impl Kind for DeviceText {
-    type Value = String;
-    const ACCEPTS: &'static str = "a device";
+impl Kind for Device {
+    type Value = DeviceName;
 
-    fn read(given: &Given<'_>) -> Result<String, String> {
+    fn accepts() -> String {
+        "a device".to_owned()
+    }
+
+    fn read(given: &Given<'_>) -> Result<DeviceName, String> {
         let (Given::Text(text) | Given::Untyped(text)) = given else {
             return Err(DEVICE.to_owned());
         };
-        let (name, number) = text.split_once(':').unwrap_or((text, "0"));
-        let known = ["cuda", "acl"].contains(&name) && number.parse::<u32>().is_ok();
-        let sound = known || *text == "host";
-        sound.then(|| (*text).to_owned()).ok_or_else(|| DEVICE.to_owned())
+        text.parse().map_err(|_| DEVICE.to_owned())
     }
 }
 

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Key;
-use super::error::{Place, SettingsError};
+use super::error::{Location, SettingsError};
 use super::keys::{self, Settings};
 
 /// A value as it was given.
@@ -43,7 +43,7 @@ impl Given<'_> {
 
 /// Reads a whole file into `settings`.
 pub(super) fn read(text: &str, path: &Path, settings: &mut Settings) -> Result<(), SettingsError> {
-    let place = |offset: usize| Place { path: path.to_owned(), line: Some(line(text, offset)) };
+    let place = |offset: usize| Location { path: path.to_owned(), line: Some(line(text, offset)) };
     let document = DeTable::parse(text).map_err(|error| SettingsError::Syntax {
         place: place(error.span().map_or(text.len(), |span| span.start)),
         what: error.message().split_whitespace().collect::<Vec<_>>().join(" "),
@@ -88,7 +88,7 @@ pub(super) fn assign(
     table: &str,
     name: &str,
     given: &Given<'_>,
-    place: Option<Place>,
+    place: Option<Location>,
 ) -> Result<(), SettingsError> {
     match keys::assign(settings, table, name, given) {
         Some(Ok(())) => Ok(()),

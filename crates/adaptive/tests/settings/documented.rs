@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use adaptive::{JointConfig, Key, LoopConfig, Settings};
+use adaptive::{JointConfig, Key, LoopConfig, Named, Prefer, Settings, Strategy};
 
 /// Rows of the page's tables by key: what is accepted, and the default.
 fn documented() -> BTreeMap<String, (String, String)> {
@@ -41,9 +41,26 @@ fn the_page_lists_each_key_with_what_it_accepts_and_its_default() {
     for key in &keys {
         let (accepts, default) =
             rows.remove(&key.to_string()).unwrap_or_else(|| panic!("{key} is not documented"));
-        assert_eq!((accepts.as_str(), default.as_str()), (key.accepts, key.default), "{key}");
+        assert_eq!(
+            (accepts.as_str(), default.as_str()),
+            (key.accepts.as_str(), key.default),
+            "{key}"
+        );
     }
     assert!(rows.is_empty(), "documented, but not known: {:?}", rows.keys());
+}
+
+#[test]
+fn the_python_package_offers_the_same_choices() {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/smartswap/settings.py");
+    let text = std::fs::read_to_string(module).expect("the package is there");
+    fn names<T: Named>() -> Vec<String> {
+        T::ALL.iter().map(|(_, name, _)| format!("{name:?}")).collect()
+    }
+    for (list, names) in [("PREFERENCES", names::<Prefer>()), ("STRATEGIES", names::<Strategy>())] {
+        let line = format!("\n{list} = ({})\n", names.join(", "));
+        assert!(text.contains(&line), "{line}");
+    }
 }
 
 #[test]

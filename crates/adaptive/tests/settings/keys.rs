@@ -1,8 +1,8 @@
 //! Our own keys: each changes what it says.
 
 use adaptive::{
-    Budget, GenerateConfig, JointConfig, LoopConfig, OptimizerState, Prefer, Settings, Strategy,
-    Treatment,
+    Budget, DeviceName, GenerateConfig, JointConfig, LoopConfig, OptimizerState, Prefer, Settings,
+    Strategy, Treatment,
 };
 
 use crate::{parse, persistent, plan};
@@ -141,7 +141,7 @@ fn tables_of_commands_hold_what_they_take() {
                 report = \"g\"\nlanes = \"i\"\n[compare]\nplot = \"h\"\n";
     let settings = parse(text);
     let train = &settings.train;
-    assert_eq!(train.device.as_deref(), Some("acl:1"));
+    assert_eq!(train.device, Some(DeviceName::Acl(1)));
     let sizes = [train.steps, train.layers, train.hidden, train.heads, train.seq, train.batch];
     assert_eq!(sizes, [1, 2, 3, 4, 5, 6].map(Some));
     assert_eq!((train.untied, train.verify, settings.json), (Some(true), Some(true), Some(true)));

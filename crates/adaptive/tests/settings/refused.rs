@@ -1,4 +1,4 @@
-//! What is wrong with a file is said in one line, with the place and how to mend it.
+//! What is wrong with a file is said in one line, with the place and how to fix it.
 
 use std::fs;
 use std::path::Path;
@@ -45,11 +45,7 @@ fn wrong_types_say_what_is_wanted() {
         "warmup_steps = \"two\"",
         "`warmup_steps` in run.toml line 1 is \"two\": write a whole number from 1 to 1000000",
     );
-    check(
-        "strategy = 3",
-        "`strategy` in run.toml line 1 is 3: write `keep`, `swap`, `recompute`, `joint` or \
-         `smartswap`",
-    );
+    check("prefer = 3", "`prefer` in run.toml line 1 is 3: write `performance` or `memory`");
     check("json = 1", "`json` in run.toml line 1 is 1: write `true` or `false`");
     check("train = 3", "`train` in run.toml line 1 is 3: write a table: [train]");
     for value in ["[1]", "{a = 1}", "1979-05-27", "true", "1.5"] {
@@ -120,12 +116,12 @@ fn files_that_cannot_be_read_are_named() {
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("run.toml");
     let load =
-        |path: &Path| Settings::load(path).expect_err("it is no file of settings").to_string();
+        |path: &Path| Settings::load(path).expect_err("it is not a file of settings").to_string();
     assert!(load(&folder.join("gone.toml")).contains("gone.toml"));
     fs::write(&file, b"memory = 1\n# \xff\n").unwrap();
-    assert!(load(&file).ends_with("run.toml line 2 is not TOML: it is no text in UTF-8"));
+    assert!(load(&file).ends_with("run.toml line 2 is not TOML: it is not UTF-8 text"));
     fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
-    assert!(load(&file).contains("this is no settings file"));
+    assert!(load(&file).contains("this is not a settings file"));
     fs::write(&file, "memory = \"1GiB\"\n").unwrap();
     assert!(Settings::load(&file).is_ok());
     fs::remove_dir_all(&folder).unwrap();

@@ -3,11 +3,11 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
 
-use adaptive::Settings as FileSettings;
+use adaptive::{Named, Settings as FileSettings};
 
 use crate::context;
 use crate::failure::{Failure, code, guard, last_text, text_of};
-use crate::settings::{Wishes, parse_prefer, parse_strategy};
+use crate::settings::Wishes;
 
 /// The version of the interface: `SMARTSWAP_ABI_VERSION`.
 const ABI_VERSION: u32 = 4;
@@ -92,16 +92,23 @@ fn wishes(settings: &SmartswapSettings) -> Result<Wishes, Failure> {
     let config_file = text(settings.config_file, "config_file")?;
     let file = config_file.map(|path| FileSettings::load(Path::new(path))).transpose()?;
     Ok(Wishes {
-        device: device.parse()?,
+        device: device.parse().map_err(Failure::settings)?,
         memory_bytes: given(settings.memory_bytes),
         host_memory_bytes: given(settings.host_memory_bytes),
         min_block_bytes: given(settings.min_block_bytes),
         compute_stream: settings.compute_stream,
-        prefer: text(settings.prefer, "prefer")?.map(parse_prefer).transpose()?,
-        strategy: text(settings.strategy, "strategy")?.map(parse_strategy).transpose()?,
+        prefer: choice(settings.prefer, "prefer")?,
+        strategy: choice(settings.strategy, "strategy")?,
         file: file.unwrap_or_default(),
         record_file: text(settings.record_file, "record_file")?.map(PathBuf::from),
     })
+}
+
+/// A value of the settings by its name.
+fn choice<T: Named>(pointer: *const c_char, what: &str) -> Result<Option<T>, Failure> {
+    let Some(name) = text(pointer, what)? else { return Ok(None) };
+    let refuse = |names| Failure::settings(format!("{what} is {names}, not '{name}'"));
+    T::named(name).map(Some).map_err(refuse)
 }
 
 /// A text of the settings, which live as long as the call.

@@ -151,7 +151,7 @@ pub extern "C" fn smartswap_allocate_swapped(size_bytes: u64, stream: u64) -> *m
 pub extern "C" fn smartswap_free_swapped(address: *mut c_void, stream: u64) -> c_int {
     code(|| {
         let context = context::current()?;
-        let unknown = || Failure::usage(format!("{address:p} is no live swapped memory"));
+        let unknown = || Failure::usage(format!("{address:p} is not live swapped memory"));
         let stream = context.stream(stream)?;
         let block = context.blocks.remove_swapped(address_of(address)).ok_or_else(unknown)?;
         Ok(context.engine.free_swapped(block, stream)?)

@@ -30,7 +30,7 @@ pub unsafe extern "C" fn smartswap_begin(name: *const c_char, stream: u64, part:
         let aside = match part {
             STEP => false,
             ASIDE => true,
-            _ => return Err(Failure::usage(format!("{part} is no smartswap_part"))),
+            _ => return Err(Failure::usage(format!("{part} is not a smartswap_part"))),
         };
         local::with_op(|local| local.begin(name, stream, aside))
     })
@@ -52,7 +52,7 @@ impl SmartswapTouched {
             2 => Use::Known(AccessMode::ReadWrite),
             3 => Use::Unknown,
             4 => Use::Output,
-            other => return Err(Failure::usage(format!("{other} is no smartswap_access"))),
+            other => return Err(Failure::usage(format!("{other} is not a smartswap_access"))),
         })
     }
 }

@@ -152,7 +152,7 @@ unsafe fn numbers<'a>(memory: *const f64, count: u32) -> Result<&'a [f64], Failu
     // SAFETY: not null, so the caller promises as many numbers.
     let values = unsafe { std::slice::from_raw_parts(memory, count as usize) };
     if values.iter().any(|value| value.is_nan()) {
-        return Err(Failure::usage("one of the numbers is none"));
+        return Err(Failure::usage("one of the numbers is NaN"));
     }
     Ok(values)
 }

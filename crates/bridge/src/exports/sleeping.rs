@@ -37,5 +37,5 @@ pub extern "C" fn smartswap_wake() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_awake() -> c_int {
-    code(|| context::current()?.settle())
+    code(|| context::current()?.awake())
 }

@@ -19,8 +19,8 @@ fn null_arguments() {
     assert_fails(begin_named(None, STEP), USAGE, "the name of an op is NULL");
     assert_fails(save_trace(None), USAGE, "the path is NULL");
     assert_fails(save_report(None), USAGE, "the path is NULL");
-    assert_fails(smartswap_free(ptr::null_mut()), USAGE, "0x0 is no live allocation");
-    assert_fails(smartswap_free_swapped(ptr::null_mut(), 0), USAGE, "no live swapped memory");
+    assert_fails(smartswap_free(ptr::null_mut()), USAGE, "0x0 is not a live allocation");
+    assert_fails(smartswap_free_swapped(ptr::null_mut(), 0), USAGE, "not live swapped memory");
     assert_eq!(smartswap_is_swapped(ptr::null()), 0);
     assert_eq!(begin("op"), OK);
     // Memory of others is passed over, and nobody's is.
@@ -57,12 +57,15 @@ fn settings_that_cannot_be() {
     let base = Settings { memory_bytes: 16 * MIB, ..default_settings() };
     let not_text = c"\xff\xfe";
     for (settings, words) in [
-        (Settings { device: c"tpu".as_ptr(), ..base }, "'tpu' is not a device: use host, cuda"),
+        (Settings { device: c"tpu".as_ptr(), ..base }, "'tpu' is not a device: write host, cuda"),
         (Settings { device: c"host:1".as_ptr(), ..base }, "'host:1' is not a device"),
         (Settings { device: c"cuda:x".as_ptr(), ..base }, "'cuda:x' is not a device"),
         (Settings { device: not_text.as_ptr(), ..base }, "device is not UTF-8"),
-        (Settings { prefer: c"speed".as_ptr(), ..base }, "prefer is performance or memory"),
-        (Settings { strategy: c"magic".as_ptr(), ..base }, "strategy is joint, swap"),
+        (
+            Settings { prefer: c"speed".as_ptr(), ..base },
+            "prefer is `performance` or `memory`, not 'speed'",
+        ),
+        (Settings { strategy: c"magic".as_ptr(), ..base }, "strategy is `keep`, `swap`"),
         (Settings { record_file: not_text.as_ptr(), ..base }, "record_file is not UTF-8"),
         (Settings { memory_bytes: 1, ..base }, "below the device's granularity"),
     ] {
@@ -86,12 +89,12 @@ fn ops_out_of_order() {
     let rig = Rig::open(16 * MIB);
     assert_fails(smartswap_end(), USAGE, "end without begin");
     assert_fails(smartswap_touch(ptr::null(), READ), USAGE, "call begin first");
-    assert_fails(begin_named(Some(c"op"), 7), USAGE, "7 is no smartswap_part");
+    assert_fails(begin_named(Some(c"op"), 7), USAGE, "7 is not a smartswap_part");
     assert_fails(begin_named(Some(c"\xff"), STEP), USAGE, "not UTF-8");
     assert_eq!(smartswap_depth(), 0, "no op was begun");
     assert_eq!(begin("outer"), OK);
     assert_eq!(begin("inner"), OK);
-    assert_fails(smartswap_touch(ptr::null(), 9), USAGE, "9 is no smartswap_access");
+    assert_fails(smartswap_touch(ptr::null(), 9), USAGE, "9 is not a smartswap_access");
     assert_fails(smartswap_step(), USAGE, "a step ends outside all ops");
     assert_eq!(smartswap_depth(), 2);
     assert_eq!(smartswap_end(), OK);
@@ -111,22 +114,22 @@ fn memory_that_is_freed_or_of_others() {
         assert_eq!(find_nothing(memory), OK);
         let behind = memory.wrapping_byte_add(size_bytes as usize);
         assert_fails(find_nothing(behind), USAGE, "lies in no live allocation");
-        assert_fails(smartswap_free(inside), USAGE, "is no live allocation");
+        assert_fails(smartswap_free(inside), USAGE, "is not a live allocation");
         check(memory, size_bytes, 1);
         free(memory);
-        assert_fails(smartswap_free(memory), USAGE, "is no live allocation");
+        assert_fails(smartswap_free(memory), USAGE, "is not a live allocation");
         assert_fails(find_nothing(memory), USAGE, "lies in no live allocation");
     }
     let foreign: *mut c_void = Box::into_raw(Box::new(0u64)).cast();
-    assert_fails(smartswap_free(foreign), USAGE, "is no live allocation");
+    assert_fails(smartswap_free(foreign), USAGE, "is not a live allocation");
     // SAFETY: it came from `Box::into_raw`, and nobody freed it.
     drop(unsafe { Box::from_raw(foreign.cast::<u64>()) });
     let swapped = smartswap_allocate_swapped(256, 0);
     assert_eq!(smartswap_free(swapped), OK);
-    assert_fails(smartswap_free(swapped), USAGE, "is no live allocation");
+    assert_fails(smartswap_free(swapped), USAGE, "is not a live allocation");
     let swapped = smartswap_allocate_swapped(256, 0);
     assert_eq!(smartswap_free_swapped(swapped, 0), OK);
-    assert_fails(smartswap_free_swapped(swapped, 0), USAGE, "no live swapped memory");
+    assert_fails(smartswap_free_swapped(swapped, 0), USAGE, "not live swapped memory");
     rig.close();
 }
 

@@ -61,7 +61,7 @@ fn what_they_cannot_do_they_say() {
     smartswap_record_stream(foreign, ptr::null_mut());
     assert!(last_error().contains("lies in no live allocation"), "{}", last_error());
     smartswap_delete(foreign, 8, 0, ptr::null_mut());
-    assert!(last_error().contains("is no live allocation"), "{}", last_error());
+    assert!(last_error().contains("is not a live allocation"), "{}", last_error());
     smartswap_record_stream(ptr::null_mut(), ptr::null_mut());
     rig.close();
 }

@@ -150,7 +150,7 @@ fn rounds_out_of_order() {
     assert_fails(agree(Some(&numbers[1..])).expect_err("too few"), USAGE, "SMARTSWAP_FIGURES");
     assert_fails(agree(None).expect_err("NULL"), USAGE, "the numbers are NULL");
     numbers[0] = f64::NAN;
-    assert_fails(agree(Some(&numbers)).expect_err("NaN"), USAGE, "one of the numbers is none");
+    assert_fails(agree(Some(&numbers)).expect_err("NaN"), USAGE, "one of the numbers is NaN");
     assert_eq!(agree(Some(&own())), Ok((TIMES, N_TIMES)));
     assert_fails(times(&mut numbers[..3]), USAGE, "n_times is not what smartswap_agree said");
     assert_fails(

@@ -1,4 +1,4 @@
-//! The file of settings, and flags that go before it.
+//! The file of settings, and flags that override it.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ const SAVE_FOLDER: &str = "swap_output";
 /// What every command takes that reads settings.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ConfigArgs {
-    /// TOML file of settings, which flags go before; docs/configuration.md lists its keys
+    /// TOML file of settings, which flags override; docs/configuration.md lists its keys
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// Print one JSON object and nothing else
@@ -37,7 +37,7 @@ impl ConfigArgs {
     }
 }
 
-/// A flag with a value goes before the file.
+/// A flag with a value overrides the file.
 pub(super) fn put<T: Clone>(setting: &mut Option<T>, flag: &Option<T>) {
     if flag.is_some() {
         setting.clone_from(flag);

@@ -63,7 +63,7 @@ impl CompareArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<CompareOptions> {
         let mut settings = self.config.load()?;
         self.machine.put_into(&mut settings);

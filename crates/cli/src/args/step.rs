@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, Bytes, JointConfig, Machine, Prefer, PrintLevel, Settings, Strategy};
+use adaptive::{Budget, JointConfig, Machine, Named, Prefer, PrintLevel, Settings, Strategy};
 use anyhow::Context as _;
-use clap::builder::TypedValueParser;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::config::{self, ConfigArgs, put};
-use super::{memory, rate, size};
+use super::{memory, rate, size, size_or_none};
 
 /// What is said where no budget is given.
 pub(super) const NO_BUDGET: &str = "no memory budget: give --memory, such as --memory 60% or \
@@ -26,8 +26,8 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     machine: MachineArgs,
     /// What may leave the device [default: whichever makes the faster step]
-    #[arg(long, value_name = "WHAT")]
-    prefer: Option<PreferArg>,
+    #[arg(long, value_name = "WHAT", value_parser = named::<Prefer>())]
+    prefer: Option<Prefer>,
     /// Tensors below this stay; those below 8MiB of a step that a framework recorded share segments
     /// and stay in any case [default: 1MiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -42,8 +42,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", value_parser = effort())]
     effort: Option<u64>,
     /// How blocks may leave the device [default: joint]
-    #[arg(long, value_name = "HOW")]
-    strategy: Option<StrategyArg>,
+    #[arg(long, value_name = "HOW", value_parser = named::<Strategy>())]
+    strategy: Option<Strategy>,
     /// File for the plan
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -74,17 +74,17 @@ impl PlanArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<PlanOptions> {
         let mut settings = self.config.load()?;
         self.machine.put_into(&mut settings);
         put(&mut settings.memory, &self.memory);
-        put(&mut settings.prefer, &self.prefer.map(PreferArg::prefer));
+        put(&mut settings.prefer, &self.prefer);
         put(&mut settings.min_size, &self.min_size);
         put(&mut settings.bucket, &self.bucket);
         put(&mut settings.reserve, &self.reserve);
         put(&mut settings.effort, &self.effort);
-        put(&mut settings.strategy, &self.strategy.map(StrategyArg::strategy));
+        put(&mut settings.strategy, &self.strategy);
         put(&mut settings.plan.out, &self.out);
         let out = settings.plan.out.clone();
         Ok(PlanOptions {
@@ -193,7 +193,7 @@ impl SimulateArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<SimulateOptions> {
         let mut settings = self.config.load()?;
         self.machine.put_into(&mut settings);
@@ -249,61 +249,14 @@ impl MachineArgs {
     }
 }
 
-/// How blocks may leave the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(super) enum StrategyArg {
-    /// Without a plan: blocks leave only when there is no room otherwise
-    Keep,
-    /// Planned copies to the host and back
-    Swap,
-    /// Planned dropping and recomputing; copies only for what then remains
-    Recompute,
-    /// Whichever is cheaper, block by block
-    Joint,
-    /// As SmartSwap for Ascend plans it; `policy_v2` in the file of --config says which of its
-    /// generators
-    #[value(name = "smartswap")]
-    SmartSwap,
-}
-
-impl StrategyArg {
-    pub(super) fn strategy(self) -> Strategy {
-        match self {
-            StrategyArg::Keep => Strategy::Keep,
-            StrategyArg::Swap => Strategy::Swap,
-            StrategyArg::Recompute => Strategy::Recompute,
-            StrategyArg::Joint => Strategy::Joint,
-            StrategyArg::SmartSwap => Strategy::SmartSwap,
-        }
-    }
-}
-
-/// What may leave the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum PreferArg {
-    /// Activations only; weights and optimizer state too where those cannot reach the budget
-    Performance,
-    /// Weights and optimizer state too
-    Memory,
-}
-
-impl PreferArg {
-    fn prefer(self) -> Prefer {
-        match self {
-            PreferArg::Performance => Prefer::Performance,
-            PreferArg::Memory => Prefer::Memory,
-        }
-    }
+/// A value by its name; the help lists them all.
+pub(super) fn named<T: Named>() -> impl TypedValueParser<Value = T> {
+    let values = T::ALL.iter().map(|&(_, name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).try_map(|name| T::named(&name))
 }
 
 pub(super) fn effort() -> impl TypedValueParser<Value = u64> {
     clap::value_parser!(u64).range(1..=100_000)
-}
-
-fn size_or_none(text: &str) -> Result<u64, String> {
-    let Bytes(bytes) =
-        text.parse().map_err(|error: adaptive::ParseBytesError| error.to_string())?;
-    Ok(bytes)
 }
 
 fn milliseconds(text: &str) -> Result<f64, String> {

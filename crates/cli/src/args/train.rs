@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
-use adaptive::{Budget, OptimizerState, PrintLevel, Settings, Strategy, TrainSettings};
-use clap::{Args, ValueEnum};
+use adaptive::{Budget, DeviceName, OptimizerState, PrintLevel, Settings, Strategy, TrainSettings};
+use clap::Args;
 
 use super::config::{self, ConfigArgs, put, raise};
-use super::step::StrategyArg;
+use super::step::named;
 use super::{memory, positive, rate};
 use crate::gpt::shape::{BYTE_VOCAB, Head, Shape, ShapeError};
-use crate::open::DeviceName;
 
 #[derive(Args, Debug)]
 pub(crate) struct TrainArgs {
@@ -33,11 +32,11 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// How blocks may leave the device [default: joint]
-    #[arg(long, value_name = "HOW")]
-    strategy: Option<StrategyArg>,
+    #[arg(long, value_name = "HOW", value_parser = named::<Strategy>())]
+    strategy: Option<Strategy>,
     /// Whether the plan may move the optimizer's moments [default: swap]
-    #[arg(long, value_name = "WHERE")]
-    optimizer_state: Option<OptimizerStateArg>,
+    #[arg(long, value_name = "WHERE", value_parser = named::<OptimizerState>())]
+    optimizer_state: Option<OptimizerState>,
     /// Start with the plan of an earlier run, its plan.json, instead of a search
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
@@ -100,24 +99,6 @@ impl ModelArgs {
     }
 }
 
-/// Whether the plan may move the optimizer's moments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum OptimizerStateArg {
-    /// No: they leave only if there is no room otherwise
-    Device,
-    /// Yes, if that is worth it
-    Swap,
-}
-
-impl OptimizerStateArg {
-    fn state(self) -> OptimizerState {
-        match self {
-            OptimizerStateArg::Device => OptimizerState::Device,
-            OptimizerStateArg::Swap => OptimizerState::Swap,
-        }
-    }
-}
-
 /// What is to be trained, and how.
 #[derive(Debug)]
 pub(crate) struct TrainOptions {
@@ -147,13 +128,13 @@ impl TrainArgs {
     /// What the flags and the file come to.
     ///
     /// # Errors
-    /// One line that says what is wrong and how to mend it.
+    /// One line that says what is wrong and how to fix it.
     pub(crate) fn options(&self) -> anyhow::Result<TrainOptions> {
         let mut settings = self.config.load()?;
         put(&mut settings.memory, &self.memory);
-        put(&mut settings.strategy, &self.strategy.map(StrategyArg::strategy));
-        let state = self.optimizer_state.map(OptimizerStateArg::state);
-        put(&mut settings.train.optimizer_state, &state);
+        put(&mut settings.strategy, &self.strategy);
+        put(&mut settings.train.optimizer_state, &self.optimizer_state);
+        put(&mut settings.train.device, &self.device);
         put(&mut settings.train.steps, &self.steps);
         put(&mut settings.train.seed, &self.seed);
         put(&mut settings.train.text, &self.text);
@@ -162,14 +143,9 @@ impl TrainArgs {
         put(&mut settings.train.out, &self.out);
         raise(&mut settings.train.verify, self.verify);
         let train = &settings.train;
-        let device = match (self.device, &train.device) {
-            (Some(device), _) => device,
-            (None, Some(name)) => name.parse().map_err(anyhow::Error::msg)?,
-            (None, None) => DeviceName::Host,
-        };
         Ok(TrainOptions {
             memory: settings.budget(),
-            device,
+            device: train.device.unwrap_or(DeviceName::Host),
             steps: train.steps.unwrap_or(20),
             shape: self.model.shape(train)?,
             seed: train.seed.unwrap_or(1),

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use adaptive::{
-    Bytes, DeviceProperties, GroupMemory, HostMapping, HostMemory, LinkRates, MapCosts, OpenError,
-};
+use adaptive::devices::{GroupMemory, HostMemory, LinkRates, MapCosts, OpenError};
+use adaptive::{Bytes, DeviceProperties, HostMapping};
 use serde::Serialize;
 
 use super::software::Software;

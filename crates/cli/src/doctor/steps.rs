@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use adaptive::{CheckedStep, Driver, check_device};
+use adaptive::devices::{CheckedStep, check_device};
+use adaptive::{DeviceName, Driver};
 use serde::Serialize;
 
 use crate::args::StressArgs;
-use crate::open::{Accelerator, DeviceName};
+use crate::open::Accelerator;
 use crate::stress;
 
 /// Memory that a step works on.

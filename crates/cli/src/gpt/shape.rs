@@ -35,7 +35,7 @@ pub(crate) struct Shape {
     pub(crate) head: Head,
 }
 
-/// A model that cannot be built, and how to mend it.
+/// A model that cannot be built, and how to fix it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ShapeError {
     /// A size is 0.

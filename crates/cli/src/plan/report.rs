@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use adaptive::{
-    Budget, Decision, Generated, Layout, Prefer, PrintLevel, Shortfall, Strategy, Treatment,
+    Budget, Decision, Generated, Layout, Named, Prefer, PrintLevel, Shortfall, Strategy, Treatment,
     gap_fraction, gap_reason,
 };
 use serde::Serialize;
@@ -311,7 +311,7 @@ impl Report<'_> {
         [
             decision.name.clone(),
             units::bytes(decision.size_bytes),
-            treatment(decision.treatment).to_owned(),
+            decision.treatment.name().to_owned(),
             op(decision.leaves_after, "the step's start"),
             op(decision.returns_before, "the step's end"),
             if stays { String::new() } else { units::time(decision.added_us) },
@@ -320,20 +320,12 @@ impl Report<'_> {
     }
 }
 
-fn treatment(treatment: Treatment) -> &'static str {
-    match treatment {
-        Treatment::Keep => "keep",
-        Treatment::Swap => "swap",
-        Treatment::Recompute => "recompute",
-    }
-}
-
 fn decision_object(decision: &Decision) -> DecisionObject<'_> {
     DecisionObject {
         block: decision.block.0,
         name: &decision.name,
         size_bytes: decision.size_bytes,
-        treatment: treatment(decision.treatment),
+        treatment: decision.treatment.name(),
         leaves_after: decision.leaves_after.map(|op| op.0),
         returns_before: decision.returns_before.map(|op| op.0),
         reason: decision.reason.to_string(),

@@ -104,7 +104,7 @@ impl Steps {
     }
 }
 
-/// The table of several steps, behind an empty line; nothing for one.
+/// The table of several steps, behind an empty line; `None` for one.
 pub(crate) fn table(rows: &[MemberRow]) -> String {
     if rows.is_empty() {
         return String::new();

@@ -17,21 +17,21 @@ impl OutFolder {
     ///
     /// # Errors
     ///
-    /// One line that says what is wrong and how to mend it. No file is left behind.
+    /// One line that says what is wrong and how to fix it. No file is left behind.
     pub(crate) fn prepare(path: &Path) -> anyhow::Result<OutFolder> {
         let folder = OutFolder { path: path.to_owned() };
-        let mend = || {
+        let fix = || {
             format!(
                 "cannot write to the --out folder '{}'; name a folder that you may write to, or \
                  leave --out away",
                 path.display()
             )
         };
-        fs::create_dir_all(path).with_context(mend)?;
+        fs::create_dir_all(path).with_context(fix)?;
         // The process id keeps two runs apart.
         let probe = path.join(format!(".probe.{}", std::process::id()));
-        adaptive::save_bytes(&probe, b"probe").with_context(mend)?;
-        fs::remove_file(&probe).with_context(mend)?;
+        adaptive::save_bytes(&probe, b"probe").with_context(fix)?;
+        fs::remove_file(&probe).with_context(fix)?;
         Ok(folder)
     }
 

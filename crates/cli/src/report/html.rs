@@ -1,9 +1,10 @@
 //! `report.html`: one page that needs nothing but itself.
 
+use adaptive::Treatment;
 use askama::Template;
 
 use super::history_chart::{self, HistoryChart};
-use super::run::{Choice, Decision, Run};
+use super::run::{Decision, Run};
 use super::step_chart::{self, StepChart};
 use super::summary::{self, Figures};
 use super::table::{self, Row};
@@ -46,7 +47,7 @@ struct Meter {
     words: String,
 }
 
-/// What part of all blocks' bytes got one choice.
+/// What part of all blocks' bytes got one treatment.
 pub(super) struct ChoiceShare {
     pub(super) name: &'static str,
     pub(super) percent: String,
@@ -175,21 +176,21 @@ fn meter(run: &Run) -> Option<Meter> {
 }
 
 pub(super) fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
-    let bytes_of = |choice: Option<Choice>| -> u64 {
-        let wanted = decisions.iter().filter(|row| choice.is_none_or(|it| row.choice == it));
+    let bytes_of = |treatment: Option<Treatment>| -> u64 {
+        let wanted = decisions.iter().filter(|row| treatment.is_none_or(|it| row.treatment == it));
         wanted.map(|row| row.size_bytes).sum()
     };
     let total_bytes = bytes_of(None).max(1);
-    let share = |choice: Choice| {
-        let count = decisions.iter().filter(|row| row.choice == choice).count() as u64;
-        let size_bytes = bytes_of(Some(choice));
+    let share = |treatment: Treatment| {
+        let count = decisions.iter().filter(|row| row.treatment == treatment).count() as u64;
+        let size_bytes = bytes_of(Some(treatment));
         ChoiceShare {
-            name: choice.name(),
+            name: treatment.name(),
             percent: units::trimmed(100.0 * size_bytes as f64 / total_bytes as f64, 2),
             words: format!("{}, {}", units::count(count, "block"), units::bytes(size_bytes)),
         }
     };
-    Choice::ALL.map(share).into()
+    Treatment::ALL.map(share).into()
 }
 
 pub(super) fn row_of(decision: &Decision) -> DecisionRow<'_> {

@@ -7,7 +7,7 @@ use super::units;
 /// The spans of a lane, sorted and without overlap.
 ///
 /// A stream runs one piece of work at a time, so an overlap is noise of its clock: the later span
-/// is trimmed. Spans whose times are no numbers are left out, and what was before the step is cut
+/// is trimmed. Spans whose times are not numbers are left out, and what was before the step is cut
 /// off.
 pub(super) fn of_lane(lane: Lane, spans: &[Span]) -> Vec<Span> {
     let is_sound = |span: &&Span| {

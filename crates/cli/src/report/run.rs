@@ -1,5 +1,7 @@
 //! Everything that the reports need to know about a run: plain data, filled in by the command.
 
+use adaptive::Treatment;
+
 /// One finished training run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {
@@ -234,31 +236,6 @@ impl Span {
     }
 }
 
-/// What the planner did with a block.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Choice {
-    /// It stays on the device.
-    Keep,
-    /// It is away in host memory for a while.
-    Swap,
-    /// It is dropped and made once more.
-    Recompute,
-}
-
-impl Choice {
-    /// All choices.
-    pub(crate) const ALL: [Choice; 3] = [Choice::Keep, Choice::Swap, Choice::Recompute];
-
-    /// The name that every report prints.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Choice::Keep => "keep",
-            Choice::Swap => "swap",
-            Choice::Recompute => "recompute",
-        }
-    }
-}
-
 /// What became of one block, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decision {
@@ -267,7 +244,7 @@ pub(crate) struct Decision {
     /// Its physical bytes.
     pub(crate) size_bytes: u64,
     /// What the planner did with it.
-    pub(crate) choice: Choice,
+    pub(crate) treatment: Treatment,
     /// The time in which it is away; `None` when it is kept.
     pub(crate) away: Option<Away>,
     /// Why, in a few words.

@@ -1,7 +1,9 @@
 //! Made-up runs for tests, with figures that are easy to recognise in what is drawn from them.
 
+use adaptive::Treatment;
+
 use super::run::{
-    Away, Choice, Decision, MemoryCurves, Mode, Model, Run, Span, SpanKind, Step, spread_over_ops,
+    Away, Decision, MemoryCurves, Mode, Model, Run, Span, SpanKind, Step, spread_over_ops,
 };
 
 const MIB: u64 = 1 << 20;
@@ -58,7 +60,7 @@ pub(super) fn keeping() -> Run {
         *step = Step { swapped_out_bytes: 0, swapped_in_bytes: 0, recomputed_ops: 0, ..*step };
     }
     for decision in &mut run.decisions {
-        decision.choice = Choice::Keep;
+        decision.treatment = Treatment::Keep;
         decision.away = None;
     }
     run
@@ -187,28 +189,30 @@ fn decisions() -> Vec<Decision> {
     let mut decisions = Vec::new();
     for layer in 0..LAYERS {
         for (place, (name, _)) in LAYER_OPS.iter().enumerate() {
-            let choice = match place {
-                6 => Choice::Recompute,
-                1 | 3 | 5 if layer < 10 => Choice::Swap,
-                _ => Choice::Keep,
+            let treatment = match place {
+                6 => Treatment::Recompute,
+                1 | 3 | 5 if layer < 10 => Treatment::Swap,
+                _ => Treatment::Keep,
             };
-            let away = (choice != Choice::Keep).then(|| Away {
+            let away = (treatment != Treatment::Keep).then(|| Away {
                 from_op: format!("forward layer{layer}.{name}"),
                 until_op: format!("backward layer{layer}.{name}"),
             });
-            let reason = match choice {
-                Choice::Keep if layer >= 10 => "its gap is shorter than the copies out and back",
-                Choice::Keep => "the cap is met without it, and moving it would add time",
-                Choice::Swap => "away over the peak; both copies hide behind compute",
-                Choice::Recompute => "running the op again takes less time than the link has left",
+            let reason = match treatment {
+                Treatment::Keep if layer >= 10 => "its gap is shorter than the copies out and back",
+                Treatment::Keep => "the cap is met without it, and moving it would add time",
+                Treatment::Swap => "away over the peak; both copies hide behind compute",
+                Treatment::Recompute => {
+                    "running the op again takes less time than the link has left"
+                }
             };
             decisions.push(Decision {
                 block: format!("layer{layer}.{name}.out"),
                 size_bytes: [3, 9, 3, 3, 3, 12, 12, 3][place] * MIB,
-                choice,
+                treatment,
                 away,
                 reason: reason.to_owned(),
-                added_us: if choice == Choice::Recompute { 130.0 } else { 0.0 },
+                added_us: if treatment == Treatment::Recompute { 130.0 } else { 0.0 },
             });
         }
     }

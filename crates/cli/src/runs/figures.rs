@@ -120,7 +120,7 @@ pub(super) fn read(folder: &Path) -> anyhow::Result<Explained> {
         )
     })?;
     serde_json::from_slice(&text)
-        .with_context(|| format!("'{}' is no report of this version", path.display()))
+        .with_context(|| format!("'{}' is not a report of this version", path.display()))
 }
 
 impl Explained {

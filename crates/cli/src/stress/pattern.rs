@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use adaptive::devices::{PatternKernels, pattern_word};
 use adaptive::{
     AccessMode, BlockId, Copy, Driver, DriverError, Error, HostFunction, HostPtr, OpName, OpStack,
-    PatternKernels, StreamHandle, pattern_word,
+    StreamHandle,
 };
 
 use crate::open::Accelerator;

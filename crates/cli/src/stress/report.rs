@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use adaptive::{Bytes, CallCost, StepCounters};
+use adaptive::devices::CallCost;
+use adaptive::{Bytes, StepCounters};
 use serde::Serialize;
 
 /// Driver calls that a swapped block makes, beside those of the caller's own work.

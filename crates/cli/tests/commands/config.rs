@@ -1,5 +1,5 @@
-//! `--config`: one file of settings for the commands, flags before it, and one line where it is
-//! wrong.
+//! `--config`: one file of settings for the commands, flags that override it, and one line where
+//! it is wrong.
 
 use std::fs;
 use std::path::{Path, PathBuf};

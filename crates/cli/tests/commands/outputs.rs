@@ -1,4 +1,4 @@
-//! Files that commands write: onto what is no file nothing is put in its place.
+//! Files that commands write: onto what is not a file nothing is put in its place.
 //!
 //! Devices are reached by links of the tests' own, so that a mistake cannot harm the system's.
 

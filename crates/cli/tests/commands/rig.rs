@@ -83,10 +83,10 @@ pub(crate) fn names_in(folder: &Path) -> Vec<String> {
 
 /// A number of an object.
 pub(crate) fn number(object: &Value, field: &str) -> u64 {
-    object[field].as_u64().unwrap_or_else(|| panic!("{field} is no number: {object}"))
+    object[field].as_u64().unwrap_or_else(|| panic!("{field} is not a number: {object}"))
 }
 
 /// A field that may have a fraction.
 pub(crate) fn float(object: &Value, field: &str) -> f64 {
-    object[field].as_f64().unwrap_or_else(|| panic!("{field} is no number: {object}"))
+    object[field].as_f64().unwrap_or_else(|| panic!("{field} is not a number: {object}"))
 }

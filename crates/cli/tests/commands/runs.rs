@@ -86,5 +86,5 @@ fn a_folder_without_a_report_is_named() {
     assert!(line.contains("there is no report in") && line.contains("--report FOLDER"), "{line}");
     fs::write(root.path().join("explain.json"), "{}").unwrap();
     let line = smartswap(&["compare-runs", folder, folder]).refusal().to_owned();
-    assert!(line.contains("is no report of this version"), "{line}");
+    assert!(line.contains("is not a report of this version"), "{line}");
 }

@@ -3,7 +3,7 @@
 use crate::acl::current::Current;
 use crate::acl::failure::invalid;
 use crate::acl::function::{self, HostWork};
-use crate::acl::host::Place;
+use crate::acl::host::Resolved;
 use crate::acl::sys::{self, aclrtStream};
 use crate::acl::{AclDriver, open, pointer, size, within};
 use crate::driver::{Driver, HostFunction};
@@ -76,37 +76,37 @@ impl AclDriver {
     }
 
     /// What is behind a device address that a copy or fill uses.
-    fn place(
+    fn resolve(
         &self,
         now: &Current<'_>,
         start: DevicePtr,
         size_bytes: u64,
-    ) -> Result<Place, DriverError> {
-        let place = self.state.host.place(now, start, size_bytes)?;
-        if let Place::Device(_) = place {
+    ) -> Result<Resolved, DriverError> {
+        let resolved = self.state.host.resolve(now, start, size_bytes)?;
+        if let Resolved::Device(_) = resolved {
             self.state.memory.check(now, start, size_bytes)?;
         }
-        Ok(place)
+        Ok(resolved)
     }
 
     /// Where a copy goes from and to, each as the library must see it.
-    fn places(&self, now: &Current<'_>, copy: Copy) -> Result<(Place, Place), DriverError> {
+    fn ends(&self, now: &Current<'_>, copy: Copy) -> Result<(Resolved, Resolved), DriverError> {
         copy.check().map_err(|text| invalid(now.call, text))?;
         let size_bytes = copy.size_bytes();
         match copy {
             Copy::DeviceToHost { source, target, .. } => {
-                let source = self.place(now, source, size_bytes)?;
+                let source = self.resolve(now, source, size_bytes)?;
                 self.state.host.check(now, target, size_bytes)?;
-                Ok((source, Place::Host(target.0)))
+                Ok((source, Resolved::Host(target.0)))
             }
             Copy::HostToDevice { source, target, .. } => {
-                let target = self.place(now, target, size_bytes)?;
+                let target = self.resolve(now, target, size_bytes)?;
                 self.state.host.check(now, source, size_bytes)?;
-                Ok((Place::Host(source.0), target))
+                Ok((Resolved::Host(source.0), target))
             }
             Copy::DeviceToDevice { source, target, .. } => {
-                let source = self.place(now, source, size_bytes)?;
-                Ok((source, self.place(now, target, size_bytes)?))
+                let source = self.resolve(now, source, size_bytes)?;
+                Ok((source, self.resolve(now, target, size_bytes)?))
             }
         }
     }
@@ -118,9 +118,9 @@ impl AclDriver {
         function: &mut HostFunction,
     ) -> Result<(), DriverError> {
         for access in &mut function.accesses {
-            match self.state.host.place(now, access.start, access.size_bytes)? {
-                Place::Host(address) => access.start = DevicePtr(address),
-                Place::Device(address) => {
+            match self.state.host.resolve(now, access.start, access.size_bytes)? {
+                Resolved::Host(address) => access.start = DevicePtr(address),
+                Resolved::Device(address) => {
                     if !self.state.properties.is_host_addressable {
                         let text = "the host cannot address this device's memory, so host \
                                     functions may not declare accesses";
@@ -273,21 +273,21 @@ impl Driver for AclDriver {
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
         let now = self.enter_stream("copy")?;
         let size_bytes = copy.size_bytes();
-        let (source, target, kind) = match self.places(&now, copy)? {
-            (Place::Device(source), Place::Device(target)) => {
+        let (source, target, kind) = match self.ends(&now, copy)? {
+            (Resolved::Device(source), Resolved::Device(target)) => {
                 let stream = self.state.streams.get(&now, stream)?;
                 // SAFETY: the caller's promise; that the places do not overlap was checked.
                 return unsafe { within::copy(&now, &stream, source, target, size_bytes) };
             }
-            (Place::Host(source), Place::Host(target)) => {
+            (Resolved::Host(source), Resolved::Host(target)) => {
                 let work = HostWork::Copy { source, target, size_bytes };
                 // SAFETY: the caller promises both places, which are the host's.
                 return unsafe { self.launch(&now, stream, work) };
             }
-            (Place::Device(source), Place::Host(target)) => {
+            (Resolved::Device(source), Resolved::Host(target)) => {
                 (source, target, sys::ACL_MEMCPY_DEVICE_TO_HOST)
             }
-            (Place::Host(source), Place::Device(target)) => {
+            (Resolved::Host(source), Resolved::Device(target)) => {
                 (source, target, sys::ACL_MEMCPY_HOST_TO_DEVICE)
             }
         };
@@ -307,9 +307,9 @@ impl Driver for AclDriver {
         if size_bytes == 0 {
             return Err(invalid(now.call, "0 bytes"));
         }
-        let address = match self.place(&now, target, size_bytes)? {
-            Place::Device(address) => address,
-            Place::Host(target) => {
+        let address = match self.resolve(&now, target, size_bytes)? {
+            Resolved::Device(address) => address,
+            Resolved::Host(target) => {
                 let work = HostWork::Fill { target, size_bytes, value };
                 // SAFETY: the caller promises the place, which is the host's.
                 return unsafe { self.launch(&now, stream, work) };

@@ -48,7 +48,7 @@ struct Piece {
 
 /// What is behind a device address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Resolved {
     /// Memory that the library's copies and fills may touch.
     Device(u64),
     /// Host memory that only kernels may reach by its device address; this is its host address.
@@ -256,16 +256,16 @@ impl HostMemory {
     }
 
     /// What is behind the bytes at a device address.
-    pub(super) fn place(
+    pub(super) fn resolve(
         &self,
         now: &Current<'_>,
         start: DevicePtr,
         size_bytes: u64,
-    ) -> Result<Place, DriverError> {
+    ) -> Result<Resolved, DriverError> {
         let tables = lock(&self.tables);
         let Some((device, &Extent { held: first, .. })) = tables.by_device.holder(start.0, 1)
         else {
-            return Ok(Place::Device(start.0));
+            return Ok(Resolved::Device(start.0));
         };
         if tables.by_device.holder(start.0, size_bytes).is_none() {
             let text = format!("{start:?} + {size_bytes} bytes leaves mapped host memory");
@@ -273,8 +273,8 @@ impl HostMemory {
         }
         let piece = tables.pieces.get(first).expect("it loses its device address before it goes");
         match piece.held.has_common_address {
-            true => Ok(Place::Device(start.0)),
-            false => Ok(Place::Host(first + (start.0 - device))),
+            true => Ok(Resolved::Device(start.0)),
+            false => Ok(Resolved::Host(first + (start.0 - device))),
         }
     }
 

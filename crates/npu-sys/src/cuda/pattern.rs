@@ -18,9 +18,9 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Writes patterns on the device, and counts the words that differ from one.
 ///
-/// Word `i` of a pattern is [`pattern_word(seed, i)`](crate::pattern_word), little-endian. Both
-/// kernels run at about the speed of the memory that they touch, be it the device's or pinned
-/// host memory.
+/// Word `i` of a pattern is [`pattern_word(seed, i)`](crate::pattern::pattern_word),
+/// little-endian. Both kernels run at about the speed of the memory that they touch, be it the
+/// device's or pinned host memory.
 #[derive(Debug)]
 pub struct PatternKernels {
     write: Kernel,
@@ -51,7 +51,7 @@ impl PatternKernels {
     /// Writes the pattern of `seed`, in stream order.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) if `target` or `size_bytes` is no multiple of 8,
+    /// [`Invalid`](crate::ErrorKind::Invalid) if `target` or `size_bytes` is not a multiple of 8,
     /// for 0 bytes, or for an unknown stream.
     ///
     /// # Safety
@@ -91,7 +91,7 @@ impl PatternKernels {
         let call = "check_pattern";
         let word_count = word_count(call, target, size_bytes)?;
         if !mismatches.0.is_multiple_of(WORD_BYTES) {
-            return Err(invalid(call, format!("{mismatches:?} is no place for a u64")));
+            return Err(invalid(call, format!("{mismatches:?} is not a place for a u64")));
         }
         let arguments = [target.0, word_count, seed, mismatches.0];
         // SAFETY: the arguments are those of the kernel, which reads just the place, and adds

@@ -4,7 +4,7 @@ use crate::error::DriverError;
 use crate::host::failure;
 use crate::types::HostMapping;
 
-/// Settings of a [`HostDriver`](crate::HostDriver).
+/// Settings of a [`HostDriver`](crate::devices::HostDriver).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostConfig {
     /// Physical device bytes. No chunk is created beyond them.
@@ -15,7 +15,7 @@ pub struct HostConfig {
     pub host_limit_bytes: Option<u64>,
     /// Speed of copies between host and device. `None`: as fast as the machine copies on
     /// threads, no time at all in lockstep.
-    pub link: Option<Link>,
+    pub link: Option<HostLink>,
     /// Work that a stream holds before a submission blocks (threads only).
     pub queue_depth: usize,
     /// Fresh chunks are filled with this pattern instead of zeros.
@@ -35,7 +35,7 @@ pub struct HostConfig {
 
 /// Speed of the link between host and device. One copy at a time runs in each direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
+pub struct HostLink {
     /// Device to host, while nothing comes in.
     pub out_bytes_per_s: u64,
     /// Host to device, while nothing goes out.
@@ -44,10 +44,10 @@ pub struct Link {
     pub both_bytes_per_s: u64,
 }
 
-impl Link {
+impl HostLink {
     /// A link that is as fast in each direction as in both at once.
-    pub fn duplex(bytes_per_s: u64) -> Link {
-        Link {
+    pub fn duplex(bytes_per_s: u64) -> HostLink {
+        HostLink {
             out_bytes_per_s: bytes_per_s,
             in_bytes_per_s: bytes_per_s,
             both_bytes_per_s: bytes_per_s,
@@ -70,7 +70,7 @@ pub enum Mode {
 pub enum Order {
     /// By completion on the virtual clock. Host functions take their `cost_us`, copies their
     /// share of the link; streams run side by side. The host's clock moves only when the host
-    /// waits or calls [`advance`](crate::HostDriver::advance).
+    /// waits or calls [`advance`](crate::devices::HostDriver::advance).
     ByTime,
     /// In any order that streams and events allow, drawn from this seed at each driver call.
     /// The virtual clock is kept, but copies in both directions do not slow each other.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::driver::{HostFunction, Operands};
-use crate::host::timeline::{Span, SpanKind};
+use crate::host::timeline::{DeviceSpan, SpanKind};
 use crate::host_function;
 use crate::types::{Copy, DevicePtr, StreamHandle};
 
@@ -97,7 +97,7 @@ impl Task {
     }
 
     /// How a timeline shows the task when it ran from `start_us` to `end_us`.
-    pub(super) fn span(&self, stream: StreamHandle, start_us: f64, end_us: f64) -> Span {
+    pub(super) fn span(&self, stream: StreamHandle, start_us: f64, end_us: f64) -> DeviceSpan {
         let (kind, name, address, size_bytes) = match *self {
             Task::Copy(copy) => {
                 let (kind, name, address) = match copy {
@@ -118,6 +118,6 @@ impl Task {
                 (SpanKind::Compute, function.name, address, size_bytes)
             }
         };
-        Span { stream, kind, name, address, size_bytes, start_us, end_us }
+        DeviceSpan { stream, kind, name, address, size_bytes, start_us, end_us }
     }
 }

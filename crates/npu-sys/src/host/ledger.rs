@@ -1,6 +1,6 @@
 //! What the host driver itself counts: the independent judge of what the layers above claim.
 
-/// What is held of a [`HostDriver`](crate::HostDriver) at one moment, and what was done.
+/// What is held of a [`HostDriver`](crate::devices::HostDriver) at one moment, and what was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     /// Physical bytes of the device.

@@ -1,6 +1,6 @@
 //! How long work takes by the model: the link's shared bandwidth, and costs that are fixed.
 
-use crate::host::config::Link;
+use crate::host::config::HostLink;
 use crate::host::effect::{Direction, Task};
 
 /// Fills and copies inside the device run at 1 TB/s.
@@ -16,11 +16,11 @@ pub(super) fn fixed_us(task: &Task) -> f64 {
 }
 
 /// Time of a copy that has the link for itself, in microseconds.
-pub(super) fn alone_us(link: Option<Link>, direction: Direction, size_bytes: u64) -> f64 {
+pub(super) fn alone_us(link: Option<HostLink>, direction: Direction, size_bytes: u64) -> f64 {
     link.map_or(0.0, |link| size_bytes as f64 / bytes_per_us(link, direction, false))
 }
 
-fn bytes_per_us(link: Link, direction: Direction, both: bool) -> f64 {
+fn bytes_per_us(link: HostLink, direction: Direction, both: bool) -> f64 {
     let bytes_per_s = match direction {
         _ if both => link.both_bytes_per_s,
         Direction::Out => link.out_bytes_per_s,
@@ -33,7 +33,7 @@ fn bytes_per_us(link: Link, direction: Direction, both: bool) -> f64 {
 /// the moment when one in the other direction starts or stops.
 #[derive(Debug)]
 pub(super) struct LinkModel {
-    link: Link,
+    link: HostLink,
     lanes: [Lane; 2],
 }
 
@@ -68,7 +68,7 @@ impl Direction {
 }
 
 impl LinkModel {
-    pub(super) fn new(link: Link) -> LinkModel {
+    pub(super) fn new(link: HostLink) -> LinkModel {
         LinkModel { link, lanes: [Lane::default(); 2] }
     }
 
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn both_directions_share_only_while_both_run() {
-        let link = Link {
+        let link = HostLink {
             out_bytes_per_s: 1_000_000_000,
             in_bytes_per_s: 2_000_000_000,
             both_bytes_per_s: 500_000_000,

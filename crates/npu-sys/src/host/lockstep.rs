@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::error::DriverError;
-use crate::host::config::{Link, Order};
+use crate::host::config::{HostLink, Order};
 use crate::host::effect::{self, Effect};
 use crate::host::failure::{failed, invalid};
 use crate::host::lockstep::by_time::ByTime;
@@ -65,7 +65,7 @@ struct Entry {
 }
 
 impl Lockstep {
-    pub(super) fn new(order: Order, link: Option<Link>, journal: Arc<Journal>) -> Lockstep {
+    pub(super) fn new(order: Order, link: Option<HostLink>, journal: Arc<Journal>) -> Lockstep {
         let device = match order {
             Order::ByTime => Device::ByTime(ByTime::new(link)),
             Order::Seeded(seed) => Device::Seeded(Seeded::new(link, seed)),
@@ -119,7 +119,7 @@ impl Schedule for Lockstep {
         queue.work.push_back(Entry { work, submitted_us });
         queue.submitted += 1;
         // Work on an idle virtual stream begins at once, and without a cost it ends at once.
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl Schedule for Lockstep {
             return;
         }
         let mut state = lock(&self.state);
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         if let State { queues, device: Device::Seeded(device), journal, .. } = &mut *state {
             device.run_some(queues, journal);
         }
@@ -169,7 +169,7 @@ impl Schedule for Lockstep {
         }
         let mut state = lock(&self.state);
         self.see(self.now_us() + us);
-        state.settle(self.now_us());
+        state.catch_up(self.now_us());
         Ok(())
     }
 }
@@ -185,7 +185,7 @@ impl State {
     }
 
     /// Brings the device up to the host's clock. A seeded device knows no such duty.
-    fn settle(&mut self, host_us: f64) {
+    fn catch_up(&mut self, host_us: f64) {
         let State { queues, device, journal, .. } = self;
         if let Device::ByTime(device) = device {
             device.run_to(queues, host_us, journal);

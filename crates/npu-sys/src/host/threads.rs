@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::error::DriverError;
-use crate::host::config::Link;
+use crate::host::config::HostLink;
 use crate::host::effect::Effect;
 use crate::host::failure::{failed, unsupported};
 use crate::host::schedule::{Schedule, Work, unknown_stream};
@@ -66,7 +66,11 @@ struct Entry {
 }
 
 impl Threads {
-    pub(super) fn new(link: Option<Link>, queue_depth: usize, journal: Arc<Journal>) -> Threads {
+    pub(super) fn new(
+        link: Option<HostLink>,
+        queue_depth: usize,
+        journal: Arc<Journal>,
+    ) -> Threads {
         let shared = Shared {
             clock: Clock::start(),
             gate: link.map(Gate::new),

@@ -11,7 +11,7 @@ use crate::types::{DevicePtr, StreamHandle};
 
 /// One executed piece of work.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Span {
+pub struct DeviceSpan {
     /// The stream that it ran on.
     pub stream: StreamHandle,
     /// What it was.
@@ -29,7 +29,7 @@ pub struct Span {
     pub end_us: f64,
 }
 
-/// What a [`Span`] was.
+/// What a [`DeviceSpan`] was.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SpanKind {
     /// A host function.
@@ -51,12 +51,12 @@ pub(super) struct Journal {
     in_bytes: AtomicU64,
     failed: FirstFailure,
     recording: AtomicBool,
-    spans: Mutex<Vec<Span>>,
+    spans: Mutex<Vec<DeviceSpan>>,
 }
 
 impl Journal {
     /// Notes that work has run.
-    pub(super) fn note(&self, span: Span, outcome: Result<(), String>) {
+    pub(super) fn note(&self, span: DeviceSpan, outcome: Result<(), String>) {
         match span.kind {
             SpanKind::CopyOut => self.out_bytes.fetch_add(span.size_bytes, Ordering::Relaxed),
             SpanKind::CopyIn => self.in_bytes.fetch_add(span.size_bytes, Ordering::Relaxed),
@@ -86,7 +86,7 @@ impl Journal {
         self.recording.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn take(&self) -> Vec<Span> {
+    pub(super) fn take(&self) -> Vec<DeviceSpan> {
         self.recording.store(false, Ordering::Relaxed);
         std::mem::take(&mut lock(&self.spans))
     }

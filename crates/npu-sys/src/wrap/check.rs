@@ -18,7 +18,7 @@ use crate::types::{
     Access, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, StreamHandle, VaRange,
 };
 
-pub use self::violation::{AccessSite, Memory, Place, Violation};
+pub use self::violation::{AccessSite, Address, Memory, Violation};
 
 /// What a [`CheckDriver`] looks for beyond order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

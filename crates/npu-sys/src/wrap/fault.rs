@@ -28,7 +28,7 @@ pub struct FaultPlan {
     /// What the failed call reports.
     pub kind: ErrorKind,
     /// Covers, and counts, only calls of this name (see
-    /// [`FALLIBLE_CALLS`](crate::FALLIBLE_CALLS)). `None` covers all.
+    /// [`FALLIBLE_CALLS`](crate::devices::FALLIBLE_CALLS)). `None` covers all.
     pub only: Option<&'static str>,
 }
 

@@ -11,7 +11,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use npu_sys::{AclDriver, CudaDriver, Driver, HostConfig, OpenError, RecordDriver};
+use npu_sys::Driver;
+use npu_sys::devices::{AclDriver, CudaDriver, HostConfig, OpenError, RecordDriver};
 
 use crate::host::{CAPACITY, configs, in_mode};
 use crate::rig::{Rig, Time};
@@ -83,7 +84,7 @@ fn assert_balance(device: Device, record: &RecordDriver) {
     }
 }
 
-/// A driver that is no host driver.
+/// A driver that is not a host driver.
 #[derive(Clone, Copy, Debug)]
 enum Device {
     Acl,

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use npu_sys::{HostConfig, HostDriver};
+use npu_sys::devices::{HostConfig, HostDriver};
 
 use crate::rig::Rig;
 

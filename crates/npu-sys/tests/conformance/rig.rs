@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
+use npu_sys::devices::{HostDriver, Mode, Order};
 use npu_sys::{
     Access, AccessMode, ChunkHandle, Copy, DeviceProperties, DevicePtr, Driver, DriverError,
-    ErrorKind, EventHandle, EventKind, HostDriver, HostFunction, HostPtr, Mode, Operands, Order,
-    StreamHandle, VaRange,
+    ErrorKind, EventHandle, EventKind, HostFunction, HostPtr, Operands, StreamHandle, VaRange,
 };
 
 /// How a driver under test runs.

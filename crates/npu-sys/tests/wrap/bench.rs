@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use npu_sys::devices::{CheckConfig, CheckDriver};
 use npu_sys::{
-    Access, AccessMode, CheckConfig, CheckDriver, ChunkHandle, Copy, DevicePtr, Driver,
-    DriverError, ErrorKind, EventHandle, EventKind, HostFunction, HostPtr, StreamHandle, VaRange,
+    Access, AccessMode, ChunkHandle, Copy, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
+    EventKind, HostFunction, HostPtr, StreamHandle, VaRange,
 };
 
 use super::fake::FakeDriver;

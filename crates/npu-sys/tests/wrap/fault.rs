@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use npu_sys::devices::{FALLIBLE_CALLS, FaultDriver, FaultPlan, Lasting};
 use npu_sys::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, Driver, DriverError, ErrorKind, EventHandle,
-    EventKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, HostFunction, HostPtr, Lasting,
-    StreamHandle, VaRange,
+    EventKind, HostFunction, HostPtr, StreamHandle, VaRange,
 };
 
 use super::fake::FakeDriver;

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use npu_sys::devices::{
+    CheckConfig, CheckDriver, FaultDriver, FaultPlan, HostConfig, HostDriver, Lasting, RecordDriver,
+};
 use npu_sys::{
-    Access, AccessMode, CheckConfig, CheckDriver, ChunkHandle, Copy, Driver, DriverError,
-    ErrorKind, EventHandle, EventKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
-    HostFunction, HostPtr, Lasting, Operands, RecordDriver, StreamHandle, VaRange,
+    Access, AccessMode, ChunkHandle, Copy, Driver, DriverError, ErrorKind, EventHandle, EventKind,
+    HostFunction, HostPtr, Operands, StreamHandle, VaRange,
 };
 
 const CAPACITY_BYTES: u64 = 1 << 20;

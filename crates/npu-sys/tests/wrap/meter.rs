@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use npu_sys::{CallCost, Driver, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, MeterDriver};
+use npu_sys::devices::{CallCost, FALLIBLE_CALLS, FaultDriver, FaultPlan, MeterDriver};
+use npu_sys::{Driver, ErrorKind};
 
 use super::fake::FakeDriver;
 use super::fault::call;

@@ -5,9 +5,10 @@ mod oracle;
 
 use std::sync::atomic::Ordering;
 
+use npu_sys::devices::Violation;
 use npu_sys::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, HostPtr,
-    StreamHandle, VaRange, Violation,
+    StreamHandle, VaRange,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use npu_sys::{Driver, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, RecordDriver};
+use npu_sys::devices::{FALLIBLE_CALLS, FaultDriver, FaultPlan, RecordDriver};
+use npu_sys::{Driver, ErrorKind};
 
 use super::fake::FakeDriver;
 use super::fault::call;

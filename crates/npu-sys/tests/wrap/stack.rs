@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use npu_sys::{
-    CheckConfig, CheckDriver, Driver, ErrorKind, EventKind, FaultDriver, FaultPlan, RecordDriver,
-    StreamHandle, VaRange,
-};
+use npu_sys::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan, RecordDriver};
+use npu_sys::{Driver, ErrorKind, EventKind, StreamHandle, VaRange};
 
 use super::fake::FakeDriver;
 

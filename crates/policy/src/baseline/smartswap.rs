@@ -35,7 +35,7 @@ pub struct SmartSwapConfig {
     /// Policies that the first generator tries, at least one: `stable_step` less `warmup_step`.
     pub search_steps: u32,
     /// `swap_bucket_size`: the most bytes that leave with one forward stage under the second
-    /// generator; nothing for no such cap.
+    /// generator; `None` for no such cap.
     pub bucket_bytes: Option<u64>,
     /// `num_attn_layers_per_stage`: layers in one stage of the second generator, at least one.
     pub layers_per_stage: u32,

@@ -174,7 +174,7 @@ impl<'a> Names<'a> {
     }
 
     /// The turns of the longest repeating stretch of a run that has a mark in each turn. The
-    /// shortest period wins among equals; nothing if nothing repeats.
+    /// shortest period wins among equals; `None` if nothing repeats.
     fn repeat(&self, run: Run) -> Vec<(usize, usize)> {
         let names = &self.names[run.from..run.to];
         let mut best = (0, 0, 1);

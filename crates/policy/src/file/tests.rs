@@ -399,7 +399,7 @@ fn a_trace_file_speaks_the_interchange_form() {
         [numbers(&op["reads"]), numbers(&op["writes"]), numbers(&op["outputs"])]
     };
     assert_eq!(op(0), [vec![0], vec![1], vec![1]]);
-    assert_eq!(op(1), [vec![], vec![2], vec![]], "scratch is no output");
+    assert_eq!(op(1), [vec![], vec![2], vec![]], "scratch is not an output");
     assert_eq!(op(2), [vec![1], vec![1], vec![]]);
     let lives: Vec<(i64, i64)> = (0..4)
         .map(|index| &value["tensors"][index])

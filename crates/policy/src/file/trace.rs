@@ -199,7 +199,7 @@ impl Visitor<'_> for EventText {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<EventMirror, E> {
-        let fault = || E::custom(format_args!("'{text:.20}' is no event"));
+        let fault = || E::custom(format_args!("'{text:.20}' is not an event"));
         parse_event(text).map(EventMirror).ok_or_else(fault)
     }
 }

@@ -21,6 +21,20 @@ pub enum Treatment {
     Recompute,
 }
 
+impl Treatment {
+    /// All treatments.
+    pub const ALL: [Treatment; 3] = [Treatment::Keep, Treatment::Swap, Treatment::Recompute];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Treatment::Keep => "keep",
+            Treatment::Swap => "swap",
+            Treatment::Recompute => "recompute",
+        }
+    }
+}
+
 /// Why a block is treated as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {

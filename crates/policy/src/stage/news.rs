@@ -77,7 +77,7 @@ pub enum Turn {
     },
     /// The best so far stays from here on.
     Adopted {
-        /// Actions of its plan; nothing if memory is found on demand.
+        /// Actions of its plan; `None` if memory is found on demand.
         actions: Option<usize>,
         /// What was measured under it.
         measured: Measured,

@@ -53,7 +53,7 @@ fn own_bytes(trace: &Trace) -> Vec<u64> {
     bytes
 }
 
-/// The op that calls each op; nothing for the outermost.
+/// The op that calls each op; `None` for the outermost.
 pub(crate) fn callers(trace: &Trace) -> Vec<Option<usize>> {
     let mut open: Vec<usize> = Vec::new();
     let mut callers = Vec::with_capacity(trace.ops.len());

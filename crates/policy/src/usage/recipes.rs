@@ -74,7 +74,7 @@ impl Usage {
         }
     }
 
-    /// What an op and the ops inside it read and make; nothing if they change what they read, as
+    /// What an op and the ops inside it read and make; `None` if they change what they read, as
     /// such an op cannot run twice.
     fn effects(&self, trace: &Trace, begin: usize, end: usize) -> Option<Effects> {
         let (mut inputs, mut made) = (Vec::new(), Vec::new());

@@ -52,7 +52,7 @@ fn compare_times(measured: &Lanes, predicted: &Lanes, host_waits: u64, what: &st
     let LaneComparison { predicted, measured, .. } = compare_lanes(predicted, measured);
     let near = |one: f64, other: f64| (one - other).abs() < near_us;
     assert!(near(measured.ops_us, predicted.ops_us), "{what}: {measured:?} {predicted:?}");
-    // Where the host has to wait, compute has nothing to do, which is no wait of an op.
+    // Where the host has to wait, compute has nothing to do, which is not a wait of an op.
     let found_us = measured.waits_us + if host_waits > 0 { measured.idle_us } else { 0.0 };
     assert!(near(found_us, predicted.waits_us), "{what}: {measured:?} {predicted:?}");
     assert!(host_waits > 0 || measured.idle_us < near_us, "{what}: {measured:?}");

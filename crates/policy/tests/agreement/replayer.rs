@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use policy::devices::{HostConfig, HostDriver, HostLink};
 use policy::{
     AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Engine,
-    Error, HostConfig, HostDriver, HostLink, Lot, Machine, OpIndex, OpName, OpStack, Orders,
-    Origin, Phase, Plan, PlanBlock, PoolConfig, Recipe, StepReport, Trace, TraceEvent,
-    replayable_blocks,
+    Error, Lot, Machine, OpIndex, OpName, OpStack, Orders, Origin, Phase, Plan, PlanBlock,
+    PoolConfig, Recipe, StepReport, Trace, TraceEvent, replayable_blocks,
 };
 
 pub(crate) const GRANULARITY_BYTES: u64 = 64 << 10;

@@ -1,6 +1,7 @@
 //! Tests of the follower: steps that differ from the recorded one in all the ways that steps do.
 
-use vmem::{ArenaConfig, HostConfig, HostDriver, PoolConfig};
+use vmem::devices::{HostConfig, HostDriver};
+use vmem::{ArenaConfig, PoolConfig};
 
 use crate::engine::{Compute, Config, Engine};
 use crate::name::OpName;
@@ -55,7 +56,7 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
             at_any_size: false,
         });
         trace.events.push(TraceEvent::Begin(op));
-        // Small ones are no blocks of it.
+        // Small ones are not blocks of it.
         for (nth, &size_bytes) in (0..).zip(sizes).filter(|&(_, &size)| size >= SWAPPABLE_BYTES) {
             trace.events.push(TraceEvent::Allocate(BlockIndex(trace.blocks.len() as u32)));
             trace.blocks.push(block(size_bytes, Origin::Op(op), nth));
@@ -470,7 +471,7 @@ fn where_sizes_vary_small_blocks_are_told_by_what_came_before_them() {
     check([("a", &[9]), ("b", &[0, 0, 9]), ("c", &[0, 4, 0]), ("d", &[])], all);
     // What was small there and is not here is none of them either.
     check([("a", &[99]), ("b", &[30, 99, 99]), ("c", &[20, 99, 0]), ("d", &[])], all);
-    // Where all are as large as they were, small ones are no blocks.
+    // Where all are as large as they were, small ones are not blocks.
     let run = run(&recorded, &recorded);
     assert_eq!([0, 1, 2, 3].map(|place| run.block(place)), all);
 }

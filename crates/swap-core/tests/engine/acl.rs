@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use swap_core::{AclDriver, CheckConfig, CheckDriver, Driver, FaultDriver, RecordDriver};
+use swap_core::Driver;
+use swap_core::devices::{AclDriver, CheckConfig, CheckDriver, FaultDriver, RecordDriver};
 
 use super::random_plans::{run_all, run_on};
 use super::world::{Setup, World};

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::{HostConfig, HostDriver, HostLink};
 use swap_core::{
-    Access, AccessMode, BlockId, Compute, DevicePtr, Driver, Engine, Error, ErrorKind, HostConfig,
-    HostDriver, Link, MemoryError, OpStack, Recipe, StepCounters, StreamId,
+    Access, AccessMode, BlockId, Compute, DevicePtr, Driver, Engine, Error, ErrorKind, MemoryError,
+    OpStack, Recipe, StepCounters, StreamId,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, write};
@@ -97,7 +98,7 @@ fn a_stream_can_be_named_twice_and_not_for_a_freed_block() {
 /// An engine whose ops run on this thread. Copies run only when somebody waits for them.
 fn on_this_thread(limit_bytes: u64, seed: u64) -> (Arc<HostDriver>, Engine) {
     let mut device = HostConfig::lockstep(2 * limit_bytes, seed);
-    device.link = Some(Link::duplex(1 << 30));
+    device.link = Some(HostLink::duplex(1 << 30));
     let driver = host(device);
     let mut settings = config(limit_bytes, ENOUGH);
     settings.compute = Compute::HostThread;

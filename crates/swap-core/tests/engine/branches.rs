@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, MemoryCalls, OpIndex,
-    OpName, Orders, Origin, Phase, Plan, PlanBlock, StepReport,
+    AccessMode, Action, ActionKind, BlockId, BlockIndex, Lot, MemoryCalls, OpIndex, OpName, Orders,
+    Origin, Phase, Plan, PlanBlock, StepReport,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, work, write};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config as Runs, TestRng, TestRunner};
-use swap_core::{
-    CheckConfig, CheckDriver, ErrorKind, FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig,
-    Lasting, StepCounters,
+use swap_core::devices::{
+    CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver, FaultPlan, HostConfig, Lasting,
 };
+use swap_core::{ErrorKind, StepCounters};
 
 use super::lots::{nonsense, shared};
 use super::script::{Command, Random, Script, random_plan, script};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use swap_core::{HostDriver, Ledger, RecordDriver};
+use swap_core::devices::{HostDriver, Ledger, RecordDriver};
 
 /// An account of a device's memory that the engine has no part in.
 pub(crate) enum Judge {

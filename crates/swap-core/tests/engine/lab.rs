@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use swap_core::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver, HostLink, MeterDriver};
 use swap_core::{
-    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, CheckConfig, CheckDriver, Driver,
-    DriverError, Engine, Error, EventKind, HostConfig, HostDriver, HostFunction, Link, MeterDriver,
-    OpIndex, OpName, OpStack, Operands, Orders, Origin, Phase, Plan, PlanBlock, Recipe, Residency,
-    StepCounters,
+    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, Driver, DriverError, Engine,
+    Error, EventKind, HostFunction, OpIndex, OpName, OpStack, Operands, Orders, Origin, Phase,
+    Plan, PlanBlock, Recipe, Residency, StepCounters,
 };
 
 use super::world::{config, host, physical, word};
@@ -114,7 +114,7 @@ impl Lab {
     }
 
     pub(crate) fn with(limit_bytes: u64, arena_bytes: u64, mut device: HostConfig) -> Lab {
-        device.link = Some(Link::duplex(1 << 30));
+        device.link = Some(HostLink::duplex(1 << 30));
         let host = host(device);
         let meter = Arc::new(MeterDriver::new(host.clone()));
         let check = Arc::new(CheckDriver::new(meter.clone(), CheckConfig::ORDER));

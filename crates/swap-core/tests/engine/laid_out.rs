@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, OpIndex, Orders, Origin, Phase, Plan,
-    PlanBlock, Residency,
+    Action, ActionKind, BlockId, BlockIndex, Lot, OpIndex, Orders, Origin, Phase, Plan, PlanBlock,
+    Residency,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, write};

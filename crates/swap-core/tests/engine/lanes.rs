@@ -3,9 +3,8 @@
 //!
 //! The judge is the device's own log of what ran when.
 
-use swap_core::{
-    Direction, HostConfig, LaneCopy, LaneOp, Lanes, OpIndex, Span, SpanKind, StepReport,
-};
+use swap_core::devices::{DeviceSpan, HostConfig, SpanKind};
+use swap_core::{Direction, LaneCopy, LaneOp, Lanes, OpIndex, StepReport};
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, write};
 
@@ -43,7 +42,7 @@ fn measured(
     lab: &mut Lab,
     blocks: &[(swap_core::BlockId, u64)],
     late_us: f64,
-) -> (Lanes, Vec<Span>, f64, StepReport) {
+) -> (Lanes, Vec<DeviceSpan>, f64, StepReport) {
     lab.settle();
     assert!(lab.engine.measure_lanes().expect("works"));
     lab.host.start_timeline();
@@ -55,7 +54,7 @@ fn measured(
     (lanes, spans, began_us, report)
 }
 
-fn of_kind(spans: &[Span], kind: SpanKind) -> Vec<Span> {
+fn of_kind(spans: &[DeviceSpan], kind: SpanKind) -> Vec<DeviceSpan> {
     spans.iter().filter(|span| span.kind == kind).copied().collect()
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use swap_core::devices::{CheckConfig, CheckDriver, HostConfig};
 use swap_core::{
-    AccessMode, BlockId, CheckConfig, CheckDriver, Driver, Engine, Error, HostConfig, OpStack,
-    Operands, Recipe, Residency, StreamId,
+    AccessMode, BlockId, Driver, Engine, Error, OpStack, Operands, Recipe, Residency, StreamId,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};

@@ -3,10 +3,8 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use swap_core::{
-    AccessMode, Engine, Error, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, OpName,
-    Residency,
-};
+use swap_core::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
+use swap_core::{AccessMode, Engine, Error, ErrorKind, OpName, Residency};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};

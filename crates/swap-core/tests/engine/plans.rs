@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    Action, ActionKind, BlockIndex, HostConfig, OpIndex, Orders, Origin, Phase, Plan, PlanBlock,
-    Residency, Trace,
+    Action, ActionKind, BlockIndex, OpIndex, Orders, Origin, Phase, Plan, PlanBlock, Residency,
+    Trace,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, work, write};

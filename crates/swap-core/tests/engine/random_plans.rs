@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
-use swap_core::{CheckConfig, CheckDriver, Engine, FaultDriver, HostConfig, RecordDriver};
+use swap_core::Engine;
+use swap_core::devices::{CheckConfig, CheckDriver, FaultDriver, HostConfig, RecordDriver};
 
 use super::lots::random_lots;
 use super::script::{Random, Script, branch, random_plan, script};

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, Driver, Error, HostConfig,
-    OpIndex, Orders, Origin, Phase, Plan, PlanBlock, Recipe, RecipeUse, Residency,
+    Access, AccessMode, Action, ActionKind, BlockId, BlockIndex, Driver, Error, OpIndex, Orders,
+    Origin, Phase, Plan, PlanBlock, Recipe, RecipeUse, Residency,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, for_output, read, recipe, work, write};

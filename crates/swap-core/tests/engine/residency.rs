@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use swap_core::{
-    AccessMode, ActionKind, Engine, Error, ErrorKind, FaultDriver, FaultPlan, HostConfig, Orders,
-    Plan, Residency,
-};
+use swap_core::devices::{FaultDriver, FaultPlan, HostConfig};
+use swap_core::{AccessMode, ActionKind, Engine, Error, ErrorKind, Orders, Plan, Residency};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, recipe, work, write};
 use super::world::config;

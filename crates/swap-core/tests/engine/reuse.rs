@@ -4,9 +4,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use swap_core::{
-    Access, AccessMode, ActionKind, BlockId, HostConfig, Residency, StreamHandle, StreamId,
-};
+use swap_core::devices::HostConfig;
+use swap_core::{Access, AccessMode, ActionKind, BlockId, Residency, StreamHandle, StreamId};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP, read, submit_unseen, work, write};
 

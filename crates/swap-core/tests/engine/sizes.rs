@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockId, BlockIndex, HostConfig, Lot, OpIndex, OpName, Orders,
-    Origin, Phase, Plan, PlanBlock, StepReport, Trace,
+    AccessMode, Action, ActionKind, BlockId, BlockIndex, Lot, OpIndex, OpName, Orders, Origin,
+    Phase, Plan, PlanBlock, StepReport, Trace,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, work, write};

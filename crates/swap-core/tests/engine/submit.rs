@@ -1,6 +1,7 @@
 //! Work that callers submit by themselves is ordered and told to the checker like any other.
 
-use swap_core::{Access, AccessMode, Driver, DriverError, Error, ErrorKind, HostConfig};
+use swap_core::devices::HostConfig;
+use swap_core::{Access, AccessMode, Driver, DriverError, Error, ErrorKind};
 
 use super::lab::{BLOCK, ENOUGH, Lab, OP};
 

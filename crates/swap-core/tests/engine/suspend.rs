@@ -1,6 +1,7 @@
 //! Somebody else gets the device meanwhile: all leaves, and comes back as it was.
 
-use swap_core::{AccessMode, Error, HostConfig, MemoryError, Residency};
+use swap_core::devices::HostConfig;
+use swap_core::{AccessMode, Error, MemoryError, Residency};
 
 use super::lab::{BLOCK, Lab, OP, read, write};
 use super::lending::lend;

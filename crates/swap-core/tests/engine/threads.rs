@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
+use swap_core::devices::HostConfig;
 use swap_core::{
-    AccessMode, BlockId, Engine, Error, HostConfig, Lot, OpName, OpStack, Orders, Origin, Plan,
-    Recipe, Trace, TraceEvent,
+    AccessMode, BlockId, Engine, Error, Lot, OpName, OpStack, Orders, Origin, Plan, Recipe, Trace,
+    TraceEvent,
 };
 
 use super::lab::{BLOCK, ENOUGH, Errors, Lab, OP, read, recipe, work, write};

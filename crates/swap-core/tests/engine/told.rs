@@ -6,7 +6,8 @@
 //! say: memory that moves, is freed and is used again. The framework orders the rest itself, and no
 //! more than it must. Kernels compare all bytes; the checker judges the order of each.
 
-use swap_core::{AccessMode, BlockId, Engine, HostConfig, OpName};
+use swap_core::devices::HostConfig;
+use swap_core::{AccessMode, BlockId, Engine, OpName};
 
 use super::lots::random_lots;
 use super::script::{Random, SIZES, random_plan};

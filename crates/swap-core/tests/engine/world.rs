@@ -8,10 +8,11 @@
 
 use std::sync::Arc;
 
+use swap_core::devices::{CheckConfig, CheckDriver, FaultDriver, HostConfig, HostDriver};
 use swap_core::{
-    AccessMode, ActionKind, ArenaConfig, BlockId, BlockIndex, CheckConfig, CheckDriver, Compute,
-    Config, Driver, Engine, Error, FaultDriver, HostConfig, HostDriver, Lot, OpName, OpStack,
-    Orders, Phase, Plan, PoolConfig, StepReport, StreamHandle, StreamId, Trace,
+    AccessMode, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Driver, Engine,
+    Error, Lot, OpName, OpStack, Orders, Phase, Plan, PoolConfig, StepReport, StreamHandle,
+    StreamId, Trace,
 };
 use vmem::{EventHandle, EventKind};
 

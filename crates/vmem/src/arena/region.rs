@@ -65,12 +65,13 @@ impl Region {
         Ok(Region { start, size_bytes, pages: None, registered: false })
     }
 
-    /// Gives the memory back. No work of the device uses it any more.
-    pub(super) fn unpin(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Work of the device that uses it is complete, and no reference to it is left.
+    pub(super) unsafe fn unpin(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
         if self.registered {
-            // SAFETY: `Arena::trim` waited for all uses of the region's slots, which are noted
-            // when slots are given back; `Arena::dismantle` runs when the device is idle; other
-            // regions were never given out.
+            // SAFETY: the caller promises it.
             unsafe { driver.unregister_host(self.start) }?;
         } else {
             // SAFETY: as above.

@@ -34,15 +34,15 @@ fn bad_budgets_say_what_was_given_and_what_is_expected() {
     let count = "give 1 for all stages or 2, one for each pipeline stage";
     check("6 5 4 3", 0, 2, &format!("the budget '6 5 4 3' has 4 values: {count}"));
     check("", 0, 2, &format!("the budget '' has 0 values: {count}"));
-    let mend = "give a number of GiB that is not negative, or 'all'";
-    check("two", 0, 1, &format!("the budget 'two' is not a number: {mend}"));
-    check("1,5", 0, 1, &format!("the budget '1,5' is not a number: {mend}"));
-    check("nan", 0, 1, &format!("the budget 'nan' is not a number: {mend}"));
-    check("-1", 0, 1, &format!("the budget '-1' is negative: {mend}"));
-    check("inf", 0, 1, &format!("the budget 'inf' is too large: {mend}"));
-    check("1e30", 0, 1, &format!("the budget '1e30' is too large: {mend}"));
+    let fix = "give a number of GiB that is not negative, or 'all'";
+    check("two", 0, 1, &format!("the budget 'two' is not a number: {fix}"));
+    check("1,5", 0, 1, &format!("the budget '1,5' is not a number: {fix}"));
+    check("nan", 0, 1, &format!("the budget 'nan' is not a number: {fix}"));
+    check("-1", 0, 1, &format!("the budget '-1' is negative: {fix}"));
+    check("inf", 0, 1, &format!("the budget 'inf' is too large: {fix}"));
+    check("1e30", 0, 1, &format!("the budget '1e30' is too large: {fix}"));
     // A bad value of another stage would only be found by that stage's process.
-    check("2 -3", 0, 2, &format!("the budget '-3' is negative: {mend}"));
+    check("2 -3", 0, 2, &format!("the budget '-3' is negative: {fix}"));
     check("2", 1, 1, "pipeline stage 1 is out of range: there are 1, counted from 0");
     check("2", 0, 0, "pipeline stage 0 is out of range: there are 0, counted from 0");
 }

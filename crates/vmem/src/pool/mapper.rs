@@ -126,7 +126,8 @@ fn perform(driver: &Caller, range: VaRange, task: Task) -> Settled {
     let (done, result) = match task {
         Task::Map(chunk) => (Settled::Mapped, map_with_access(driver, range, chunk)),
         Task::Unmap => {
-            let result = unmap_unused(driver, range);
+            // SAFETY: a range is posted to be unmapped once its uses were seen to be complete.
+            let result = unsafe { unmap_unused(driver, range) };
             let failed = |error| MapFailure { error, still_mapped: true };
             (Settled::Unmapped, result.map_err(failed))
         }

@@ -31,7 +31,8 @@ impl Pool {
             Mapping::Stale { uses, .. } => {
                 let uses = uses.clone();
                 streams.wait_host(&uses, Site::RemapAfterUse)?;
-                self.unmap_stale(id)?;
+                // SAFETY: waited for just now.
+                unsafe { self.unmap_stale(id) }?;
             }
             Mapping::Kept { .. } => self.unmap_kept(streams, id)?,
         }
@@ -97,7 +98,8 @@ impl Pool {
                 None => {}
                 Some(false) => break,
                 Some(true) => {
-                    self.unmap_stale(id)?;
+                    // SAFETY: queried just now.
+                    unsafe { self.unmap_stale(id) }?;
                     if self.has_backing(id) {
                         self.map_block(streams, id)?;
                     }
@@ -110,7 +112,8 @@ impl Pool {
             if !stale.is_out_of_use(streams)? {
                 break;
             }
-            self.unmap(stale.range)?;
+            // SAFETY: queried just now.
+            unsafe { self.unmap(stale.range) }?;
             let stale = self.stale_ranges.pop_front().expect("seen above");
             self.keep_range(stale.range);
         }

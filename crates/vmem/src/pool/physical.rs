@@ -29,10 +29,13 @@ pub(super) fn map_with_access(
 }
 
 /// Takes away a mapping that nobody uses any more.
-pub(super) fn unmap_unused(driver: &Caller, range: VaRange) -> Result<(), DriverError> {
+///
+/// # Safety
+/// The uses noted for the mapping are complete, and the host knows it: it waited for or queried
+/// them. [`Pool::note_use`] is called for all work (its contract), so there are no others.
+pub(super) unsafe fn unmap_unused(driver: &Caller, range: VaRange) -> Result<(), DriverError> {
     driver.note_unmap();
-    // SAFETY: all callers are in the modules of the pool; each has waited for, or queried, the
-    // uses noted for the mapping, and `note_use` is called for all work (its contract).
+    // SAFETY: the caller promises just that.
     unsafe { driver.unmap(range) }
 }
 
@@ -192,13 +195,15 @@ impl Pool {
     ) -> Result<(), DriverError> {
         streams.wait_host(&spare.ready, Site::ReleaseAfterUse)?;
         if let Some(range) = spare.range {
-            self.unmap(range)?;
+            // SAFETY: waited for above.
+            unsafe { self.unmap(range) }?;
             self.keep_range(range);
             spare.range = None;
         }
         let handle = spare.chunk.handle;
         while let Some(index) = self.stale_ranges.iter().position(|stale| stale.chunk == handle) {
-            self.unmap(self.stale_ranges[index].range)?;
+            // SAFETY: as above: what used the chunk there came before what used it last.
+            unsafe { self.unmap(self.stale_ranges[index].range) }?;
             let stale = self.stale_ranges.remove(index).expect("found above");
             self.keep_range(stale.range);
         }
@@ -206,7 +211,8 @@ impl Pool {
         for id in stale {
             // A block may be listed twice.
             if self.shows_stale(id, handle) {
-                self.unmap_stale(id)?;
+                // SAFETY: as above.
+                unsafe { self.unmap_stale(id) }?;
             }
         }
         Ok(())
@@ -218,12 +224,12 @@ impl Pool {
         let mut ranges = Vec::new();
         for mut leftover in std::mem::take(&mut self.unreleased) {
             let mut result = Ok(());
-            leftover.mapped.retain(|&range| match self.unmap(range) {
-                Ok(()) => false,
-                Err(error) => {
-                    result = Err(error);
-                    true
-                }
+            leftover.mapped.retain(|&range| {
+                // SAFETY: only what nobody uses any more is left over.
+                let unmapped = unsafe { self.unmap(range) };
+                let is_mapped = unmapped.is_err();
+                result = unmapped.and(result.clone());
+                is_mapped
             });
             if result.is_ok()
                 && let Some((handle, size_bytes)) = leftover.chunk
@@ -283,19 +289,25 @@ impl Pool {
     }
 
     /// Unmaps a range, if anything is mapped there: it may have been posted.
-    pub(super) fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
+    ///
+    /// # Safety
+    /// As for [`unmap_unused`].
+    pub(super) unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
         match self.mapper.settle(range) {
             None | Some(Settled::Mapped) => {}
             Some(Settled::Failed(failure)) if failure.still_mapped => {}
             Some(Settled::Unmapped | Settled::Failed(_)) => return Ok(()),
         }
-        unmap_unused(&self.driver, range)
+        // SAFETY: the caller promises it.
+        unsafe { unmap_unused(&self.driver, range) }
     }
 
     /// Frees a segment of a device without virtual memory.
-    pub(super) fn free_plain(&self, start: DevicePtr) -> Result<(), DriverError> {
-        // SAFETY: the caller, `free_empty_segments`, has waited for the uses of all its pieces,
-        // and `note_use` is called for all work (its contract).
+    ///
+    /// # Safety
+    /// The uses of all its pieces are complete, and the host knows it.
+    pub(super) unsafe fn free_plain(&self, start: DevicePtr) -> Result<(), DriverError> {
+        // SAFETY: the caller promises it.
         unsafe { self.driver.free_device(start) }
     }
 
@@ -319,12 +331,16 @@ impl Pool {
         self.is_live(id) && stale(&self.block(id).place)
     }
 
-    /// Unmaps what a block gave away. The caller made sure that its uses are complete.
-    pub(super) fn unmap_stale(&mut self, id: BlockId) -> Result<(), DriverError> {
+    /// Unmaps what a block gave away.
+    ///
+    /// # Safety
+    /// Its [`stale_uses`](Pool::stale_uses) are complete, and the host knows it.
+    pub(super) unsafe fn unmap_stale(&mut self, id: BlockId) -> Result<(), DriverError> {
         let Place::Swappable { range, .. } = self.block(id).place else {
             unreachable!("only swappable blocks go stale")
         };
-        self.unmap(range)?;
+        // SAFETY: the caller promises it.
+        unsafe { self.unmap(range) }?;
         self.set_mapping(id, Mapping::Unmapped);
         Ok(())
     }
@@ -388,7 +404,8 @@ impl Pool {
         self.cache.refund(std::mem::take(&mut self.stats.outside_bytes).current);
         let mut result = self.trim(streams);
         for stale in std::mem::take(&mut self.stale_ranges) {
-            match self.unmap(stale.range) {
+            // SAFETY: all work on the device is complete.
+            match unsafe { self.unmap(stale.range) } {
                 Ok(()) => self.keep_range(stale.range),
                 Err(error) => result = result.and(Err(error)),
             }

@@ -62,7 +62,8 @@ impl Pool {
             let index = self.plain_segments.iter().position(at_start);
             let index = index.expect("a region is a segment");
             let waited = streams.wait_host(&uses, Site::FreeSegmentAfterUse);
-            match waited.and_then(|()| self.free_plain(DevicePtr(start))) {
+            // SAFETY: they are complete where `waited` is not an error.
+            match waited.and_then(|()| unsafe { self.free_plain(DevicePtr(start)) }) {
                 Ok(()) => {
                     self.plain_segments.swap_remove(index);
                     self.stats.segment_bytes.shrink(size_bytes);

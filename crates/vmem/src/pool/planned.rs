@@ -265,15 +265,18 @@ impl Pool {
         }
         let result = result.and_then(|()| self.driver.set_access(range));
         result.map_err(|error| {
-            // Nothing has used the mappings yet.
-            mapped.retain(|&piece| unmap_unused(&self.driver, piece).is_err());
+            // SAFETY: nothing has used the mappings yet.
+            mapped.retain(|&piece| unsafe { unmap_unused(&self.driver, piece) }.is_err());
             (error, mapped)
         })
     }
 
-    /// Takes away the mappings of a lot at a range. The caller made sure that the uses there are
-    /// complete. Mappings that stay are tried again later; `then` is kept when all are gone.
-    pub(super) fn unmap_lot(
+    /// Takes away the mappings of a lot at a range. Mappings that stay are tried again later;
+    /// `then` is kept when all are gone.
+    ///
+    /// # Safety
+    /// The uses there are complete, and the host knows it.
+    pub(super) unsafe fn unmap_lot(
         &mut self,
         range: VaRange,
         lot: PlannedLot,
@@ -283,12 +286,12 @@ impl Pool {
         let pieces = planned.pieces(range, lot.lot);
         let mut pieces: Vec<VaRange> = pieces.into_iter().map(|(_, piece)| piece).collect();
         let mut result = Ok(());
-        pieces.retain(|&piece| match unmap_unused(&self.driver, piece) {
-            Ok(()) => false,
-            Err(error) => {
-                result = Err(error);
-                true
-            }
+        pieces.retain(|&piece| {
+            // SAFETY: the caller promises it.
+            let unmapped = unsafe { unmap_unused(&self.driver, piece) };
+            let is_mapped = unmapped.is_err();
+            result = unmapped.and(result.clone());
+            is_mapped
         });
         if result.is_ok() {
             then.into_iter().for_each(|range| self.keep_range(range));
@@ -328,7 +331,8 @@ impl Pool {
         let index = self.planned_index(number).expect("the caller found it");
         let ready = self.planned[index].tiles.ready(tile..tile + 1);
         streams.wait_host(&ready, Site::ReleaseAfterUse)?;
-        self.unmap_shown(number, tile)?;
+        // SAFETY: waited for just now.
+        unsafe { self.unmap_shown(number, tile) }?;
         self.forget_kept(streams, number, tile)?;
         // Memory that is mapped anywhere else stays with the device.
         self.release_leftovers().map_or(Ok(()), Err)?;
@@ -340,7 +344,10 @@ impl Pool {
     }
 
     /// Takes the mappings of a tile away from addresses of no block.
-    fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
+    ///
+    /// # Safety
+    /// The tile's uses are complete, and the host knows it.
+    unsafe fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
         let index = self.planned_index(number).expect("the caller has it");
         let planned = &self.planned[index];
         let shows = |lot: &Lot| planned.is_in(tile, *lot);
@@ -350,7 +357,8 @@ impl Pool {
             let ranges = self.planned[index].shown.remove(&lot).unwrap_or_default();
             for range in ranges {
                 let lot = PlannedLot { layout: number, lot };
-                result = result.and(self.unmap_lot(range, lot, Some(range)));
+                // SAFETY: uses of the lot are uses of its tiles; the caller promises the rest.
+                result = result.and(unsafe { self.unmap_lot(range, lot, Some(range)) });
             }
         }
         result
@@ -395,7 +403,8 @@ impl Pool {
         let (range, lot, uses) = (*range, *lot, uses.clone());
         streams.wait_host(&uses, Site::RemapAfterUse)?;
         self.set_mapping(id, Mapping::Unmapped);
-        self.unmap_lot(range, lot, None)
+        // SAFETY: waited for just now.
+        unsafe { self.unmap_lot(range, lot, None) }
     }
 
     /// Whether the addresses of blocks that are away show nothing from here on, as soon as the

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use npu_sys::devices::{MeterDriver, pattern_word};
 use npu_sys::{
-    ChunkHandle, Copy, Driver, DriverError, HostFunction, HostMapping, HostPtr, MeterDriver,
-    StreamHandle, VaRange, pattern_word,
+    ChunkHandle, Copy, Driver, DriverError, HostFunction, HostMapping, HostPtr, StreamHandle,
+    VaRange,
 };
 
 use super::{Bench, Lane, Taken, mean_us};
@@ -324,7 +325,7 @@ fn mapping_beside_copies(bench: &mut Bench, size_bytes: u64) -> Result<String, F
 
 #[cfg(test)]
 mod tests {
-    use npu_sys::{HostConfig, HostDriver};
+    use npu_sys::devices::{HostConfig, HostDriver};
 
     use super::*;
 

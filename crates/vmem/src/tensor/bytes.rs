@@ -91,28 +91,30 @@ fn size(value: u64) -> usize {
 
 /// Submits a copy.
 ///
-/// Both places are inside blocks, slots or swapped blocks of live storages or stages; the caller
-/// has made `stream` wait for their uses and counts the copy among them afterwards.
-pub(super) fn submit_copy(
+/// # Safety
+/// Both places are inside blocks, slots or swapped blocks of live storages or stages and do not
+/// overlap. The caller has made `stream` wait for their uses, and counts the copy among them
+/// afterwards, so that neither is unmapped, unpinned or reused before it is complete.
+pub(super) unsafe fn submit_copy(
     streams: &Streams,
     copy: Copy,
     stream: StreamId,
 ) -> Result<(), DriverError> {
-    // SAFETY: the callers, in transfer.rs and storage.rs, keep what is said above: they order
-    // `stream` after the uses of both places, and note the copy as a use, so that neither is
-    // unmapped, unpinned or reused before it is complete. Places of one storage do not overlap,
-    // which `copy` in transfer.rs sees to.
+    // SAFETY: the caller promises it.
     unsafe { streams.driver().copy(copy, streams.handle(stream)) }
 }
 
-/// Submits a fill, under the same conditions.
-pub(super) fn submit_fill(
+/// Submits a fill.
+///
+/// # Safety
+/// As for [`submit_copy`].
+pub(super) unsafe fn submit_fill(
     streams: &Streams,
     target: DevicePtr,
     size_bytes: u64,
     value: u8,
     stream: StreamId,
 ) -> Result<(), DriverError> {
-    // SAFETY: as for `submit_copy`; the caller is `fill` in transfer.rs.
+    // SAFETY: the caller promises it.
     unsafe { streams.driver().fill(target, size_bytes, value, streams.handle(stream)) }
 }

@@ -98,7 +98,7 @@ pub enum FileProblem {
         /// The system's words.
         text: String,
     },
-    /// Its path is no place for a file.
+    /// Its path is not a place for a file.
     #[error("{why}")]
     Place {
         /// What is there.

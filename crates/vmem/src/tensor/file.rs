@@ -54,7 +54,7 @@ impl From<SaveError> for TensorError {
         let (path, problem) = match error {
             SaveError::Io { path, doing, source } => (path, FileProblem::system(doing, &source)),
             SaveError::NoFileName(path) => {
-                (path, FileProblem::Place { why: "this is no file name".to_owned() })
+                (path, FileProblem::Place { why: "this is not a file name".to_owned() })
             }
             SaveError::NoFile { path, kind } => {
                 (path, FileProblem::Place { why: format!("{kind} is not replaced by a file") })
@@ -127,7 +127,8 @@ impl TensorFile {
     /// Opens a file and checks its header and length. No tensor is read.
     ///
     /// # Errors
-    /// [`File`](TensorError::File) if it cannot be read, is no safetensors file, or is cut short.
+    /// [`File`](TensorError::File) if it cannot be read, is not a safetensors file, or is cut
+    /// short.
     pub fn open(path: &Path) -> Result<TensorFile, TensorError> {
         let opened = File::open(path)
             .map_err(|error| FileProblem::system("open", &error))

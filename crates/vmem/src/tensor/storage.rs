@@ -156,7 +156,9 @@ impl Storage {
             target: slot.start(),
             size_bytes: self.size_bytes as u64,
         };
-        submit_copy(&memory.streams, copy, stream)?;
+        // SAFETY: the storage's block and its slot, whose uses were waited for; the caller notes
+        // the point that is returned.
+        unsafe { submit_copy(&memory.streams, copy, stream) }?;
         Ok(submitted(memory, stream))
     }
 
@@ -244,7 +246,9 @@ impl Storage {
         let size_bytes = self.size_bytes as u64;
         if size_bytes > 0 {
             let copy = Copy::HostToDevice { source: slot.start(), target, size_bytes };
-            submit_copy(&memory.streams, copy, stream)?;
+            // SAFETY: the slot's uses were waited for, those of `target` by the pool as it gave
+            // the chunk; `copied` is noted for both.
+            unsafe { submit_copy(&memory.streams, copy, stream) }?;
         }
         let copied = submitted(memory, stream);
         slot_uses.add(copied);

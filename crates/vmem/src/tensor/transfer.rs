@@ -152,7 +152,9 @@ fn copy_rows(
         let (from_bytes, to_bytes) = (from_bytes as u64, to_bytes as u64);
         let copy = driver_copy(from, to, from_bytes, to_bytes, (walk.run() * item) as u64);
         let copy = copy.expect("the caller saw that there is one");
-        result = submit_copy(&memory.streams, copy, stream);
+        // SAFETY: both storages' uses were waited for, and `point` is noted for both; ends that
+        // overlap were sent another way.
+        result = unsafe { submit_copy(&memory.streams, copy, stream) };
     });
     // After a failure, too: some rows may have been submitted.
     let point = submitted(memory, stream);
@@ -182,7 +184,8 @@ pub(super) fn fill(target: End<'_>, value: u8) -> Result<bool, TensorError> {
     walk.target.rows(&walk.shape, |at| {
         if result.is_ok() {
             let row = start.offset(((walk.target.start + at) * target.item()) as u64);
-            result = submit_fill(&memory.streams, row, row_bytes as u64, value, stream);
+            // SAFETY: the storage's uses were waited for, and `point` is noted for it.
+            result = unsafe { submit_fill(&memory.streams, row, row_bytes as u64, value, stream) };
         }
     });
     let point = submitted(memory, stream);
@@ -270,7 +273,8 @@ impl Tiles<'_> {
                 target: stages.slot(slot).start(),
                 size_bytes: span_bytes as u64,
             };
-            submit_copy(&self.memory.streams, copy, self.stream)?;
+            // SAFETY: uses of block and slot were waited for, and `copied` is noted for both.
+            unsafe { submit_copy(&self.memory.streams, copy, self.stream) }?;
             let copied = submitted(self.memory, self.stream);
             self.memory.pool.note_use(*block, copied);
             stages.note(slot, copied);
@@ -330,7 +334,8 @@ impl Tiles<'_> {
         let (start, size_bytes) = (stages.slot(slot).start(), span_bytes as u64);
         if packed.len() < span_bytes {
             let copy = Copy::DeviceToHost { source: place, target: start, size_bytes };
-            submit_copy(&self.memory.streams, copy, self.stream)?;
+            // SAFETY: uses of block and slot were waited for, and `copied` is noted for both.
+            unsafe { submit_copy(&self.memory.streams, copy, self.stream) }?;
             let copied = submitted(self.memory, self.stream);
             self.memory.pool.note_use(*block, copied);
             stages.note(slot, copied);
@@ -339,7 +344,8 @@ impl Tiles<'_> {
         let mut pinned = Pinned::slot(stages.slot(slot));
         write_rows(&mut pinned, 0, side, &walk.shape, packed, item);
         let copy = Copy::HostToDevice { source: start, target: place, size_bytes };
-        submit_copy(&self.memory.streams, copy, self.stream)?;
+        // SAFETY: uses of block and slot were waited for, and `copied` is noted for both.
+        unsafe { submit_copy(&self.memory.streams, copy, self.stream) }?;
         let copied = submitted(self.memory, self.stream);
         self.memory.pool.note_use(*block, copied);
         stages.note(slot, copied);

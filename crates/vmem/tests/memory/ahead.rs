@@ -4,10 +4,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use vmem::{
-    ArenaConfig, DeviceMemory, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
-    MemoryError, PoolConfig, StreamId, Uses,
-};
+use vmem::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
+use vmem::{ArenaConfig, DeviceMemory, ErrorKind, MemoryError, PoolConfig, StreamId, Uses};
 
 const BLOCK: u64 = 64 << 10;
 

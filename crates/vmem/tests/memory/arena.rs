@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver};
 use vmem::{
-    Arena, ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, HostConfig, HostDriver,
-    MemoryError, PoolConfig, Slot, StreamId, Streams, Uses,
+    Arena, ArenaConfig, DeviceMemory, MemoryError, PoolConfig, Slot, StreamId, Streams, Uses,
 };
 
 const LIMIT: u64 = 96 << 10;

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vmem::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
-    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Lot, MemoryError, Point,
-    PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
+    Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, Driver, ErrorKind, Lot,
+    MemoryError, Point, PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
 };
 
 const UNIT: u64 = 4096;

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use vmem::{
-    AclDriver, ArenaConfig, DeviceMemory, Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig,
-    HostDriver, PoolConfig,
-};
+use vmem::devices::{AclDriver, FaultDriver, FaultPlan, HostConfig, HostDriver};
+use vmem::{ArenaConfig, DeviceMemory, Driver, ErrorKind, PoolConfig};
 
 use self::forked::Forked;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestRng, TestRunner};
+use vmem::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    Arena, ArenaConfig, DeviceMemory, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
-    MemoryError, PoolConfig, Slot, StreamId, Uses,
+    Arena, ArenaConfig, DeviceMemory, ErrorKind, MemoryError, PoolConfig, Slot, StreamId, Uses,
 };
 
 const KIB: u64 = 1 << 10;
@@ -248,7 +248,7 @@ fn a_short_host_is_told_apart_from_the_cap_and_how_to_mend_it_is_said() {
         "available",
         "control group",
         "`ulimit -l` is",
-        "--host-memory",
+        "ask for less host memory",
         "larger container",
     ];
     for part in parts {
@@ -259,7 +259,7 @@ fn a_short_host_is_told_apart_from_the_cap_and_how_to_mend_it_is_said() {
 
     let mut lab = Lab::new(regions(64 * KIB, 64 * KIB));
     let text = lab.arena().take(65 * KIB).expect_err("the cap").to_string();
-    assert!(text.ends_with("raise the cap (--host-memory)"), "{text}");
+    assert!(text.ends_with("raise the cap on host memory"), "{text}");
     assert_eq!(lab.calls("register_host"), 0);
     lab.finish();
 }

@@ -4,10 +4,8 @@
 
 use std::sync::Arc;
 
-use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, DeviceMemory, Driver,
-    HostConfig, HostDriver, PoolConfig, RecordDriver, StreamId,
-};
+use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver, RecordDriver};
+use vmem::{Access, AccessMode, ArenaConfig, BlockId, DeviceMemory, Driver, PoolConfig, StreamId};
 
 const PAGE: u64 = 4096;
 const LAYERS: usize = 12;

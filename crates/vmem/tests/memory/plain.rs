@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use vmem::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, DeviceMemory, DevicePtr,
-    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, MemoryError, PoolConfig,
-    StreamId,
+    Access, AccessMode, ArenaConfig, BlockId, DeviceMemory, DevicePtr, Driver, ErrorKind,
+    MemoryError, PoolConfig, StreamId,
 };
 
 const GRANULARITY: u64 = 4096;

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use proptest::test_runner::TestCaseError;
+use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver, RecordDriver};
 use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
-    DevicePtr, Driver, DriverError, HostConfig, HostDriver, Lot, MemoryError, Point, PoolConfig,
-    RecordDriver, Site, StreamId, Uses,
+    Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, DevicePtr, Driver,
+    DriverError, Lot, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
 };
 
 const UNIT: u64 = 4096;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver};
 use vmem::{
-    Access, AccessMode, ArenaConfig, BlockId, CheckConfig, CheckDriver, Departure, DeviceMemory,
-    DevicePtr, Driver, EventHandle, EventKind, HostConfig, HostDriver, Lot, MemoryError, Point,
-    PoolConfig, Site, StreamId, Uses,
+    Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, DevicePtr, Driver,
+    EventHandle, EventKind, Lot, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
 };
 
 const GRANULARITY: u64 = 4096;

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use vmem::{
-    Driver, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Link, check_device,
-    measure_link, measure_map,
+use vmem::devices::{
+    FaultDriver, FaultPlan, HostConfig, HostDriver, HostLink, check_device, measure_link,
+    measure_map,
 };
+use vmem::{Driver, ErrorKind};
 
 const PIECE: u64 = 1 << 20;
 
 fn device() -> Arc<HostDriver> {
     let link =
-        Link { out_bytes_per_s: 4 << 30, in_bytes_per_s: 2 << 30, both_bytes_per_s: 1 << 30 };
+        HostLink { out_bytes_per_s: 4 << 30, in_bytes_per_s: 2 << 30, both_bytes_per_s: 1 << 30 };
     let config = HostConfig { link: Some(link), ..HostConfig::by_time(6 * PIECE) };
     HostDriver::new(config).expect("a device")
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use vmem::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    ArenaConfig, BlockId, DeviceMemory, ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver,
-    MemoryError, PoolConfig, StreamId, Uses,
+    ArenaConfig, BlockId, DeviceMemory, ErrorKind, MemoryError, PoolConfig, StreamId, Uses,
 };
 
 const UNIT: u64 = 64 << 10;

@@ -4,9 +4,8 @@
 
 use std::sync::Arc;
 
-use vmem::{
-    ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, Point, Site, StreamId, Streams, Uses,
-};
+use vmem::devices::{FaultDriver, FaultPlan, HostConfig, HostDriver};
+use vmem::{ErrorKind, Point, Site, StreamId, Streams, Uses};
 
 const SEEDS: u64 = 60;
 

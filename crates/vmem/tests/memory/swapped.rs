@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
+use vmem::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
-    Access, AccessMode, ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, DevicePtr, Driver,
-    ErrorKind, FaultDriver, FaultPlan, HostConfig, HostDriver, HostMapping, MemoryError, Point,
-    PoolConfig, Site, StreamId, SwappedBlock, Uses,
+    Access, AccessMode, ArenaConfig, DeviceMemory, DevicePtr, Driver, ErrorKind, HostMapping,
+    MemoryError, Point, PoolConfig, Site, StreamId, SwappedBlock, Uses,
 };
 
 const PAGE: u64 = 4096;

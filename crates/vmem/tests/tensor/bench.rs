@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use vmem::{
-    ArenaConfig, CheckConfig, CheckDriver, DeviceMemory, Driver, FaultDriver, HostConfig,
-    HostDriver, PoolConfig, TensorDevice,
-};
+use vmem::devices::{CheckConfig, CheckDriver, FaultDriver, HostConfig, HostDriver};
+use vmem::{ArenaConfig, DeviceMemory, Driver, PoolConfig, TensorDevice};
 
 pub const GRANULARITY: u64 = 4096;
 /// Tensors of fewer bytes stay on the device.

@@ -1,7 +1,8 @@
 //! Copies that the random programs are too small for: tiles, rows, all values of small types.
 
 use half::{bf16, f16};
-use vmem::{Dtype, Element, HostConfig, Place, Scalar, TensorError};
+use vmem::devices::HostConfig;
+use vmem::{Dtype, Element, Place, Scalar, TensorError};
 
 use super::bench::Bench;
 

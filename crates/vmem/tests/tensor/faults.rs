@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use vmem::{Dtype, ErrorKind, FaultPlan, Place, SwapTensor, TensorError, load, save};
+use vmem::devices::FaultPlan;
+use vmem::{Dtype, ErrorKind, Place, SwapTensor, TensorError, load, save};
 
 use super::bench::Bench;
 

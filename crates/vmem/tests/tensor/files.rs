@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use safetensors::SafeTensors;
-use vmem::{Dtype, ErrorKind, FaultPlan, FileProblem, Place, TensorError, TensorFile, load, save};
+use vmem::devices::FaultPlan;
+use vmem::{Dtype, ErrorKind, FileProblem, Place, TensorError, TensorFile, load, save};
 
 use super::bench::Bench;
 

@@ -1,9 +1,7 @@
 //! Order: on the stream, between streams, and with the host, which waits for what it needs only.
 
-use vmem::{
-    Access, AccessMode, Driver, Dtype, HostConfig, HostFunction, Link, Place, StreamHandle,
-    SwapTensor,
-};
+use vmem::devices::{HostConfig, HostLink};
+use vmem::{Access, AccessMode, Driver, Dtype, HostFunction, Place, StreamHandle, SwapTensor};
 
 use super::bench::Bench;
 
@@ -62,7 +60,7 @@ fn work_of_others_comes_before_whatever_is_done_next() {
 
 /// A device on a virtual clock, with a link of a byte a nanosecond.
 fn timed() -> Bench {
-    let link = Some(Link::duplex(1_000_000_000));
+    let link = Some(HostLink::duplex(1_000_000_000));
     Bench::on(HostConfig { link, ..HostConfig::by_time(16 << 20) }, 16 << 20)
 }
 

@@ -574,7 +574,7 @@ mod planted {
         let noticed = (0..100).any(|_| {
             let (seed, ops) =
                 (any::<u64>(), ops()).new_tree(&mut runner).expect("a case").current();
-            let settings = vmem::HostConfig::lockstep(16 << 20, seed);
+            let settings = vmem::devices::HostConfig::lockstep(16 << 20, seed);
             let plant = |memory: &mut vmem::DeviceMemory| {
                 memory.streams.plant(Some(vmem::Site::HostAfterUse));
             };

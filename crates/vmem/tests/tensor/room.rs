@@ -1,6 +1,7 @@
 //! Room: nothing but the tensors that are asked for ever takes device memory.
 
-use vmem::{Dtype, HostConfig, Place, SwapTensor, TensorError, load, save};
+use vmem::devices::HostConfig;
+use vmem::{Dtype, Place, SwapTensor, TensorError, load, save};
 
 use super::bench::{Bench, SEGMENT};
 

@@ -69,7 +69,7 @@ SwapTensor(i32, [8, 200], swapped, [[0, 1, 2, ..., 197, 198, 199],
 fn a_tensor_that_cannot_be_read_says_so() {
     let bench = Bench::new(4, 1 << 20, 1 << 20);
     let tensor = bench.device.from_slice(Place::Device, &[2], &[1_u8, 2]).unwrap();
-    let plan = vmem::FaultPlan::for_good(1, vmem::ErrorKind::Failed).only("copy");
+    let plan = vmem::devices::FaultPlan::for_good(1, vmem::ErrorKind::Failed).only("copy");
     bench.fault.arm(plan);
     let shown = format!("{tensor:?}");
     bench.fault.disarm();

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use adaptive::{
-    ArenaConfig, Compute, Config, Engine, HostConfig, HostDriver, OpName, PoolConfig, StepReport,
-};
+use adaptive::devices::{HostConfig, HostDriver};
+use adaptive::{ArenaConfig, Compute, Config, Engine, OpName, PoolConfig, StepReport};
 
 use super::Model;
 use crate::gpt::call::{Call, Ops, Replay, Tensor, Work};

@@ -133,5 +133,5 @@ pub(super) fn with_settings(test: &str, settings: &[(&str, &str)], body: impl Fn
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{test} with {settings:?}: {text}{errors}");
-    assert!(text.contains("1 passed"), "{test} is no test: {text}");
+    assert!(text.contains("1 passed"), "{test} is not a test: {text}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{BLOCK_THREADS, PTX};
-use crate::pattern_word;
+use crate::pattern::pattern_word;
 
 /// One kernel: its instructions, and where its labels are.
 struct Program {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::cuda::CudaDriver;
+use crate::cuda::pattern::PatternKernels;
 use crate::cuda::tests::fake::Fake;
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
+use crate::pattern::pattern_word;
 use crate::types::{
     Access, AccessMode, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, MemoryInfo,
     StreamHandle, VaRange,
 };
-use crate::{HostMapping, PatternKernels, drop_failures, pattern_word};
+use crate::{HostMapping, drop_failures};
 
 const UNIT: u64 = 2 << 20;
 
@@ -439,7 +441,7 @@ fn pattern_kernels_take_whole_words_only() {
     refused(write(UNIT, 8), ErrorKind::Unsupported, "launch_kernel failed with code 801");
     // SAFETY: as above.
     let check = unsafe { kernels.check(DevicePtr(UNIT), 8, 1, DevicePtr(UNIT + 4), stream) };
-    refused(check, ErrorKind::Invalid, "no place for a u64");
+    refused(check, ErrorKind::Invalid, "not a place for a u64");
     assert_ne!(pattern_word(1, 0), pattern_word(1, 1));
     drop((driver, kernels));
     assert_eq!((fake.held(), fake.retained()), (0, 0));

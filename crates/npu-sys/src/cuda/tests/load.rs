@@ -9,7 +9,7 @@ use crate::error::OpenError;
 
 fn refusal(library: &Path) -> OpenError {
     // SAFETY: a library without CUDA's functions is refused.
-    unsafe { CudaDriver::open_from(library, 0) }.expect_err("this is no CUDA library")
+    unsafe { CudaDriver::open_from(library, 0) }.expect_err("this is not a CUDA library")
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::host::config::Link;
+use crate::host::config::HostLink;
 use crate::host::effect::{Direction, Effect};
 use crate::host::link::{LinkModel, fixed_us};
 use crate::host::lockstep::{Queue, Queues, perform};
@@ -40,7 +40,7 @@ enum Stage {
 }
 
 impl ByTime {
-    pub(super) fn new(link: Option<Link>) -> ByTime {
+    pub(super) fn new(link: Option<HostLink>) -> ByTime {
         ByTime {
             now_us: 0.0,
             link: link.map(LinkModel::new),

@@ -3,7 +3,7 @@
 //! The order is not fair, so that a missing event wait shows quickly. The device stalls or races
 //! for a while, and a stream that is drawn as the favourite runs far ahead while others starve.
 
-use crate::host::config::Link;
+use crate::host::config::HostLink;
 use crate::host::link::{alone_us, fixed_us};
 use crate::host::lockstep::{Queue, Queues, perform};
 use crate::host::schedule::Work;
@@ -11,7 +11,7 @@ use crate::host::timeline::Journal;
 
 #[derive(Debug)]
 pub(super) struct Seeded {
-    link: Option<Link>,
+    link: Option<HostLink>,
     /// When each direction of the link is free again.
     link_free_us: [f64; 2],
     random: Random,
@@ -42,7 +42,7 @@ impl Random {
 }
 
 impl Seeded {
-    pub(super) fn new(link: Option<Link>, seed: u64) -> Seeded {
+    pub(super) fn new(link: Option<HostLink>, seed: u64) -> Seeded {
         Seeded { link, link_free_us: [0.0; 2], random: Random(seed), favourite: 0, pace: 6 }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::host::config::Link;
+use crate::host::config::HostLink;
 use crate::host::effect::Direction;
 use crate::host::link::LinkModel;
 use crate::host::threads::clock::Clock;
@@ -17,7 +17,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(link: Link) -> Gate {
+    pub(super) fn new(link: HostLink) -> Gate {
         Gate { model: Mutex::new(LinkModel::new(link)), changed: Condvar::new() }
     }
 

@@ -8,7 +8,7 @@ use super::CheckConfig;
 use super::clock::{Clock, Clocks, Epoch, Lane};
 use super::memory::{Piece, Pieces, Space};
 use super::shadow::{Frontier, Stamp};
-use super::violation::{AccessSite, Memory, Place, Violation};
+use super::violation::{AccessSite, Address, Memory, Violation};
 use crate::error::DriverError;
 use crate::types::{Access, AccessMode, Copy, DevicePtr, StreamHandle, VaRange};
 
@@ -18,7 +18,7 @@ const VIOLATIONS_KEPT_MAX: usize = 1000;
 /// One access as its submitter declares it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared {
-    place: Place,
+    address: Address,
     size_bytes: u64,
     mode: AccessMode,
 }
@@ -149,13 +149,13 @@ impl Checker {
 
     fn place(&self, work: &Work, lane: Lane, epoch: Epoch) -> Result<Admitted, Box<Violation>> {
         let mut accesses: SmallVec<[(Arc<Stamp>, Pieces); 4]> = SmallVec::new();
-        for &Declared { place, size_bytes, mode } in &work.accesses {
+        for &Declared { address, size_bytes, mode } in &work.accesses {
             let Work { stream, operation, .. } = *work;
             let number = epoch.number;
-            let site = AccessSite { stream, operation, number, place, size_bytes, mode };
+            let site = AccessSite { stream, operation, number, address, size_bytes, mode };
             let pieces = self
                 .space
-                .resolve(place, size_bytes)
+                .resolve(address, size_bytes)
                 .map_err(|why| Box::new(Violation::Unreachable { access: site, why }))?;
             for piece in &pieces {
                 self.check(site, piece, self.clocks.of(lane))?;
@@ -230,27 +230,31 @@ fn overlap_within(
 pub(super) fn copy_accesses(copy: Copy) -> Declarations {
     let size_bytes = copy.size_bytes();
     let (source, target) = match copy {
-        Copy::DeviceToHost { source, target, .. } => (Place::Device(source), Place::Host(target)),
-        Copy::HostToDevice { source, target, .. } => (Place::Host(source), Place::Device(target)),
+        Copy::DeviceToHost { source, target, .. } => {
+            (Address::Device(source), Address::Host(target))
+        }
+        Copy::HostToDevice { source, target, .. } => {
+            (Address::Host(source), Address::Device(target))
+        }
         Copy::DeviceToDevice { source, target, .. } => {
-            (Place::Device(source), Place::Device(target))
+            (Address::Device(source), Address::Device(target))
         }
     };
-    let read = Declared { place: source, size_bytes, mode: AccessMode::Read };
-    let write = Declared { place: target, size_bytes, mode: AccessMode::Write };
+    let read = Declared { address: source, size_bytes, mode: AccessMode::Read };
+    let write = Declared { address: target, size_bytes, mode: AccessMode::Write };
     Declarations::from_iter([read, write])
 }
 
 /// What a fill writes.
 pub(super) fn fill_accesses(target: DevicePtr, size_bytes: u64) -> Declarations {
-    let place = Place::Device(target);
-    Declarations::from_iter([Declared { place, size_bytes, mode: AccessMode::Write }])
+    let address = Address::Device(target);
+    Declarations::from_iter([Declared { address, size_bytes, mode: AccessMode::Write }])
 }
 
 /// What declared device accesses use.
 pub(super) fn device_accesses(accesses: &[Access]) -> Declarations {
     let declared = |&Access { start, size_bytes, mode }: &Access| Declared {
-        place: Place::Device(start),
+        address: Address::Device(start),
         size_bytes,
         mode,
     };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::shadow::{Frontier, Shadow};
-use super::violation::{Memory, Place};
+use super::violation::{Address, Memory};
 use crate::types::{ChunkHandle, DevicePtr, HostPtr, VaRange};
 
 /// Bytes of one piece of memory, and the mapping by which they were reached.
@@ -48,10 +48,14 @@ pub(super) struct Space {
 
 impl Space {
     /// The memory that an access reaches, or what is missing.
-    pub(super) fn resolve(&self, place: Place, size_bytes: u64) -> Result<Pieces, &'static str> {
-        match place {
-            Place::Device(start) => self.resolve_device(start, size_bytes),
-            Place::Host(start) => self.resolve_host(start, size_bytes),
+    pub(super) fn resolve(
+        &self,
+        address: Address,
+        size_bytes: u64,
+    ) -> Result<Pieces, &'static str> {
+        match address {
+            Address::Device(start) => self.resolve_device(start, size_bytes),
+            Address::Host(start) => self.resolve_host(start, size_bytes),
         }
     }
 

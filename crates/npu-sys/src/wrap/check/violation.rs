@@ -8,7 +8,7 @@ use crate::types::{AccessMode, ChunkHandle, DevicePtr, HostPtr, StreamHandle};
 
 /// An address as the work named it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
+pub enum Address {
     /// An address of the device.
     Device(DevicePtr),
     /// An address of pinned host memory.
@@ -36,7 +36,7 @@ pub struct AccessSite {
     /// Which piece of its stream's work it is, from 1.
     pub number: u64,
     /// First byte.
-    pub place: Place,
+    pub address: Address,
     /// Number of bytes.
     pub size_bytes: u64,
     /// How they are used.
@@ -76,7 +76,7 @@ pub enum Violation {
         why: &'static str,
     },
     /// A read of chunk bytes that nothing wrote since the chunk was created. Reported only on
-    /// request, see [`CheckConfig`](crate::CheckConfig).
+    /// request, see [`CheckConfig`](crate::devices::CheckConfig).
     Uninitialised {
         /// The read.
         access: AccessSite,
@@ -125,9 +125,9 @@ impl fmt::Display for AccessSite {
             AccessMode::ReadWrite => "read and write",
         };
         write!(f, "{mode} of {} bytes at ", self.size_bytes)?;
-        match self.place {
-            Place::Device(start) => write!(f, "{start:?}")?,
-            Place::Host(start) => write!(f, "{start:?}")?,
+        match self.address {
+            Address::Device(start) => write!(f, "{start:?}")?,
+            Address::Host(start) => write!(f, "{start:?}")?,
         }
         write!(f, " by {} (stream {}, work {})", self.operation, self.stream.0, self.number)
     }

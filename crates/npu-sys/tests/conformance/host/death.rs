@@ -6,7 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::thread;
 
-use npu_sys::{AccessMode, Driver, HostConfig, HostDriver, VaRange};
+use npu_sys::devices::{HostConfig, HostDriver};
+use npu_sys::{AccessMode, Driver, VaRange};
 
 use super::{CAPACITY, HostRig, UNIT};
 

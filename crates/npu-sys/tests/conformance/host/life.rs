@@ -5,9 +5,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use npu_sys::{
-    DeviceProperties, Driver, ErrorKind, EventKind, HostConfig, HostDriver, Link, SpanKind,
-};
+use npu_sys::devices::{HostConfig, HostDriver, HostLink, SpanKind};
+use npu_sys::{DeviceProperties, Driver, ErrorKind, EventKind};
 
 use super::{CAPACITY, HostRig, UNIT, configs, in_mode};
 use crate::rig::{Log, refused};
@@ -127,7 +126,7 @@ fn a_driver_ends_with_work_left_even_on_its_own_worker() {
 
 #[test]
 fn copies_on_threads_take_at_least_the_time_of_the_link() {
-    let link = Link {
+    let link = HostLink {
         out_bytes_per_s: 200_000_000,
         in_bytes_per_s: 100_000_000,
         both_bytes_per_s: 50_000_000,

@@ -1,8 +1,9 @@
 //! Addresses, chunks, pinned memory: what the ledger counts, and misuse that only it can see.
 
+use npu_sys::devices::{HostConfig, HostDriver};
 use npu_sys::{
-    AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, EventKind, HostConfig,
-    HostDriver, HostFunction, HostPtr, StreamHandle, VaRange,
+    AccessMode, ChunkHandle, Copy, DevicePtr, ErrorKind, EventHandle, EventKind, HostFunction,
+    HostPtr, StreamHandle, VaRange,
 };
 
 use super::{CAPACITY, HostRig, UNIT, configs, in_all_modes, in_mode};
@@ -353,7 +354,8 @@ fn misuse_of_streams_is_refused_and_changes_nothing() {
 #[test]
 fn impossible_settings_are_refused() {
     let good = HostConfig::threads(CAPACITY);
-    let link = npu_sys::Link { in_bytes_per_s: 0, ..npu_sys::Link::duplex(1) };
+    let link =
+        npu_sys::devices::HostLink { in_bytes_per_s: 0, ..npu_sys::devices::HostLink::duplex(1) };
     for bad in [
         HostConfig { granularity_bytes: 0, ..good.clone() },
         HostConfig { granularity_bytes: 2048, ..good.clone() },

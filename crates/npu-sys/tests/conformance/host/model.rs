@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use npu_sys::{ChunkHandle, DevicePtr, ErrorKind, HostConfig, HostDriver, HostPtr, VaRange};
+use npu_sys::devices::{HostConfig, HostDriver};
+use npu_sys::{ChunkHandle, DevicePtr, ErrorKind, HostPtr, VaRange};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -21,7 +22,7 @@ fn the_waits_of_a_program_matter() {
             let expect = in_sequence(&rig, &program);
             prop_assert_eq!(&run(&rig, &program, true).0, &expect);
             // Without the waits the seeded device finds a wrong result soon. It runs on one
-            // thread, so even the wrong order is no data race.
+            // thread, so even the wrong order is not a data race.
             differing.set(differing.get() + u64::from(run(&rig, &program, false).0 != expect));
             Ok(())
         })

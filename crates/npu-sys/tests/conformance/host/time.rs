@@ -1,14 +1,13 @@
 //! The virtual clock of lockstep devices, to the exact microsecond, and their determinism.
 
-use npu_sys::{
-    Driver, ErrorKind, EventKind, HostConfig, HostDriver, Link, Span, SpanKind, StreamHandle,
-};
+use npu_sys::devices::{DeviceSpan, HostConfig, HostDriver, HostLink, SpanKind};
+use npu_sys::{Driver, ErrorKind, EventKind, StreamHandle};
 
 use super::{CAPACITY, HostRig, UNIT, in_mode};
 use crate::rig::{Log, refused};
 
 /// 1000, 500 and 250 bytes per microsecond.
-const LINK: Link = Link {
+const LINK: HostLink = HostLink {
     out_bytes_per_s: 1_000_000_000,
     in_bytes_per_s: 500_000_000,
     both_bytes_per_s: 250_000_000,
@@ -19,8 +18,8 @@ fn by_time(test: impl Fn(&HostRig<'_>)) {
 }
 
 /// Spans as (kind, start, end), by start and then the longer one first.
-fn times(mut spans: Vec<Span>) -> Vec<(SpanKind, f64, f64)> {
-    let key = |span: &Span| (span.start_us, -span.end_us);
+fn times(mut spans: Vec<DeviceSpan>) -> Vec<(SpanKind, f64, f64)> {
+    let key = |span: &DeviceSpan| (span.start_us, -span.end_us);
     spans.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap());
     spans.iter().map(|span| (span.kind, span.start_us, span.end_us)).collect()
 }

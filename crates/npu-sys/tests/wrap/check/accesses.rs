@@ -1,7 +1,8 @@
 //! What two accesses must not do without order, and what one piece of work may do.
 
 use super::super::bench::{BUFFER_BYTES, Bench, access, part, passes, races};
-use npu_sys::{AccessMode, Copy, Driver, Violation};
+use npu_sys::devices::Violation;
+use npu_sys::{AccessMode, Copy, Driver};
 
 #[test]
 fn a_read_must_wait_for_the_write() {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::super::bench::{BUFFER_BYTES, Bench, is_invalid, passes, races};
-use npu_sys::{CheckConfig, CheckDriver, Driver, ErrorKind, FaultDriver, FaultPlan};
+use npu_sys::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan};
+use npu_sys::{Driver, ErrorKind};
 
 /// A checker in front of a driver whose calls fail by name.
 struct Failing {

@@ -1,7 +1,8 @@
 //! Device memory: its addresses, its past, and when it may be given back.
 
 use super::super::bench::{BUFFER_BYTES, Bench, is_invalid, part, passes, races};
-use npu_sys::{CheckConfig, DevicePtr, Driver, VaRange};
+use npu_sys::devices::CheckConfig;
+use npu_sys::{DevicePtr, Driver, VaRange};
 
 #[test]
 fn a_chunk_is_the_same_bytes_at_all_its_addresses() {

@@ -3,7 +3,8 @@
 use super::super::bench::{
     BUFFER_BYTES, Bench, access, is_invalid, part, passes, races, swap_in, swap_out,
 };
-use npu_sys::{Access, AccessMode, CheckConfig, DevicePtr, Violation};
+use npu_sys::devices::{CheckConfig, Violation};
+use npu_sys::{Access, AccessMode, DevicePtr};
 
 #[test]
 fn a_refused_call_changes_nothing() {

@@ -15,7 +15,7 @@ pub(super) fn check(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
     if let Some(step_ms) = file.meta.step_ms
         && !(step_ms.is_finite() && step_ms >= 0.0 && step_ms * 1e3 <= OP_US_MAX)
     {
-        return Err(fault("meta.step_ms", format!("{step_ms} is no time")));
+        return Err(fault("meta.step_ms", format!("{step_ms} is not a valid time")));
     }
     check_tensors(file)?;
     let mut open: Vec<usize> = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn check(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
         if !(0.0..=OP_US_MAX).contains(&op.us) {
             return Err(fault(
                 format!("ops[{index}].us"),
-                format!("{} is no time of an op", op.us),
+                format!("{} is not a valid time of an op", op.us),
             ));
         }
         for ended in open.drain(op.depth as usize..).rev() {
@@ -51,7 +51,7 @@ fn check_tensors(file: &FileMirror<'_>) -> Result<(), RecordedFault> {
     for (index, tensor) in file.tensors.iter().enumerate() {
         let place = |field: &str| format!("tensors[{index}].{field}");
         if tensor.bytes > TENSOR_BYTES_MAX {
-            return Err(fault(place("bytes"), format!("{} is no size", tensor.bytes)));
+            return Err(fault(place("bytes"), format!("{} is not a size", tensor.bytes)));
         }
         for (field, op) in [("alloc", tensor.alloc), ("free", tensor.free)] {
             if !(-1..=op_count).contains(&op) {

@@ -175,12 +175,12 @@ fn every_contradiction_is_one_line_with_the_file_and_the_place() {
     check("/ops/1/depth", json!(2), &["ops[1].depth", "more than one"]);
     check("/ops/1/depth", json!(-1), &["-1", "line 1 column"]);
     check("/ops/1/us", json!(-0.5), &["ops[1].us", "-0.5"]);
-    check("/ops/1/us", json!(1e300), &["ops[1].us", "no time"]);
+    check("/ops/1/us", json!(1e300), &["ops[1].us", "not a valid time"]);
     check("/ops/1/us", json!(null), &["line 1 column"]);
     check("/ops/1/name", json!(7), &["line 1 column"]);
     check("/meta/step_ms", json!(-1), &["meta.step_ms", "-1"]);
     check("/meta/step_ms", json!(1e30), &["meta.step_ms"]);
-    check("/tensors/1/bytes", json!(u64::MAX), &["tensors[1].bytes", "no size"]);
+    check("/tensors/1/bytes", json!(u64::MAX), &["tensors[1].bytes", "not a size"]);
     check("/tensors/1/bytes", json!(-8), &["-8", "line 1 column"]);
     check("/tensors/1/alloc", json!(-2), &["tensors[1].alloc", "no op -2"]);
     check("/tensors/1/alloc", json!(i64::MAX), &["tensors[1].alloc", "only 3"]);
@@ -201,7 +201,7 @@ fn every_contradiction_is_one_line_with_the_file_and_the_place() {
 #[test]
 fn files_that_are_no_traces_are_called_so() {
     for bytes in [&b"hello"[..], b"{}", b"[1]", b"{\"ops\": []}", b"\x7fELF", &gzip(b"hello")] {
-        let error = load_bytes(bytes).expect_err("it is no trace");
+        let error = load_bytes(bytes).expect_err("it is not a trace");
         assert!(matches!(error, FileError::Foreign { expected: "trace", .. }), "{error:?}");
     }
     let huge = vec![b'['; 1 << 20];

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use swap_core::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver};
 use swap_core::{
-    Access, AccessMode, Allocation, BlockId, CheckConfig, CheckDriver, DevicePtr, Driver, Engine,
-    EventHandle, EventKind, HostConfig, HostDriver, Lot, OpStack, Operands, Recipe, StreamHandle,
-    StreamId, Trace,
+    Access, AccessMode, Allocation, BlockId, DevicePtr, Driver, Engine, EventHandle, EventKind,
+    Lot, OpStack, Operands, Recipe, StreamHandle, StreamId, Trace,
 };
 
 use crate::engine::lab::{Errors, submit_unseen};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::types::{AccessMode, DevicePtr, StreamHandle};
 use crate::wrap::check::clock::Clocks;
-use crate::wrap::check::violation::Place;
+use crate::wrap::check::violation::Address;
 
 struct Bench {
     clocks: Clocks,
@@ -27,7 +27,7 @@ impl Bench {
             stream: StreamHandle(stream),
             operation: "test",
             number: epoch.number,
-            place: Place::Device(DevicePtr(bytes.start)),
+            address: Address::Device(DevicePtr(bytes.start)),
             size_bytes: bytes.end - bytes.start,
             mode,
         };

@@ -6,13 +6,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use adaptive::{GenerateConfig, JointConfig, JointPlanner, Simulator, save, save_trace};
+use adaptive::{GenerateConfig, JointConfig, JointPlanner, save, save_trace};
 use benches::optima::{Entry, Kind, added_us, machine, optimum, peak_bytes, step, suite};
 
 /// Entries of each kind.
 const ENTRIES: usize = 25;
 /// Steps of a kind that are looked at for them.
-const NUMBERS: u64 = 600;
+const NUMBERS: u64 = 1_000;
 /// A plan is near if its step is longer than the best one by no more than this share.
 const NEAR: f64 = 0.03;
 /// Steps to which the best plan adds less than this share say little.
@@ -48,9 +48,8 @@ struct Judged {
 fn judge(entry: &Entry) -> Judged {
     let trace = step(entry.kind, entry.number);
     let machine = machine(entry.limit_bytes);
-    let simulator = Simulator::new(&trace, machine);
     let device_us: f64 = trace.ops.iter().map(|op| op.device_us).sum();
-    let found = added_us(&simulator, &trace, &entry.plan);
+    let found = added_us(&trace, &machine, &entry.plan);
     let same = found.is_some_and(|us| (us - entry.added_us).abs() <= 2.0 * ROUNDING_US);
     assert!(same, "{}: its plan adds {found:?}", entry.line());
     let generate = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
@@ -58,7 +57,7 @@ fn judge(entry: &Entry) -> Judged {
     let made = made.make(&trace);
     let best_us = device_us + entry.added_us;
     let ours_us = made.infeasible.is_none().then_some(made.simulation.step_us);
-    let demands_nothing_us = added_us(&simulator, &trace, &made.plan);
+    let demands_nothing_us = added_us(&trace, &machine, &made.plan);
     let known_us = demands_nothing_us.map_or(entry.added_us, |us| us.min(entry.added_us));
     Judged {
         best_share: entry.added_us / best_us,
@@ -117,7 +116,7 @@ fn find(kind: Kind, number: u64) -> Option<Entry> {
     let device_us: f64 = trace.ops.iter().map(|op| op.device_us).sum();
     let limit_bytes = peak_bytes(&trace) / 100 * (45 + number * 7 % 45);
     let best = optimum(&trace, &machine(limit_bytes))?;
-    eprintln!("{} {number}: {} plans, {:.0} us", kind.name(), best.looked_at, best.added_us);
+    eprintln!("{} {number}: {} states, {:.0} us", kind.name(), best.looked_at, best.added_us);
     let hard = best.added_us >= ADDED_SHARE_MIN * device_us;
     let (added_us, plan) = (best.added_us, best.plan);
     hard.then_some(Entry { kind, number, limit_bytes, added_us, plan })

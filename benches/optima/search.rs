@@ -1,317 +1,289 @@
-//! Looks through every plan of the class, and keeps the best.
+//! Looks for a plan that is faster than the best one known, among all that there are.
+//!
+//! ```text
+//!   before op 3   ──op 3──>   behind it   ─free, drop─>   before op 4   ──op 4──> ...
+//!     state                    state                    state ⇄ copy, leave, return,
+//!     state        each at     state       each way     state   drop, replay, in any order
+//!     state      its earliest  state                    state
+//! ```
+//!
+//! A step goes through states ([`State`]): where each block is, how far compute and both
+//! directions of the link have come, and what is still being copied. From each, all that a plan can
+//! do is tried. Of two states with all blocks in the same places, the one that is later in
+//! everything is left out, as nothing can make up for that. So is a state from which the step
+//! cannot end before the best known plan does.
+//!
+//! A state counts bytes: who takes memory waits until as many have been copied as are needed. The
+//! engine may wait for more, as who takes a chunk waits for that chunk's copy. A step is entered as
+//! if all copies before it were done, and a replay finds its memory at once. So what is found can
+//! be too fast, but never too slow: if nothing is found, no plan whose steps are all alike is
+//! faster. What is found becomes a plan, and is simulated.
+//!
+//! Where persistent blocks are away from one step to the next, the round of steps can be entered
+//! before any operator; copies are likely to be done before the one that needs the most memory.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use adaptive::{
-    Action, ActionKind, Candidate, Machine, OpIndex, Origin, Phase, Plan, Simulator, Trace,
-    TraceEvent, assemble, candidates, replayable_blocks,
+    Action, BlockIndex, GenerateConfig, JointConfig, JointPlanner, Machine, OpIndex, Phase, Plan,
+    Trace, assemble,
 };
 
 use super::added_us;
+use super::model::Model;
+use super::state::{Deed, Place, Places, State};
 
-/// Gaps of a step, at most.
-const GAPS_MAX: usize = 8;
-/// Plans of a step, at most.
-const PLANS_MAX: u64 = 200_000;
-/// Less is rounding.
-const EVEN_US: f64 = 1e-6;
+/// States of one search, at most.
+const STATES_MAX: usize = 400_000;
+/// What is found must be faster by this.
+const FASTER_US: f64 = 1e-3;
 
-/// The best plan of the class.
+/// The best plan of all.
 #[derive(Clone, Debug)]
 pub struct Optimum {
     /// What it adds to the step, in microseconds.
     pub added_us: f64,
     /// The plan.
     pub plan: Plan,
-    /// Plans that were looked at.
-    pub looked_at: u64,
+    /// States that were looked at.
+    pub looked_at: usize,
 }
 
-/// The best plan of the class. Nothing if none fits, if the step needs none, or if there are too
-/// many gaps or plans to try.
+/// The best plan of all that leave nothing to demand. Nothing if that could not be proven, or if
+/// the step needs none.
 pub fn optimum(trace: &Trace, machine: &Machine) -> Option<Optimum> {
-    let live_bytes = live_bytes(trace);
-    let limit_bytes = machine.limit_bytes as i64;
-    let tight: Vec<bool> = live_bytes.iter().map(|&bytes| bytes > limit_bytes).collect();
-    let gap = |candidate| Gap::new(trace, candidate, &tight);
-    let gaps: Vec<Gap> = candidates(trace).into_iter().filter_map(gap).collect();
-    if gaps.is_empty() || gaps.len() > GAPS_MAX {
+    let model = Model::new(trace, machine)?;
+    let mut peaks: Vec<usize> = (0..model.ops.len()).collect();
+    peaks.sort_by_key(|&op| Reverse(model.live_bytes(op)));
+    if model.live_bytes(*peaks.first()?) <= machine.limit_bytes {
         return None;
     }
-    let mut search = Search {
-        trace,
-        limit_bytes,
-        simulator: Simulator::new(trace, *machine),
-        device_us: trace.ops.iter().map(|op| op.device_us).sum(),
-        live_bytes,
-        ways: vec![Way::Keep; gaps.len()],
-        gaps,
-        best: None,
-        looked_at: 0,
-    };
-    search.choose(0, 0.0);
-    let Search { best, looked_at, .. } = search;
-    best.filter(|_| looked_at < PLANS_MAX).map(|(added_us, plan)| Optimum {
-        added_us,
-        plan,
-        looked_at,
-    })
-}
-
-/// What a plan does over a gap: the number says at which of its places the block leaves.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Keep,
-    Swap(usize),
-    Replay(usize),
-}
-
-/// A place at which a block can leave.
-#[derive(Clone, Copy)]
-struct Leave {
-    op: OpIndex,
-    phase: Phase,
-    /// The first event behind which it is away.
-    event: i64,
-}
-
-/// A gap in events; those from the number of events on are the next step's.
-struct Gap {
-    candidate: Candidate,
-    leaves: Vec<Leave>,
-    /// The event that needs it or frees it.
-    to: i64,
-    /// What a replay takes, if one may end the gap.
-    replay_us: Option<f64>,
-}
-
-impl Gap {
-    /// Nothing if it has no event with too much memory.
-    fn new(trace: &Trace, candidate: Candidate, tight: &[bool]) -> Option<Gap> {
-        let count = trace.events.len() as i64;
-        let find = |wanted: TraceEvent| {
-            let place = trace.events.iter().position(|&event| event == wanted);
-            place.map(|place| place as i64)
-        };
-        let left = candidate.leaves_after;
-        let from = left.map_or(Some(-1), |op| find(TraceEvent::End(op)))?;
-        let next = if candidate.next_step { count } else { 0 };
-        let to = match candidate.returns_before {
-            Some(op) => find(TraceEvent::Begin(op)).map(|event| event + next),
-            None => find(TraceEvent::Free(candidate.block)),
-        };
-        let to = to.unwrap_or(count);
-        let is_tight = |event: &i64| tight[event.rem_euclid(count) as usize];
-        let last = (from + 1..to).rfind(is_tight)?;
-        let end = left.map(|op| Leave { op, phase: Phase::End, event: from + 1 });
-        let begin = |event: i64| match trace.events[event as usize] {
-            TraceEvent::Begin(op) => Some(Leave { op, phase: Phase::Begin, event }),
-            _ => None,
-        };
-        let begins = (from + 1..=last.min(count - 1)).filter_map(begin);
-        let again = replayable_blocks(trace).into_iter().filter(|one| one.block == candidate.block);
-        let quickest = again.map(|one| one.device_us).min_by(f64::total_cmp);
-        let here = !candidate.next_step && left.is_some();
-        let leaves = end.into_iter().chain(begins).collect();
-        Some(Gap { candidate, leaves, to, replay_us: quickest.filter(|_| here) })
+    if !model.is_persistent.contains(&true) {
+        peaks = vec![0];
     }
-
-    /// The events behind which it can be away.
-    fn events(&self, trace: &Trace, leave: usize) -> impl Iterator<Item = usize> + use<> {
-        let count = trace.events.len() as i64;
-        let from = self.leaves[leave].event;
-        (from..self.to).map(move |event| event.rem_euclid(count) as usize)
-    }
-}
-
-/// Bytes that live behind each event.
-fn live_bytes(trace: &Trace) -> Vec<i64> {
-    let persistent = trace.blocks.iter().filter(|block| block.origin == Origin::Persistent);
-    let mut bytes = persistent.map(|block| block.size_bytes as i64).sum::<i64>();
-    bytes += trace.segment_bytes as i64;
-    let behind = |event: &TraceEvent| {
-        match *event {
-            TraceEvent::Allocate(block) => {
-                bytes += trace.blocks[block.0 as usize].size_bytes as i64
-            }
-            TraceEvent::Free(block) => bytes -= trace.blocks[block.0 as usize].size_bytes as i64,
-            _ => {}
-        }
-        bytes
-    };
-    trace.events.iter().map(behind).collect()
-}
-
-struct Search<'a> {
-    trace: &'a Trace,
-    limit_bytes: i64,
-    simulator: Simulator<'a>,
-    device_us: f64,
-    live_bytes: Vec<i64>,
-    gaps: Vec<Gap>,
-    ways: Vec<Way>,
-    best: Option<(f64, Plan)>,
-    looked_at: u64,
-}
-
-impl Search<'_> {
-    fn least_us(&self) -> f64 {
-        self.best.as_ref().map_or(f64::INFINITY, |(added_us, _)| *added_us)
-    }
-
-    /// Tries all ways of the gaps from one on. Replays run on compute, so what they take is added.
-    fn choose(&mut self, gap: usize, replays_us: f64) {
-        let least_us = self.least_us();
-        let done = least_us <= EVEN_US || self.looked_at >= PLANS_MAX;
-        if done || replays_us >= least_us + EVEN_US || !self.can_fit(gap) {
-            return;
-        }
-        if gap == self.gaps.len() {
-            return self.place();
-        }
-        self.choose(gap + 1, replays_us);
-        let again_us = match self.gaps[gap].candidate.returns_before {
-            Some(_) => self.gaps[gap].replay_us,
-            None => self.gaps[gap].replay_us.map(|_| 0.0),
-        };
-        for leave in 0..self.gaps[gap].leaves.len() {
-            self.ways[gap] = Way::Swap(leave);
-            self.choose(gap + 1, replays_us);
-            if let Some(again_us) = again_us {
-                self.ways[gap] = Way::Replay(leave);
-                self.choose(gap + 1, replays_us + again_us);
-            }
-        }
-        self.ways[gap] = Way::Keep;
-    }
-
-    /// Whether what leaves can make enough room, if from one gap on all that can leaves.
-    fn can_fit(&self, first: usize) -> bool {
-        let mut bytes = self.live_bytes.clone();
-        for (number, gap) in self.gaps.iter().enumerate() {
-            let leave = match self.ways[number] {
-                _ if number >= first => 0,
-                Way::Keep => continue,
-                Way::Swap(leave) | Way::Replay(leave) => leave,
-            };
-            let size_bytes = gap.candidate.size_bytes as i64;
-            gap.events(self.trace, leave).for_each(|event| bytes[event] -= size_bytes);
-        }
-        bytes.iter().all(|&bytes| bytes <= self.limit_bytes)
-    }
-
-    /// Tries all orders of the swap-ins.
-    fn place(&mut self) {
-        let mut bytes = self.live_bytes.clone();
-        let mut back = Vec::new();
-        for (number, gap) in self.gaps.iter().enumerate() {
-            let leave = match self.ways[number] {
-                Way::Keep => continue,
-                Way::Swap(leave) | Way::Replay(leave) => leave,
-            };
-            let size_bytes = gap.candidate.size_bytes as i64;
-            gap.events(self.trace, leave).for_each(|event| bytes[event] -= size_bytes);
-            let copied = matches!(self.ways[number], Way::Swap(_));
-            if copied && gap.candidate.returns_before.is_some() {
-                back.push((number, leave));
-            }
-        }
-        self.order(&mut back, 0, &mut bytes, &mut Vec::new(), &mut BTreeSet::new());
-    }
-
-    /// Tries all orders of the swap-ins behind the first few, which have their places.
-    fn order(
-        &mut self,
-        back: &mut Vec<(usize, usize)>,
-        done: usize,
-        bytes: &mut Vec<i64>,
-        placed: &mut Vec<(usize, OpIndex)>,
-        seen: &mut BTreeSet<Vec<(u32, usize)>>,
-    ) {
-        if done == back.len() {
-            self.looked_at += 1;
-            // Swap-ins at different operators stand in the operators' order anyway.
-            let mut key: Vec<(u32, usize)> = placed.iter().map(|&(gap, op)| (op.0, gap)).collect();
-            key.sort_by_key(|&(op, _)| op);
-            if self.looked_at < PLANS_MAX && seen.insert(key) {
-                self.judge(placed);
-            }
-            return;
-        }
-        for next in done..back.len() {
-            back.swap(done, next);
-            let (number, leave) = back[done];
-            let (op, taken) = self.issue(number, leave, bytes);
-            let size_bytes = self.gaps[number].candidate.size_bytes as i64;
-            taken.iter().for_each(|&event| bytes[event] += size_bytes);
-            placed.push((number, op));
-            self.order(back, done + 1, bytes, placed, seen);
-            placed.pop();
-            taken.iter().for_each(|&event| bytes[event] -= size_bytes);
-            back.swap(done, next);
-        }
-    }
-
-    /// The first operator from which on there is room, and the events behind which it takes some.
-    fn issue(&self, number: usize, leave: usize, bytes: &[i64]) -> (OpIndex, Vec<usize>) {
-        let gap = &self.gaps[number];
-        let count = self.trace.events.len() as i64;
-        let size_bytes = gap.candidate.size_bytes as i64;
-        let mut first = (gap.to, gap.candidate.returns_before.expect("it comes back"));
-        for event in (gap.leaves[leave].event..gap.to).rev() {
-            let place = event.rem_euclid(count) as usize;
-            if bytes[place] + size_bytes > self.limit_bytes {
+    let generate = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
+    let planner = JointPlanner::new(*machine, JointConfig { generate, ..JointConfig::default() });
+    let mut plan = planner.make(trace).plan;
+    let mut best_us = added_us(trace, machine, &plan)?.max(0.0);
+    let device_us = model.ops_us(0, model.ops.len());
+    let mut looked_at = 0;
+    for first in peaks {
+        loop {
+            let limit_us = device_us + best_us - FASTER_US;
+            let mut search = Search::new(&model, first, limit_us);
+            let found = search.run();
+            looked_at += search.looked_at;
+            if search.looked_at >= STATES_MAX {
                 break;
             }
-            if let TraceEvent::Begin(op) = self.trace.events[place] {
-                first = (event, op);
-            }
-        }
-        let taken = (first.0..gap.to).map(|event| event.rem_euclid(count) as usize);
-        (first.1, taken.collect())
-    }
-
-    fn judge(&mut self, placed: &[(usize, OpIndex)]) {
-        let plan = self.plan(placed);
-        let least_us = self.least_us();
-        let [_, second] = &self.simulator.steps(&plan, 2)[..] else { return };
-        if !second.went_to_plan() || second.step_us - self.device_us >= least_us - EVEN_US {
-            return;
-        }
-        if let Some(us) = added_us(&self.simulator, self.trace, &plan)
-            && us < least_us - EVEN_US
-        {
-            self.best = Some((us.max(0.0), plan));
-        }
-    }
-
-    fn plan(&self, placed: &[(usize, OpIndex)]) -> Plan {
-        let (mut leaves, mut ins, mut replays) = (Vec::new(), Vec::new(), Vec::new());
-        let act = |op, phase, kind, block| Action { op, phase, kind, block, due: op };
-        for (gap, &way) in self.gaps.iter().zip(&self.ways) {
-            let Candidate { block, returns_before, .. } = gap.candidate;
-            let (kind, leave) = match way {
-                Way::Keep => continue,
-                Way::Swap(leave) => (ActionKind::SwapOut, gap.leaves[leave]),
-                Way::Replay(leave) => (ActionKind::Discard, gap.leaves[leave]),
+            let Some(story) = found else {
+                return Some(Optimum { added_us: best_us, plan, looked_at });
             };
-            leaves.push(act(leave.op, leave.phase, kind, block));
-            if kind == ActionKind::Discard
-                && let Some(op) = returns_before
-            {
-                replays.push(act(op, Phase::Begin, ActionKind::Replay, block));
+            let better = search.plan(trace, story);
+            let us = added_us(trace, machine, &better).unwrap_or(f64::INFINITY);
+            if us > best_us - FASTER_US {
+                break;
+            }
+            (best_us, plan) = (us.max(0.0), better);
+        }
+    }
+    None
+}
+
+/// A deed, where it was done, and what came before it.
+#[derive(Clone, Copy)]
+struct Chapter {
+    before: u32,
+    deed: Deed,
+    block: usize,
+    op: usize,
+    phase: Phase,
+}
+
+/// States by where their blocks are; none of them dominates another.
+type Layer = BTreeMap<Places, Vec<State>>;
+
+struct Search<'a> {
+    model: &'a Model,
+    /// The operator before which the round of steps is entered.
+    first: usize,
+    /// A step that takes as long is not wanted.
+    limit_us: f64,
+    stories: Vec<Chapter>,
+    looked_at: usize,
+}
+
+/// The story of a state in which nothing was done yet.
+const NO_STORY: u32 = u32::MAX;
+
+impl<'a> Search<'a> {
+    fn new(model: &'a Model, first: usize, limit_us: f64) -> Search<'a> {
+        Search { model, first, limit_us, stories: Vec::new(), looked_at: 0 }
+    }
+
+    /// The story of a step that is fast enough, the fastest from its start.
+    fn run(&mut self) -> Option<u32> {
+        let mut starts = vec![Places::default()];
+        for block in 0..self.model.sizes.len() {
+            let places = self.places_at_start(block);
+            let with = |start: &Places| {
+                let start = *start;
+                places.clone().into_iter().map(move |place| {
+                    let mut start = start;
+                    start.set(block, place);
+                    start
+                })
+            };
+            starts = starts.iter().flat_map(with).collect();
+        }
+        starts.into_iter().find_map(|start| self.step_from(start))
+    }
+
+    fn places_at_start(&self, block: usize) -> Vec<Place> {
+        let Search { model, first, .. } = *self;
+        if !model.is_born(block, first) {
+            return vec![Place::Nowhere];
+        }
+        let mut places = vec![Place::Device, Place::Both];
+        if !model.ops[first].uses.contains_key(&block) {
+            places.push(Place::Host);
+            places.extend(model.recipe_at(block, first).map(|_| Place::Dropped));
+        }
+        if model.is_freed(block, first) {
+            places.push(Place::Nowhere);
+        }
+        places
+    }
+
+    /// The story of the fastest step that starts and ends with blocks in these places.
+    fn step_from(&mut self, start: Places) -> Option<u32> {
+        let count = self.model.ops.len();
+        let mut state = State::new(start, NO_STORY);
+        for block in 0..self.model.sizes.len() {
+            let is_used = self.model.ops[self.first].uses.contains_key(&block);
+            let is_there = matches!(start.get(block), Place::Device | Place::Both);
+            state.places.set_fresh(block, is_there && !is_used);
+        }
+        let mut layer = Layer::new();
+        self.keep(&mut layer, state, self.first, count);
+        for number in 0..count {
+            let op = (self.first + number) % count;
+            let next = (op + 1) % count;
+            let ahead = count - number - 1;
+            let mut behind = Layer::new();
+            for state in layer.values().flatten() {
+                if let Some(state) = state.run(self.model, &self.model.ops[op]) {
+                    self.leave_op(&mut behind, state, op, next, ahead);
+                }
+            }
+            layer = self.act(behind, next, ahead);
+            if layer.is_empty() || self.looked_at >= STATES_MAX {
+                return None;
             }
         }
-        for &(number, op) in placed {
-            let gap = &self.gaps[number];
-            let Candidate { block, returns_as, next_step, .. } = gap.candidate;
-            // In the next step it may have another name.
-            let before_end = gap.candidate.leaves_after.is_some_and(|left| left < op);
-            let name = if next_step && !before_end { returns_as } else { block };
-            ins.push(act(op, Phase::Begin, ActionKind::SwapIn, name));
+        let first = &self.model.ops[self.first];
+        let ends = layer.values().flatten().filter(|end| end.places.settled() == start.settled());
+        let timed = ends.filter_map(|end| Some((end.begin_us(self.model, first)?, end.story)));
+        let fastest = timed.min_by(|one, other| one.0.total_cmp(&other.0));
+        fastest.filter(|&(us, _)| us < self.limit_us).map(|(_, story)| story)
+    }
+
+    /// Keeps a state, unless it is dominated or too late. Says whether it did.
+    fn keep(&mut self, layer: &mut Layer, state: State, op: usize, ahead: usize) -> bool {
+        if state.end_us(self.model, op, ahead) >= self.limit_us {
+            return false;
         }
-        let mut actions: Vec<Action> = leaves.into_iter().chain(ins).chain(replays).collect();
+        let others = layer.entry(state.places).or_default();
+        if others.iter().any(|other| other.dominates(&state)) {
+            return false;
+        }
+        others.retain(|other| !state.dominates(other));
+        others.push(state);
+        self.looked_at += 1;
+        true
+    }
+
+    fn tell(&mut self, before: u32, deed: Deed, block: usize, op: usize, phase: Phase) -> u32 {
+        self.stories.push(Chapter { before, deed, block, op, phase });
+        self.stories.len() as u32 - 1
+    }
+
+    /// Behind an operator: what its owner frees, or what is made from that, may be dropped before.
+    fn leave_op(&mut self, layer: &mut Layer, state: State, op: usize, next: usize, ahead: usize) {
+        let model = self.model;
+        let frees = &model.ops[op].frees;
+        let reads_freed = |block: &usize| {
+            let inputs = model.recipes[*block].iter().flat_map(|recipe| &recipe.inputs);
+            frees.contains(block) || inputs.clone().any(|input| frees.contains(input))
+        };
+        let mut ways = vec![state];
+        for block in (0..model.sizes.len()).filter(reads_freed) {
+            for number in 0..ways.len() {
+                if ways[number].can_drop(model, block, op + 1, op) {
+                    let story = ways[number].story;
+                    let story = self.tell(story, Deed::Drop, block, op, Phase::End);
+                    let dropped = ways[number].act(model, Deed::Drop, block, next);
+                    ways.push(dropped.told(story));
+                }
+            }
+        }
+        for mut state in ways {
+            state.free(model, op);
+            self.keep(layer, state, next, ahead);
+        }
+    }
+
+    /// All states that can be reached before an operator begins.
+    fn act(&mut self, mut layer: Layer, op: usize, ahead: usize) -> Layer {
+        let mut open: Vec<State> = layer.values().flatten().cloned().collect();
+        while let Some(state) = open.pop() {
+            if self.looked_at >= STATES_MAX {
+                break;
+            }
+            for block in 0..self.model.sizes.len() {
+                for deed in state.deeds(self.model, block, op) {
+                    let story = self.tell(state.story, deed, block, op, Phase::Begin);
+                    let state = state.act(self.model, deed, block, op).told(story);
+                    if self.keep(&mut layer, state.clone(), op, ahead) {
+                        open.push(state);
+                    }
+                }
+            }
+        }
+        layer
+    }
+
+    /// The plan of a story. What is only copied leaves and is taken back at once.
+    fn plan(&self, trace: &Trace, story: u32) -> Plan {
+        let mut chapters = Vec::new();
+        let mut at = story;
+        while let Some(&chapter) = self.stories.get(at as usize) {
+            chapters.push(chapter);
+            at = chapter.before;
+        }
+        chapters.reverse();
+        let mut actions: Vec<Action> = Vec::new();
+        for (number, &Chapter { deed, block, op, phase, .. }) in chapters.iter().enumerate() {
+            let here = |other: &&Chapter| (other.block, other.op) == (block, op);
+            let (before, after) = (&chapters[..number], &chapters[number + 1..]);
+            let op = OpIndex(op as u32);
+            // What is dropped before its owner frees it waits for those that are made from it.
+            let due = if phase == Phase::End { OpIndex(op.0 + 1) } else { op };
+            let block = BlockIndex(block as u32);
+            let mut act = |kind| actions.push(Action { op, phase, kind, block, due });
+            let is_copy = |other: &Chapter| other.deed == Deed::Copy;
+            // Its copy to the host has sent it away already.
+            if deed == Deed::Leave && before.iter().rfind(here).is_some_and(is_copy) {
+                continue;
+            }
+            act(deed.kind());
+            let leaves = after.iter().find(here).is_some_and(|other| other.deed == Deed::Leave);
+            if deed == Deed::Copy && !leaves {
+                act(Deed::Return.kind());
+            }
+        }
         actions.sort_by_key(|action| (action.op, action.phase));
-        assemble(self.trace, actions)
+        assemble(trace, actions)
     }
 }

@@ -38,6 +38,8 @@ pub struct CopySpan {
     pub direction: Direction,
     /// Its bytes.
     pub size_bytes: u64,
+    /// When compute had come to the call, in microseconds from the step's start.
+    pub called_us: f64,
     /// When.
     pub span: Span,
 }

@@ -307,6 +307,7 @@ class Run:
             self.host += size
             self.note()
             block.departure = self.issue(0, b, block.use, [block.arrival])
+            block.arrival = block.departure
             self.count["out"] += size
             copies = [block.departure]
         self.vacate(b, copies, False)
@@ -346,7 +347,6 @@ class Run:
         own = [c for c in self.free_chunks if c.owner is block.born and not discarded]
         if own:
             self.free_chunks.remove(own[-1])
-            block.arrival = block.departure
         else:
             chunk = self.take(size, must)
             if chunk is None:

@@ -15,6 +15,7 @@ pub(super) struct Copy {
     pub(super) direction: Direction,
     pub(super) block: u32,
     pub(super) size_bytes: u64,
+    pub(super) called_us: f64,
     /// It does not start before this.
     floor_us: f64,
     /// Nor before these copies are done; [`NONE`] for none.
@@ -47,18 +48,27 @@ impl Engines {
         Engines { machine, copies: Vec::new(), lanes: Default::default(), clock_us: 0.0 }
     }
 
-    /// Issues a copy that starts after `floor_us` and after two other copies.
+    /// Issues a copy at one time that starts after another, and after two other copies.
     pub(super) fn issue(
         &mut self,
         direction: Direction,
         block: u32,
         size_bytes: u64,
-        floor_us: f64,
+        [called_us, floor_us]: [f64; 2],
         after: [CopyId; 2],
     ) -> CopyId {
         let id = self.copies.len() as CopyId;
         let (start_us, end_us) = (f64::NAN, f64::NAN);
-        self.copies.push(Copy { direction, block, size_bytes, floor_us, after, start_us, end_us });
+        self.copies.push(Copy {
+            direction,
+            block,
+            size_bytes,
+            called_us,
+            floor_us,
+            after,
+            start_us,
+            end_us,
+        });
         self.lanes[direction as usize].queue.push(id);
         id
     }

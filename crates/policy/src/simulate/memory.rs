@@ -243,7 +243,6 @@ impl State<'_> {
         }
         self.forget_wish(index);
         self.settle(index);
-        self.blocks[index].arrival = self.blocks[index].departure;
         true
     }
 
@@ -383,6 +382,8 @@ impl State<'_> {
             let arrival = self.blocks[index].arrival;
             let copy = self.issue(Direction::Out, index, ready.last_use, [arrival, NONE]);
             self.blocks[index].departure = copy;
+            // Whoever takes the chunk back waits for this, or for what was under way before.
+            self.blocks[index].arrival = copy;
             self.counts.swapped_out_bytes += size_bytes;
             ready.copy = copy;
         }

@@ -286,6 +286,7 @@ impl<'a> State<'a> {
             block: BlockIndex(copy.block),
             direction: copy.direction,
             size_bytes: copy.size_bytes,
+            called_us: copy.called_us - self.step_start_us,
             span: from_start(Span { start_us: copy.start_us, end_us: copy.end_us }),
         });
         let replays = self.replays.iter();
@@ -408,7 +409,8 @@ impl<'a> State<'a> {
         let size_bytes = self.trace.blocks[index].size_bytes;
         let past = self.op_ends_us.get(last_use.op as usize).copied();
         let floor_us = past.unwrap_or(0.0).max(last_use.floor_us).max(self.now_us);
-        let id = self.engines.issue(direction, index as u32, size_bytes, floor_us, after);
+        let id =
+            self.engines.issue(direction, index as u32, size_bytes, [self.now_us, floor_us], after);
         if past.is_none() && last_use.op != NONE {
             self.held_back.push(id);
         }

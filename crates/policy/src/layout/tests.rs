@@ -1,7 +1,11 @@
 //! Packings of items, checked pair by pair.
 
-use super::pack::{Item, pack};
+use super::pack::{Aim, Item, Packing};
 use crate::synthetic::Numbers;
+
+fn pack(items: &[Item]) -> Packing {
+    super::pack(items, Aim::default())
+}
 
 fn meet(one: &Item, other: &Item) -> bool {
     let overlap = |a: &(u32, u32)| other.stays.iter().any(|b| a.0 < b.1 && b.0 < a.1);

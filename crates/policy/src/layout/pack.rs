@@ -16,7 +16,7 @@ pub type Stay = (u32, u32);
 pub struct Item {
     /// In each stay.
     pub size_bytes: u64,
-    /// In order; none overlap.
+    /// In order; at least one; none overlap.
     pub stays: Vec<Stay>,
 }
 

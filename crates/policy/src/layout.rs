@@ -12,6 +12,7 @@ use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
 mod build;
+mod meeting;
 mod pack;
 mod place;
 mod restarts;

@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 
+use super::meeting::meeting_bytes;
 use super::place::{Fit, Placer, Stuck};
 use super::restarts::Restarts;
 
@@ -27,7 +28,7 @@ pub struct Packing {
     pub offsets: Vec<u64>,
     /// The end of the highest.
     pub height_bytes: u64,
-    /// The most bytes at once. No packing is lower.
+    /// The most bytes at once. No packing is lower; where items come back, all may be higher.
     pub need_bytes: u64,
 }
 
@@ -91,6 +92,9 @@ pub fn pack(items: &[Item], aim: Aim) -> Packing {
             // Being stuck means being no better.
             let _ = search.attempt(order, fit, u64::MAX);
         }
+    }
+    if !search.is_enough() {
+        search.enough_bytes = enough_bytes.max(meeting_bytes(items));
     }
     search.lower_the_ceiling(&orders);
     for order in &orders[..2] {

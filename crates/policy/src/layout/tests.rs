@@ -1,6 +1,7 @@
 //! Packings of items, checked pair by pair.
 
 use super::build::{Builder, Limits, Spent};
+use super::meeting::meeting_bytes;
 use super::pack::{Aim, Item, Packing};
 use crate::synthetic::Numbers;
 
@@ -160,7 +161,7 @@ const ENDLESS: Limits = Limits { nodes: u64::MAX, work: u64::MAX };
 #[test]
 fn what_is_built_from_the_ground_is_as_low_as_any_packing() {
     let mut numbers = Numbers::new(11);
-    let mut above_need = 0;
+    let (mut above_need, mut proven) = (0, 0);
     for _ in 0..200 {
         let count = 3 + numbers.below(5);
         let items = random_items(&mut numbers, count, 8);
@@ -172,9 +173,13 @@ fn what_is_built_from_the_ground_is_as_low_as_any_packing() {
         let offsets = built(least_bytes).expect("it ends").expect("it is there");
         check_apart(&items, &offsets, least_bytes);
         assert_eq!(built(least_bytes - 1), Ok(None), "none is lower");
+        let meeting_bytes = meeting_bytes(&items);
+        assert!(meeting_bytes <= least_bytes, "{meeting_bytes} is no bound");
         above_need += u32::from(greedy.need_bytes < least_bytes);
+        proven += u32::from(greedy.need_bytes < meeting_bytes);
     }
     assert!(above_need >= 5, "{above_need} need more than is there at once");
+    assert!(proven >= 3, "{proven} of these are shown to");
 }
 
 /// Greedy orders leave these problems higher than they need be, as they do those of compilers.

@@ -1,5 +1,5 @@
-//! Holds the layout search to packing problems of others: `packings FOLDER [EFFORT]` packs each file
-//! of a folder and prints how high it comes, and in what time.
+//! Holds the layout search to packing problems of others: `packings FOLDER [EFFORT]` packs each
+//! file of a folder and prints how high it comes, and in what time.
 //!
 //! A file has a header, a row `id,lower,upper,size` for each item, and in its name the height that
 //! is to be reached, as in `A.1048576.csv`. From `lower` up to `upper` the item is there.
@@ -49,6 +49,7 @@ fn pack_all(folder: &Path, effort: u32) -> Result<bool, String> {
         let (name, wanted_bytes) = name_and_height(file)
             .ok_or_else(|| format!("{file:?}: the name has no height, as NAME.HEIGHT.csv"))?;
         let items = read(file)?;
+        #[allow(clippy::disallowed_methods)] // How long it takes is what is to be shown.
         let begun = Instant::now();
         let packing = pack(&items, Aim { height_bytes: wanted_bytes, effort });
         let s = begun.elapsed().as_secs_f64();

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::build::{Builder, Limits, Spent};
+use super::build::{Builder, Limits};
 use super::pack::Item;
 use crate::synthetic::Numbers;
 
@@ -56,9 +56,8 @@ impl Restarts {
             let nodes = NODES_PER_ITEM * order.len() as u64 * (1 << doublings);
             self.attempts += 1;
             let limits = Limits { nodes, work: work_max - self.builder.work };
-            match self.builder.build(&order, ceiling_bytes, limits) {
-                Ok(built) => return built,
-                Err(Spent) => {}
+            if let Ok(built) = self.builder.build(&order, ceiling_bytes, limits) {
+                return built;
             }
         }
         None

@@ -137,7 +137,7 @@ fn random_items(numbers: &mut Numbers, count: u64, times: u64) -> Vec<Item> {
         let start = numbers.below(times) as u32;
         let end = start + 1 + numbers.below(times / 2) as u32;
         let again = end + 1 + numbers.below(3) as u32;
-        let stays = vec![(start, end), (again, again + 1 + numbers.below(3) as u32)];
+        let stays = [(start, end), (again, again + 1 + numbers.below(3) as u32)];
         let several = numbers.chance(30);
         Item { size_bytes, stays: stays[..1 + usize::from(several)].to_vec() }
     };

@@ -11,12 +11,16 @@ use crate::machine::Machine;
 use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
+mod build;
+mod meeting;
 mod pack;
 mod place;
+mod restarts;
+mod sections;
 #[cfg(test)]
 mod tests;
 
-use pack::{Item, Packing, Stay, pack};
+pub use pack::{Aim, Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 64;
@@ -100,7 +104,7 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
 fn placed(trace: &Trace, residency: &Residency, lineages: &[Lineage], left_alone: f64) -> Layout {
     let cleared = cleared(residency, left_alone);
     let items: Vec<Item> = lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
-    let Packing { offsets, height_bytes, .. } = pack(&items);
+    let Packing { offsets, height_bytes, .. } = pack(&items, Aim::default());
     let mut lots = vec![None; trace.blocks.len()];
     for ((lineage, item), &offset_bytes) in lineages.iter().zip(&items).zip(&offsets) {
         for &owner in &lineage.blocks {

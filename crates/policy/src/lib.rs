@@ -103,7 +103,7 @@ pub use generate::{
     Replayable, Start, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
 pub use lanes::{Departure, LaneComparison, LaneShares, Part, compare_lanes, predicted_lanes};
-pub use layout::{Layout, lay_out};
+pub use layout::{Aim, Item, Layout, Packing, Stay, lay_out, pack};
 pub use machine::{Link, Machine};
 pub use parallel::{both, has_spare_cores};
 pub use parts::{InParts, SplitOp, in_parts, part_bytes};

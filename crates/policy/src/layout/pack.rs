@@ -1,31 +1,35 @@
 //! Finds a low packing. Several greedy orders come first. Then items that find no room below a
 //! ceiling go to the front of their order, one by one, until all fit: the largest of them below the
-//! lowest of some ceilings for which that can be done, then the first below the best height.
+//! lowest of some ceilings for which that can be done, then the first below the best height. Where
+//! that is not low enough, packings are built from the ground up below such ceilings.
 
 use std::cmp::Reverse;
 
+use super::meeting::meeting_bytes;
 use super::place::{Fit, Placer, Stuck};
+use super::restarts::Restarts;
 
 /// From one time to another, that one not included. Not empty.
-pub(super) type Stay = (u32, u32);
+pub type Stay = (u32, u32);
 
 /// What needs the same bytes in each of its stays.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Item {
-    pub(super) size_bytes: u64,
-    /// In order; none overlap.
-    pub(super) stays: Vec<Stay>,
+pub struct Item {
+    /// In each stay.
+    pub size_bytes: u64,
+    /// In order; at least one; none overlap.
+    pub stays: Vec<Stay>,
 }
 
 /// Where items lie.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Packing {
+pub struct Packing {
     /// By item.
-    pub(super) offsets: Vec<u64>,
+    pub offsets: Vec<u64>,
     /// The end of the highest.
-    pub(super) height_bytes: u64,
-    /// The most bytes at once.
-    pub(super) need_bytes: u64,
+    pub height_bytes: u64,
+    /// The most bytes at once. No packing is lower; where items come back, all may be higher.
+    pub need_bytes: u64,
 }
 
 /// What is known of an item before it has a place.
@@ -57,13 +61,31 @@ const ROUNDS: u32 = 40;
 const CEILINGS_WORK_MAX: u64 = 80_000_000;
 const IMPROVING_WORK_MAX: u64 = 18_000_000;
 
-/// Packs items as low as it can in the time it takes itself. The same input gives the same packing.
-pub(super) fn pack(items: &[Item]) -> Packing {
+/// How low a packing is to be, and what may be spent on that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aim {
+    /// A packing of this height is as good as any lower one.
+    pub height_bytes: u64,
+    /// Where that is not reached, the search goes on for so many fiftieths of a second.
+    pub effort: u32,
+}
+
+impl Default for Aim {
+    /// As low as is found soon.
+    fn default() -> Aim {
+        Aim { height_bytes: 0, effort: 1 }
+    }
+}
+
+/// Packs items: those that are there at the same time share no bytes. The same arguments give the
+/// same packing.
+pub fn pack(items: &[Item], aim: Aim) -> Packing {
     let curve = Curve::new(items);
     let traits: Vec<Traits> = items.iter().map(|item| curve.traits(item)).collect();
     let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
     let best = Packing { offsets: vec![0; items.len()], height_bytes: u64::MAX, need_bytes };
-    let mut search = Search { items, placer: Placer::new(items), best };
+    let enough_bytes = aim.height_bytes.max(need_bytes);
+    let mut search = Search { items, placer: Placer::new(items), enough_bytes, best };
     let orders = By::ALL.map(|by| by.order(&traits));
     for order in &orders {
         for fit in [Fit::Lowest, Fit::Best] {
@@ -71,10 +93,14 @@ pub(super) fn pack(items: &[Item]) -> Packing {
             let _ = search.attempt(order, fit, u64::MAX);
         }
     }
+    if !search.is_enough() {
+        search.enough_bytes = enough_bytes.max(meeting_bytes(items));
+    }
     search.lower_the_ceiling(&orders);
     for order in &orders[..2] {
         search.improve(order.clone());
     }
+    search.build(aim.effort);
     search.best
 }
 
@@ -82,17 +108,19 @@ pub(super) fn pack(items: &[Item]) -> Packing {
 struct Search<'a> {
     items: &'a [Item],
     placer: Placer<'a>,
+    /// It ends here.
+    enough_bytes: u64,
     best: Packing,
 }
 
 impl Search<'_> {
-    fn is_perfect(&self) -> bool {
-        self.best.height_bytes == self.best.need_bytes
+    fn is_enough(&self) -> bool {
+        self.best.height_bytes <= self.enough_bytes
     }
 
     /// Keeps what an order comes to if it is below the ceiling and better.
     fn attempt(&mut self, order: &[u32], fit: Fit, ceiling_bytes: u64) -> Result<(), Stuck> {
-        if !self.is_perfect() {
+        if !self.is_enough() {
             let ceiling_bytes = ceiling_bytes.min(self.best.height_bytes - 1);
             self.best.offsets = self.placer.place(order, fit, ceiling_bytes)?;
             self.best.height_bytes = height_bytes(self.items, &self.best.offsets);
@@ -100,19 +128,47 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Halves the ceilings until the lowest is found below which one of the orders fits.
+    /// Brings items below ceilings, starting with one of these orders.
     fn lower_the_ceiling(&mut self, orders: &[Vec<u32>]) {
-        let need_bytes = self.best.need_bytes;
         let work_max = self.placer.work + CEILINGS_WORK_MAX;
+        self.halve_the_ceilings(|search, ceiling_bytes| {
+            orders.iter().any(|order| search.fits(order, ceiling_bytes, work_max))
+        });
+    }
+
+    /// Halves the ceilings until the lowest is found below which items are brought.
+    fn halve_the_ceilings(&mut self, mut fits: impl FnMut(&mut Self, u64) -> bool) {
         let mut parts = &CEILINGS[..];
         while let Some(&middle) = parts.get(parts.len() / 2) {
-            let ceiling_bytes = need_bytes + need_bytes / CEILING_DIVISOR * middle;
-            let fits = orders.iter().any(|order| self.fits(order, ceiling_bytes, work_max));
-            parts = match fits {
+            let ceiling_bytes = self.enough_bytes + self.enough_bytes / CEILING_DIVISOR * middle;
+            parts = match fits(self, ceiling_bytes) {
                 true => &parts[..parts.len() / 2],
                 false => &parts[parts.len() / 2 + 1..],
             };
         }
+    }
+
+    /// Builds packings below ceilings, and with what effort is left below the lowest of all.
+    fn build(&mut self, effort: u32) {
+        if self.is_enough() || effort == 0 {
+            return;
+        }
+        let Some(mut restarts) = Restarts::new(self.items, self.best.need_bytes) else { return };
+        self.halve_the_ceilings(|search, ceiling_bytes| {
+            search.builds(&mut restarts, ceiling_bytes, 1)
+        });
+        self.builds(&mut restarts, self.enough_bytes, effort - 1);
+    }
+
+    /// Whether the best packing is below the ceiling, or one is built that is.
+    fn builds(&mut self, restarts: &mut Restarts, ceiling_bytes: u64, effort: u32) -> bool {
+        if self.best.height_bytes > ceiling_bytes
+            && let Some(offsets) = restarts.build(ceiling_bytes, effort)
+        {
+            self.best.height_bytes = height_bytes(self.items, &offsets);
+            self.best.offsets = offsets;
+        }
+        self.best.height_bytes <= ceiling_bytes
     }
 
     /// Whether all items are brought below the ceiling, starting with this order.
@@ -132,7 +188,7 @@ impl Search<'_> {
     /// Looks for anything better, starting with this order.
     fn improve(&mut self, mut order: Vec<u32>) {
         let work_max = self.placer.work + IMPROVING_WORK_MAX;
-        while !self.is_perfect() && self.placer.work < work_max {
+        while !self.is_enough() && self.placer.work < work_max {
             if let Err(stuck) = self.attempt(&order, Fit::Lowest, u64::MAX) {
                 order[..=stuck.first].rotate_right(1);
             }

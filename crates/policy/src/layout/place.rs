@@ -130,7 +130,7 @@ impl Times {
 }
 
 /// Whether two items are ever there at the same time. Stays are in order.
-fn meet(one: &[Stay], other: &[Stay]) -> bool {
+pub(super) fn meet(one: &[Stay], other: &[Stay]) -> bool {
     let (mut left, mut right) = (0, 0);
     while left < one.len() && right < other.len() {
         if one[left].1 <= other[right].0 {

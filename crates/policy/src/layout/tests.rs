@@ -44,7 +44,7 @@ fn checked(items: &[Item]) -> f64 {
 fn items_that_meet_lie_apart() {
     let mut numbers = Numbers::new(3);
     let (mut several, mut reused) = (0, 0);
-    for _ in 0..200 {
+    for _ in 0..50 {
         let count = 1 + numbers.below(40);
         let items: Vec<Item> = (0..count)
             .map(|_| {
@@ -63,7 +63,7 @@ fn items_that_meet_lie_apart() {
         let total: u64 = items.iter().map(|item| item.size_bytes).sum();
         reused += u32::from(pack(&items).height_bytes < total);
     }
-    assert!(several > 1_000 && reused > 100, "{several} with several stays, {reused} reuse bytes");
+    assert!(several > 250 && reused > 25, "{several} with several stays, {reused} reuse bytes");
 }
 
 /// Cuts a rectangle of bytes and time into items, so that a perfect packing is known to exist.

@@ -7,7 +7,7 @@
 //!     state      its earliest  state                    state
 //! ```
 //!
-//! A step goes through states ([`State`]): where each block is, how far compute and both
+//! A step goes through states (`State`): where each block is, how far compute and both
 //! directions of the link have come, and what is still being copied. From each, all that a plan can
 //! do is tried. Of two states with all blocks in the same places, the one that is later in
 //! everything is left out, as nothing can make up for that. So is a state from which the step

@@ -47,7 +47,8 @@ impl From<Error> for Failure {
             Error::Memory(_) => Code::Device,
             _ => Code::Broken,
         };
-        Failure { code, text: error.to_string() }
+        let flag = if error.is_short_of_host() { " (--host-memory)" } else { "" };
+        Failure { code, text: format!("{error}{flag}") }
     }
 }
 

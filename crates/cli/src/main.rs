@@ -92,6 +92,12 @@ fn one_line(error: &anyhow::Error) -> String {
             line = format!("{line}: {text}");
         }
     }
+    let is_short_of_host = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<adaptive::Error>().is_some_and(adaptive::Error::is_short_of_host)
+    };
+    if error.chain().any(is_short_of_host) {
+        line.push_str(" (--host-memory)");
+    }
     line
 }
 

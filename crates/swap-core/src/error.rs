@@ -36,6 +36,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it asks for another cap on host memory. What that is called is for front ends to
+    /// say.
+    pub fn is_short_of_host(&self) -> bool {
+        matches!(self, Error::Memory(MemoryError::HostFull { .. }))
+    }
+
     /// Says in which op memory ran out.
     pub(crate) fn within(mut self, op: &'static str) -> Error {
         if let Error::OutOfMemory(report) = &mut self {

@@ -1,26 +1,16 @@
 //! Promise: where the link rests after bytes were written, and is too slow for them when they have
 //! to leave, they are on the host by then.
 
-use policy::synthetic::TraceBuilder;
-use policy::{GenerateConfig, Generator, Link, Machine, Start, Trace};
+use policy::{GenerateConfig, Generator, Start, Trace};
 
-const MIB: u64 = 1 << 20;
-const WEIGHT_BYTES: u64 = 100 * MIB;
-/// What moving the weight takes, either way.
-const COPY_US: f64 = 1_000.0;
+#[path = "peak/step.rs"]
+mod peak;
+
+use peak::{COPY_US, WEIGHT_BYTES};
 
 /// A weight is used, has to make room at once, and is used again; after that comes a long rest.
 fn step() -> Trace {
-    let mut builder = TraceBuilder::new();
-    let weight = builder.persistent("weight", WEIGHT_BYTES);
-    builder.begin("forward", 100.0, false);
-    builder.read(weight);
-    builder.end();
-    builder.begin("peak", 100.0, false);
-    let large = builder.allocate("large", WEIGHT_BYTES);
-    builder.write(large);
-    builder.end();
-    builder.free(large);
+    let (mut builder, weight) = peak::begin_step();
     for (name, device_us, updates) in
         [("backward", 1.5, false), ("optimizer", 0.1, true), ("evaluation", 2.5, false)]
     {
@@ -36,10 +26,7 @@ fn step() -> Trace {
 #[test]
 fn bytes_leave_while_the_link_rests_if_it_is_busy_later() {
     let trace = step();
-    let rate = WEIGHT_BYTES as f64 / COPY_US;
-    let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
-    let limit_bytes = WEIGHT_BYTES * 3 / 2;
-    let machine = Machine { limit_bytes, host_limit_bytes: 1 << 40, link, copy_submit_us: 0.0 };
+    let machine = peak::machine();
     let generator = Generator::new(&trace, &machine);
     let config = GenerateConfig::default();
     let start = Start { config, options: &[], from_effort: 1 };

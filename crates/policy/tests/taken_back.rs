@@ -1,27 +1,13 @@
 //! Promise: who takes its own memory back waits for the copy that was under way in it.
 
-use policy::synthetic::TraceBuilder;
-use policy::{
-    Action, ActionKind, Direction, Link, Machine, OpIndex, Phase, Plan, Trace, assemble, simulate,
-};
+use policy::{Action, ActionKind, Direction, OpIndex, Phase, Plan, Trace, assemble, simulate};
 
-const MIB: u64 = 1 << 20;
-const WEIGHT_BYTES: u64 = 100 * MIB;
-/// What moving the weight takes, either way.
-const COPY_US: f64 = 1_000.0;
+#[path = "peak/step.rs"]
+mod peak;
 
 /// A weight makes room for something as large, and is used again.
 fn step() -> Trace {
-    let mut builder = TraceBuilder::new();
-    let weight = builder.persistent("weight", WEIGHT_BYTES);
-    builder.begin("forward", 100.0, false);
-    builder.read(weight);
-    builder.end();
-    builder.begin("peak", 100.0, false);
-    let large = builder.allocate("large", WEIGHT_BYTES);
-    builder.write(large);
-    builder.end();
-    builder.free(large);
+    let (mut builder, weight) = peak::begin_step();
     builder.begin("backward", 100.0, false);
     builder.read(weight);
     builder.end();
@@ -31,10 +17,7 @@ fn step() -> Trace {
 #[test]
 fn a_copy_under_way_is_waited_for_by_who_takes_its_memory_back() {
     let trace = step();
-    let rate = WEIGHT_BYTES as f64 / COPY_US;
-    let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
-    let (limit_bytes, host_limit_bytes) = (WEIGHT_BYTES * 3 / 2, 1 << 40);
-    let machine = Machine { limit_bytes, host_limit_bytes, link, copy_submit_us: 0.0 };
+    let machine = peak::machine();
     let [out, back] = [ActionKind::SwapOut, ActionKind::SwapIn];
     let act = |op, phase, kind| {
         let (op, block) = (OpIndex(op), policy::BlockIndex(0));

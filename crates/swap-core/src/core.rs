@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use vmem::{BlockId, Bytes, DeviceMemory, Driver, MemoryError, Point, Site, StreamId, Uses};
+use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId, Uses};
 
 use crate::engine::{Compute, Config};
 use crate::entry::{Entry, Hold, Residency, State};
@@ -389,6 +389,34 @@ impl Core {
         }
     }
 
+    /// Where the orders want the block to lie, if it can.
+    fn planned_lot(&self, id: BlockId) -> Result<Option<Lot>, Error> {
+        let orders = self.orders.as_ref();
+        let lot = self.entry(id)?.planned.and_then(|place| orders?.lot(place));
+        Ok(lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot)))
+    }
+
+    /// Puts the block's lot behind it, if that is free and not what it gave away: who leaves
+    /// memory outside the layout comes back into it. Returns whether it did.
+    pub(crate) fn move_in(&mut self, id: BlockId) -> Result<Option<vmem::Uses>, Error> {
+        let Some(lot) = self.planned_lot(id)? else { return Ok(None) };
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        if pool.left(id, lot) {
+            return Ok(None);
+        }
+        let attached = pool.attach_lot(streams, id, lot)?;
+        if attached.is_some() {
+            self.note_attached(id);
+        }
+        Ok(attached)
+    }
+
+    /// Counts a block that has memory from here on.
+    pub(crate) fn note_attached(&mut self, id: BlockId) {
+        self.resident_bytes += self.memory.pool.size_bytes(id);
+        self.note_resident_peak();
+    }
+
     /// Puts memory behind a block: its lot, if that is free, else a chunk; on a full device evicts
     /// others if `rescue` allows it. Returns whether there was room.
     pub(crate) fn attach(
@@ -397,10 +425,7 @@ impl Core {
         rescue: bool,
     ) -> Result<Option<vmem::Uses>, Error> {
         let mut counted = false;
-        let place = self.entry(id)?.planned;
-        let orders = self.orders.as_ref();
-        let lot = place.and_then(|place| orders?.lot(place));
-        let lot = lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot));
+        let lot = self.planned_lot(id)?;
         loop {
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             let attached = match lot.map(|lot| pool.attach_lot(streams, id, lot)) {
@@ -412,8 +437,7 @@ impl Core {
             };
             match attached {
                 Ok(ready) => {
-                    self.resident_bytes += self.memory.pool.size_bytes(id);
-                    self.note_resident_peak();
+                    self.note_attached(id);
                     return Ok(Some(ready));
                 }
                 Err(MemoryError::DeviceFull { missing_bytes, .. }) if rescue => {

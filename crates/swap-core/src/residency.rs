@@ -244,15 +244,20 @@ impl Core {
             unreachable!("the caller saw that the block is away")
         };
         let left = entry.arrived.clone();
-        if let Some(departure) = departure
+        let moved_in = self.move_in(id)?;
+        if moved_in.is_none()
+            && let Some(departure) = departure
             && self.memory.pool.retake(id, departure)
         {
-            self.resident_bytes += self.memory.pool.size_bytes(id);
-            self.note_resident_peak();
+            self.note_attached(id);
             self.arrive(id, left)?;
             return Ok(true);
         }
-        let Some(ready) = self.attach(id, rescue)? else { return Ok(false) };
+        let ready = match moved_in {
+            Some(ready) => Some(ready),
+            None => self.attach(id, rescue)?,
+        };
+        let Some(ready) = ready else { return Ok(false) };
         match self.copy_in_block(id, &ready) {
             Ok(arrived) => {
                 let copy = self.entry_mut(id)?.host_copy.as_mut().expect("seen above");

@@ -201,7 +201,8 @@ def show(run):
     for step, stats in enumerate(run.result["course"]):
         moved = stats["swapped_out_bytes"] >> 10, stats["swapped_in_bytes"] >> 10
         plan = f"{stats['plan']:x}"
-        print(step, stats["stage"], plan, moved, stats["misses"], stats["rescues"])
+        calls = list(stats["last_memory_calls"].values())
+        print(step, stats["stage"], plan, moved, stats["misses"], stats["rescues"], calls)
     print("kernel peak", run.kernel_peak_bytes, run.result["stats"])
 
 

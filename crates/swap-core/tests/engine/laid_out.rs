@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use swap_core::devices::HostConfig;
 use swap_core::{
-    Action, ActionKind, BlockId, BlockIndex, Lot, OpIndex, Orders, Origin, Phase, Plan, PlanBlock,
-    Residency,
+    Action, ActionKind, BlockId, BlockIndex, Lot, MemoryCalls, OpIndex, Orders, Origin, Phase, Plan,
+    PlanBlock, Residency,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, write};
@@ -110,6 +110,28 @@ fn blocks_that_are_away_find_the_lots_of_new_orders_or_chunks() {
         lab.op(&[read(blocks[0], 4), read(blocks[1], 5), read(blocks[2], 6)]).expect("reads");
         assert_eq!(blocks.map(|block| lab.engine.address(block)), addresses);
     }
+    lab.finish();
+}
+
+/// Nobody else wants the memory that it leaves, so it could take that back for ever.
+#[test]
+fn a_block_in_memory_of_its_own_is_in_its_lot_when_it_has_come_back() {
+    let mut lab = lab(4);
+    let block = lab.make(1);
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        for kind in [ActionKind::SwapOut, ActionKind::SwapIn] {
+            set(&mut lab, &[lot(0)], &[(kind, 0)]);
+            lab.tick();
+            lab.settle();
+            // Time to unmap what is in no lot.
+            (0..4).for_each(|_| lab.tick());
+        }
+        lab.op(&[read(block, 1)]).expect("reads");
+        calls.push(lab.engine.memory_stats().expect("counts").calls);
+    }
+    assert_ne!(calls[0], MemoryCalls::default());
+    assert_eq!(calls[1], calls[2], "its addresses show its lot also while it is away");
     lab.finish();
 }
 

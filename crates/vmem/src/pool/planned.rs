@@ -160,6 +160,19 @@ impl Pool {
         has && self.block(id).fit().chunk_bytes == lot.size_bytes
     }
 
+    /// Whether the block is away from this lot of the present layout, and from no other memory.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn left(&self, id: BlockId, lot: Lot) -> bool {
+        match &self.block(id).place {
+            Place::Swappable { mapping: Mapping::Kept { lot: kept, .. }, .. } => {
+                Some(kept.layout) == self.layout && kept.lot == lot
+            }
+            _ => false,
+        }
+    }
+
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
     pub fn idle_lot(&self, size_bytes: u64) -> Option<Lot> {
         let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;

@@ -334,6 +334,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("resume", &resume);
   module.def("enter_outside", &outside::enter, Released());
   module.def("leave_outside", &outside::leave);
+  module.def("checks_order", [] { return smartswap_checks_order() != 0; });
+  module.def("note_order", [](int call, uint64_t event, uint64_t stream) {
+    check(smartswap_note_order(call, event, stream));
+  });
   module.def("share", &share);
   module.def("figures", &figures);
   module.def("agree", &agree);

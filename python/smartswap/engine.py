@@ -31,6 +31,7 @@ from .errors import (
 from .extensions import Extensions
 from .faults import Faults
 from .loop import StepEnds
+from .order import ToldOrder
 from .pointers import RawPointers
 from .progress import Progress, run_summary, tell_news
 from .ranks import Ranks
@@ -73,12 +74,14 @@ class _Open:
     extensions: Extensions
     files: TensorFiles
     faults: Faults
+    order: ToldOrder
     updates: DeferredUpdates
     progress: Progress
     status: Status
 
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
+        self.order.remove()
         self.faults.remove()
         self.files.remove()
         self.extensions.remove()
@@ -206,6 +209,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         extensions=Extensions(adapter),
         files=TensorFiles(),
         faults=Faults(adapter),
+        order=ToldOrder(adapter),
         updates=updates,
         progress=Progress(trial),
         status=Status(device, ranks),
@@ -216,6 +220,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         opened.compiled.install()
         opened.extensions.install()
         opened.faults.install(device)
+        opened.order.install(device)
         if device == "host":
             opened.files.install()
         if not settings.manual_steps:

@@ -263,6 +263,30 @@ int smartswap_step(void);
 /* 1 if an op of the running step has begun, else 0. */
 int smartswap_step_begun(void);
 
+/* ---- Checking order ----------------------------------------------------------------------- */
+
+/* With `check_order = true` in the settings file each access of an op, each copy and each piece of
+ * memory that is given back is held against all before it: what nothing orders behind an earlier
+ * access of the same bytes is an error, in every run. A front end tells how its framework orders
+ * streams by itself; what it leaves out is taken for missing. */
+typedef enum smartswap_order_call {
+  /* The event stands for all work of the stream so far. */
+  SMARTSWAP_RECORD = 0,
+  /* Later work of the stream comes after what the event stands for. */
+  SMARTSWAP_WAIT = 1,
+  SMARTSWAP_DESTROY_EVENT = 2,
+  /* The host waited: for what an event stands for, for a stream, for all streams. */
+  SMARTSWAP_SYNCHRONIZE_EVENT = 3,
+  SMARTSWAP_SYNCHRONIZE_STREAM = 4,
+  SMARTSWAP_SYNCHRONIZE_DEVICE = 5
+} smartswap_order_call;
+
+/* 1 if order is checked, else 0. */
+int smartswap_checks_order(void);
+/* Tells of a call when it was made, by the thread that made it. Handles are the device's own; one
+ * that the call has not is 0. Does nothing where order is not checked. */
+int smartswap_note_order(int call, uint64_t event, uint64_t stream);
+
 /* ---- Sleeping ---------------------------------------------------------------------------- */
 
 /* While a model fits with room to spare, nobody needs to say what ops use. A front end may then

@@ -96,7 +96,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         return Err(Failure::usage(text));
     }
     let settings = Settings::new(wishes)?;
-    let engine = Engine::new(settings.device.driver(), settings.engine)?;
+    let engine = Engine::new(settings.driver(), settings.engine)?;
     if settings.holds_by_need {
         engine.hold_by_need()?;
     }
@@ -332,7 +332,8 @@ impl Context {
         let calm = course.session.stage() == Stage::Stable && !moves;
         // The last step's peak; the running one has only begun.
         let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
-        Ok(calm && peak_bytes < self.wake_bytes())
+        // Asleep nobody tells of accesses.
+        Ok(calm && !self.checks_order() && peak_bytes < self.wake_bytes())
     }
 
     fn away_bytes(&self) -> Result<u64, Failure> {

@@ -76,6 +76,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "active_bytes_peak": active.peak,
             "reserved_bytes_peak": reserved.peak,
         },
+        "order": context.order_checked(),
         "prediction": prediction,
         "families": course.session.policy().families().iter().map(family).collect::<Vec<_>>(),
         "decisions": largest(decisions),

@@ -22,6 +22,7 @@ mod exports;
 mod failure;
 mod local;
 mod names;
+mod order;
 mod settings;
 mod shown;
 mod starts;

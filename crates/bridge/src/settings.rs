@@ -1,8 +1,9 @@
 //! What the engine is opened with: a caller's wishes, and the defaults for the rest.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use adaptive::devices::{HostMemory, measure_link};
+use adaptive::devices::{CheckConfig, CheckDriver, HostMemory, measure_link};
 use adaptive::{
     ArenaConfig, Budget, Bytes, Compute, Config, DeviceName, Driver, GenerateConfig, JointConfig,
     Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
@@ -63,6 +64,8 @@ impl Wishes {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) device: Device,
+    /// Stands in front of the device's driver and checks that all work is ordered.
+    pub(crate) checker: Option<Arc<CheckDriver>>,
     pub(crate) engine: Config,
     /// Nobody asked for a cap, so it is only what the device had.
     pub(crate) holds_by_need: bool,
@@ -115,8 +118,11 @@ impl Settings {
         });
         let compute = device.compute(wishes.compute_stream)?;
         let record_file = wishes.record_file.clone();
+        let checked = || Arc::new(CheckDriver::new(device.driver(), CheckConfig::ORDER));
+        let checker = wishes.file.check_order.unwrap_or(false).then(checked);
         Ok(Settings {
             device,
+            checker,
             engine: engine_config(limit_bytes, host_limit_bytes, min_block_bytes, compute),
             holds_by_need: wished_bytes.is_none(),
             machine: Machine { host_limit_bytes, ..machine },
@@ -124,6 +130,16 @@ impl Settings {
             policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),
             record_file,
         })
+    }
+}
+
+impl Settings {
+    /// What the engine drives.
+    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
+        match &self.checker {
+            Some(checker) => checker.clone(),
+            None => self.device.driver(),
+        }
     }
 }
 

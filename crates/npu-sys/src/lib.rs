@@ -125,6 +125,7 @@ pub mod devices {
     };
     pub use crate::wrap::{
         AccessSite, Address, CallCost, CheckConfig, CheckDriver, FALLIBLE_CALLS, FaultDriver,
-        FaultPlan, Lasting, Memory, MeterDriver, RecordDriver, RecordedCall, Violation,
+        FaultPlan, ForeignCall, Lasting, Memory, MeterDriver, RecordDriver, RecordedCall,
+        Violation,
     };
 }

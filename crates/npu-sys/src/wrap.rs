@@ -11,7 +11,7 @@ mod intercept;
 mod meter;
 mod record;
 
-pub use check::{AccessSite, Address, CheckConfig, CheckDriver, Memory, Violation};
+pub use check::{AccessSite, Address, CheckConfig, CheckDriver, ForeignCall, Memory, Violation};
 pub use fault::{FaultDriver, FaultPlan, Lasting};
 pub use intercept::FALLIBLE_CALLS;
 pub use meter::{CallCost, MeterDriver};

@@ -1,5 +1,6 @@
 """What only a GPU can show: `pytest python/tests/gpu` where there is one; skipped elsewhere."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,11 @@ import pytest
 import torch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+TESTS = Path(__file__).parents[1]
+sys.path.append(str(TESTS))
+
+from order_cases import KNOWN, assert_found, assert_known  # noqa: E402
 
 SCRIPT = Path(__file__).parent / "script_features.py"
 TIMEOUT_S = 300
@@ -174,3 +180,25 @@ def test_tensors_outside_go_to_another_process_and_count_towards_the_cap(tmp_pat
     assert done.stdout.splitlines() == [
         "True True", "1.0", "True True", "True", "True True", "True", "True",
     ]
+
+
+@pytest.mark.parametrize("how", ["forgets", *KNOWN])
+def test_order_is_checked_as_pytorch_makes_it(tmp_path, how):
+    config = tmp_path / "order.toml"
+    config.write_text("check_order = true\n")
+    words = [str(TESTS / "script_order.py"), "cuda:0", str(config), how]
+    told = json.loads(run_python(words).stdout.splitlines()[-1])
+    (assert_found if how == "forgets" else assert_known)(told)
+
+
+def test_a_script_with_a_side_stream_is_in_order_under_a_cap(tmp_path):
+    arguments = [str(SCRIPT), "--checkpoint", str(tmp_path / "state.pt")]
+    plain, plain_bytes = run(arguments)
+    config, report = tmp_path / "order.toml", tmp_path / "report"
+    config.write_text("check_order = true\n")
+    cap = ["--memory", str(plain_bytes * 6 // 10), "--config", str(config)]
+    capped, _ = run(["-m", "smartswap", *cap, "--report", str(report), *arguments])
+    assert capped == plain
+    order = json.loads((report / "explain.json").read_text())["order"]
+    assert order["violations"] == 0 and order["accesses"] > 1000 and order["waits"] > 10, order
+    assert order["foreign_calls"] > 0, order

@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -50,6 +51,8 @@ class Run:
     tail: str
     # Of each step, the norms of its gradients.
     norms: list[list[float]]
+    # What the check of order looked at, where the settings turn it on.
+    order: dict[str, int] | None
 
 
 class Nvml:
@@ -82,11 +85,12 @@ class Nvml:
 
 @dataclass(frozen=True)
 class Folders:
-    """Where all scripts have their sources and inputs, and where runs that differ are kept."""
+    """Where all scripts have their sources, inputs and settings, and runs that differ are kept."""
 
     sources: Path
     data: Path
     kept: Path
+    config: Path | None
 
 
 class Place:
@@ -122,6 +126,8 @@ class Place:
         if cap_mib is not None:
             capped = ["-m", "smartswap", "--memory", f"{cap_mib}MiB"]
             capped += ["--report", "smartswap-report"]
+            config = self._folders.config
+            capped += ["--config", str(config)] if config is not None else []
             capped += ["--device", "host", "--min-block", "64KiB"] if self._is_small else []
         inputs_at, out = self._folders.data, folder / "out"
         given = [word.format(data=inputs_at, out=out) for word in words or self._words]
@@ -146,7 +152,9 @@ class Place:
         digest = folder / "digest"
         words = digest.read_text().splitlines() if digest.exists() else ["none", "0"]
         norms = _norms(folder / "digest.norms")
-        return Run(done.returncode, seconds, words[0], float(words[1]), held_mib, tail, norms)
+        order = _explained(folder / "smartswap-report").get("order")
+        step_ms = float(words[1])
+        return Run(done.returncode, seconds, words[0], step_ms, held_mib, tail, norms, order)
 
     def _environment(self, folder: Path) -> dict[str, str]:
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
@@ -181,10 +189,13 @@ class Place:
 
 def _held_mib(report: Path) -> float:
     """What the software device held: SmartSwap's own word, which other tests judge."""
+    explained = _explained(report)
+    return explained["memory"]["active_bytes_peak"] / MIB if explained else 0.0
+
+
+def _explained(report: Path) -> dict[str, Any]:
     explained = report / "explain.json"
-    if not explained.exists():
-        return 0.0
-    return json.loads(explained.read_text())["memory"]["active_bytes_peak"] / MIB
+    return json.loads(explained.read_text()) if explained.exists() else {}
 
 
 def _norms(path: Path) -> list[list[float]]:
@@ -247,6 +258,7 @@ def _judge_cap(place: Place, plain: Run, base_mib: float, percent: int) -> bool:
         is_sure = again.digest == plain.digest
         words.append("plain is sure" if is_sure else "plain differs from itself")
     words += [] if is_within else ["ABOVE THE CAP"]
+    words += [f"order {done.order}"] if done.order is not None else []
     steps = done.digest.partition(" ")[2]
     print(
         f"{'':30} {percent:4} % {done.held_mib:8.0f} MiB of {cap_mib} {done.seconds:6.1f} s, "
@@ -265,6 +277,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[""], help="words in the names of scripts")
     parser.add_argument("--caps", nargs="*", type=int, default=[60, 40], help="percent of held")
     parser.add_argument("--data", type=Path, help="a folder for inputs, kept for the next time")
+    parser.add_argument("--config", type=Path, help="a settings file for SmartSwap")
     parser.add_argument("--keep", type=Path, help="a folder for what runs left that differ")
     args = parser.parse_args()
     # Told to stop, it takes the script that runs along, which would hold the device's memory.
@@ -272,7 +285,8 @@ def main() -> int:
     is_small = args.device == "host"
     data = args.data or Path(tempfile.mkdtemp(prefix="public-inputs-"))
     kept = args.keep or Path(tempfile.gettempdir())
-    folders = Folders(args.sources.absolute(), data.absolute(), kept.absolute())
+    config = args.config.absolute() if args.config is not None else None
+    folders = Folders(args.sources.absolute(), data.absolute(), kept.absolute(), config)
     inputs.make(folders.data, is_small)
     failed = []
     for script in SCRIPTS:

@@ -111,6 +111,9 @@ table! {
         /// Whether the addresses of what is away are always unmapped, so that a use that the engine
         /// was not told of fails at once; Stable steps then map what comes back.
         strict: Flag => bool = "false";
+        /// Whether the order of all work is checked: the first access that nothing orders behind
+        /// an earlier one of the same bytes fails, whether or not it went well. Costs host time.
+        check_order: Flag => bool = "false";
         /// One Stable step in this many unmaps what is away in any case; 0 for none.
         unmap_every: Count<0> => u64 = "1024";
         /// Whether to print one JSON object and nothing else.

@@ -4,8 +4,9 @@ use std::ffi::CString;
 use std::path::PathBuf;
 
 use super::rig::{
-    BLOCK, MIB, OK, Rig, SETTINGS, Settings, Turn, assert_fails, check, default_settings, explain,
-    free, last_error, make, open, smartswap_close, smartswap_is_open, stats, step,
+    BLOCK, MIB, OK, Rig, SETTINGS, Settings, Turn, USAGE, assert_fails, check, default_settings,
+    explain, free, last_error, make, open, smartswap_checks_order, smartswap_close,
+    smartswap_is_open, smartswap_note_order, stats, step,
 };
 
 struct File {
@@ -118,6 +119,37 @@ fn the_loop_is_that_of_the_file() {
     let (few, many) = (warmup_steps("warmup_steps = 2"), warmup_steps("warmup_steps = 9"));
     assert_eq!(many, few + 7);
     assert_eq!(warmup_steps("[smartswap]\nwarmup_step = 9\nstable_step = 12"), many);
+}
+
+#[test]
+fn order_is_checked_where_the_file_says_so() {
+    let file = File::new("check_order = true\n");
+    for (settings, checks) in [(default_settings(), 0), (file.settings(), 1)] {
+        let rig = Rig::with(Settings { memory_bytes: 4 * MIB, ..settings });
+        assert_eq!(smartswap_checks_order(), checks);
+        let blocks: Vec<_> = (0..8).map(|tag| make(BLOCK, tag)).collect();
+        for (tag, &block) in blocks.iter().enumerate() {
+            check(block, BLOCK, tag as u64);
+        }
+        step();
+        assert!(stats().swapped_out_bytes > 0 && stats().swapped_in_bytes > 0);
+        // The software device has no streams of others.
+        (0..6).for_each(|call| assert_eq!(smartswap_note_order(call, 1, 2), OK));
+        assert_fails(smartswap_note_order(6, 1, 2), USAGE, "smartswap_order_call");
+        assert_fails(smartswap_note_order(-1, 1, 2), USAGE, "smartswap_order_call");
+        let text = explain().expect("it is open");
+        let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let order = &told["order"];
+        if checks == 1 {
+            assert!(order["accesses"].as_u64().unwrap() >= 16, "{order}");
+            assert!(order["waits"].as_u64().unwrap() > 0, "{order}");
+            assert_eq!(order["violations"], 0, "{order}");
+        } else {
+            assert!(order.is_null(), "{order}");
+        }
+        blocks.into_iter().for_each(free);
+        rig.close();
+    }
 }
 
 #[test]

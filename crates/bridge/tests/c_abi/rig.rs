@@ -165,6 +165,8 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_should_wake(size_bytes: u64) -> c_int;
     pub(crate) safe fn smartswap_wake() -> c_int;
     pub(crate) safe fn smartswap_awake() -> c_int;
+    pub(crate) safe fn smartswap_checks_order() -> c_int;
+    pub(crate) safe fn smartswap_note_order(call: c_int, event: u64, stream: u64) -> c_int;
     pub(crate) safe fn smartswap_share(on: c_int) -> c_int;
     fn smartswap_get_figures(figures: *mut f64, n_figures: u32) -> c_int;
     fn smartswap_agree(

@@ -2,6 +2,7 @@
 
 mod checker;
 mod clock;
+mod foreign;
 mod memory;
 mod shadow;
 mod violation;
@@ -18,6 +19,7 @@ use crate::types::{
     Access, ChunkHandle, Copy, DevicePtr, EventHandle, EventKind, HostPtr, StreamHandle, VaRange,
 };
 
+pub use self::foreign::ForeignCall;
 pub use self::violation::{AccessSite, Address, Memory, Violation};
 
 /// What a [`CheckDriver`] looks for beyond order.
@@ -60,9 +62,10 @@ impl CheckConfig {
 /// All host threads count as one, and what the host itself does to pinned memory is not seen.
 /// A call that fails teaches nothing: memory that the host could not wait for stays in use.
 /// A stream or chunk that was not created through this driver is tracked from its first use;
-/// implicit order between streams, as of CUDA's legacy default stream, is not known. Calls are
-/// passed on one at a time, except those that wait for the device or allocate host memory; host
-/// functions must not call the driver.
+/// order that others make between streams is known where they tell
+/// ([`note_foreign`](CheckDriver::note_foreign)); implicit order between streams, as of CUDA's
+/// legacy default stream, is not known. Calls are passed on one at a time, except those that wait
+/// for the device or allocate host memory; host functions must not call the driver.
 #[derive(Debug)]
 pub struct CheckDriver {
     inner: Arc<dyn Driver>,

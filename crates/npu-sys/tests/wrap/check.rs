@@ -2,6 +2,7 @@
 
 mod accesses;
 mod failures;
+mod foreign;
 mod host;
 mod memory;
 mod order;

@@ -173,8 +173,12 @@ fn note_accesses(core: &Core, frame: &Frame) -> Result<(), Error> {
     let live = |touch: &&(BlockId, AccessMode, DevicePtr)| core.entry(touch.0).is_ok();
     let touched: SmallVec<[_; 8]> = frame.touched.iter().filter(live).copied().collect();
     let streams = &core.memory.streams;
-    streams.driver().note_access(streams.handle(frame.stream), &accesses(core, &touched)?)?;
-    Ok(())
+    let accesses = accesses(core, &touched)?;
+    let noted = streams.driver().note_access(streams.handle(frame.stream), &accesses);
+    noted.map_err(|mut error| {
+        error.text = format!("{}: {}", frame.name.text(), error.text).into();
+        error.into()
+    })
 }
 
 /// Notes the op's uses and lets its blocks go, whether or not it came to its end.

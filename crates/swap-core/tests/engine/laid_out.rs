@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use swap_core::devices::HostConfig;
 use swap_core::{
-    Action, ActionKind, BlockId, BlockIndex, Lot, MemoryCalls, OpIndex, Orders, Origin, Phase, Plan,
-    PlanBlock, Residency,
+    Action, ActionKind, BlockId, BlockIndex, Lot, MemoryCalls, OpIndex, Orders, Origin, Phase,
+    Plan, PlanBlock, Residency,
 };
 
 use super::lab::{BLOCK, ENOUGH, Lab, read, write};

@@ -54,6 +54,7 @@ pub(super) struct Checker {
     pub(super) violation_count: u64,
     pub(super) accesses_checked: u64,
     pub(super) waits_seen: u64,
+    pub(super) foreign_calls: u64,
 }
 
 impl Checker {
@@ -66,6 +67,7 @@ impl Checker {
             violation_count: 0,
             accesses_checked: 0,
             waits_seen: 0,
+            foreign_calls: 0,
         }
     }
 

@@ -153,6 +153,13 @@ impl Clocks {
     pub(super) fn host_learns(&mut self, clock: &Clock) {
         self.host.join(clock);
     }
+
+    /// The host learned that all work so far is complete.
+    pub(super) fn host_learns_all(&mut self) {
+        for lane in &self.lanes {
+            self.host.join(lane);
+        }
+    }
 }
 
 #[cfg(test)]

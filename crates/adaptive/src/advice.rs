@@ -1,6 +1,7 @@
 //! What a recorded step costs under one cap after another.
 
 use policy::{Machine, Plan, Trace, simulate};
+use serde::{Deserialize, Serialize};
 
 use crate::joint::JointConfig;
 use crate::planner::JointPlanner;
@@ -13,29 +14,19 @@ const ENDLESS_BYTES: u64 = u64::MAX / 8;
 const NOTHING: f64 = 0.01;
 
 /// What most of the time goes to that a cap adds to a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Burden {
     /// It adds next to none.
-    Nothing,
+    None,
     /// Operators wait for copies.
     Link,
     /// Operators run again.
     Recompute,
 }
 
-impl Burden {
-    /// `none`, `link` or `recompute`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Burden::Nothing => "none",
-            Burden::Link => "link",
-            Burden::Recompute => "recompute",
-        }
-    }
-}
-
 /// What a step takes under one cap, as simulated.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CapCost {
     /// The cap on device memory.
     pub limit_bytes: u64,
@@ -51,19 +42,31 @@ pub struct CapCost {
     pub burden: Burden,
 }
 
-/// A step with memory for everything, and what it costs under smaller caps.
-#[derive(Clone, PartialEq, Debug)]
+/// A step with memory for everything, and what it costs under smaller caps: a report's `caps.json`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CapCosts {
+    /// The machine's own cap.
+    pub limit_bytes: u64,
+    /// The most that the step needs with memory for everything.
+    pub peak_bytes: u64,
     /// The step with memory for everything, in microseconds.
     pub unlimited_us: f64,
-    /// The most that it needs then.
-    pub peak_bytes: u64,
+    /// The median Stable step under the machine's own cap, in microseconds, where one ran.
+    pub measured_us: Option<f64>,
     /// From the largest cap to the smallest. Caps that no plan reaches are left out.
     pub caps: Vec<CapCost>,
 }
 
+impl CapCosts {
+    /// How many times as long as with memory for everything a step takes.
+    pub fn ratio(&self, step_us: f64) -> f64 {
+        step_us / self.unlimited_us
+    }
+}
+
 /// What a step costs at the machine's cap and at 100 to 20 percent of the step's peak, each with a
 /// plan that is made with little effort. No smaller cap is said to be faster than a larger one.
+/// What was measured is for the caller to add.
 ///
 /// # Panics
 /// As [`JointPlanner::make`].
@@ -105,7 +108,13 @@ pub fn cap_costs(trace: &Trace, machine: &Machine, config: &JointConfig) -> CapC
             caps[index - 1] = CapCost { limit_bytes: caps[index - 1].limit_bytes, ..caps[index] };
         }
     }
-    CapCosts { unlimited_us: unlimited.step_us, peak_bytes, caps }
+    CapCosts {
+        limit_bytes: machine.limit_bytes,
+        peak_bytes,
+        unlimited_us: unlimited.step_us,
+        measured_us: None,
+        caps,
+    }
 }
 
 /// `None` where no plan reaches the cap.
@@ -122,7 +131,7 @@ fn cost(
     let simulation = &made.simulation;
     let added_us = simulation.step_us - unlimited_us;
     let burden = if added_us <= NOTHING * unlimited_us {
-        Burden::Nothing
+        Burden::None
     } else if 2.0 * simulation.recomputed_us > added_us {
         Burden::Recompute
     } else {

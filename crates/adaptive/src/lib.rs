@@ -66,7 +66,7 @@ pub use planner::JointPlanner;
 pub use recompute::{RecomputeConfig, recompute_options};
 pub use settings::{
     Budget, CompareSettings, Key, Location, OptimizerState, PlanSettings, PrintLevel, Settings,
-    SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings,
+    SettingsError, SimulateSettings, SmartSwapSettings, TrainSettings, setting_hint,
 };
 pub use smartswap::SmartSwapStrategy;
 

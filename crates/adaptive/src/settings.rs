@@ -11,7 +11,7 @@
 use std::fmt;
 use std::path::Path;
 
-use policy::{GenerateConfig, Link, LoopConfig, Machine, MarginConfig, SmartSwapConfig};
+use policy::{Error, GenerateConfig, Link, LoopConfig, Machine, MarginConfig, SmartSwapConfig};
 
 use crate::joint::{JointConfig, Prefer};
 use crate::smartswap::SmartSwapStrategy;
@@ -55,8 +55,6 @@ impl fmt::Display for Key {
 const TARGET_BYTES: u64 = 40 << 30;
 /// `reduction_memory` where the key is left out.
 const REDUCTION_BYTES: u64 = 3 << 30;
-/// Fixed time of one copy before its bytes move, in microseconds, as measured over PCIe 5.
-const COPY_SUBMIT_US: f64 = 8.0;
 /// Link rates as measured over PCIe 5: alone, and each way while copies run both ways.
 const LINK_BYTES_PER_US: [f64; 2] = [55_300.0, 49_500.0];
 /// More host memory than any machine has.
@@ -276,9 +274,15 @@ impl Settings {
             limit_bytes,
             host_limit_bytes: HOST_BYTES_ENDLESS,
             link: Link { out_bytes_per_us: alone, in_bytes_per_us: alone, both_bytes_per_us: both },
-            copy_submit_us: COPY_SUBMIT_US,
+            copy_submit_us: Machine::COPY_SUBMIT_US,
         })
     }
+}
+
+/// What names the setting to raise, to be put behind an error: ` (--host-memory)`, or nothing. The
+/// layers below do not know what settings are called.
+pub fn setting_hint(error: &Error) -> &'static str {
+    if error.is_short_of_host() { " (--host-memory)" } else { "" }
 }
 
 /// `warmup_step` where the key is left out.

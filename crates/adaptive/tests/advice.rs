@@ -30,7 +30,7 @@ fn more_memory_never_costs_more_and_each_cap_has_a_plan() {
         assert_eq!(costs.peak_bytes, unlimited.resident_bytes_peak);
         let first = costs.caps.first().expect("the peak itself needs no plan");
         assert_eq!((first.limit_bytes, first.step_us), (costs.peak_bytes, costs.unlimited_us));
-        assert_eq!(first.burden, Burden::Nothing);
+        assert_eq!(first.burden, Burden::None);
         for pair in costs.caps.windows(2) {
             assert!(pair[0].limit_bytes > pair[1].limit_bytes, "{seed}");
             assert!(pair[0].step_us <= pair[1].step_us, "{seed}");
@@ -44,7 +44,7 @@ fn more_memory_never_costs_more_and_each_cap_has_a_plan() {
             let least_us = unlimited.step_us;
             assert!(cap.step_us <= made.simulation.step_us.max(least_us), "{seed}");
             reached += 1;
-            costly += u32::from(cap.burden != Burden::Nothing);
+            costly += u32::from(cap.burden != Burden::None);
         }
         let is_told = costs.caps.iter().any(|cap| cap.limit_bytes == own.limit_bytes);
         left_out += u32::from(!is_told);
@@ -59,7 +59,7 @@ fn what_a_cap_costs_is_said_of_the_link_or_of_what_runs_again() {
     let trace = transformer_trace(&shape);
     let burden = |strategy, rate| {
         let costs = cap_costs(&trace, &machine(1 << 60, rate), &config(strategy));
-        let first = costs.caps.iter().find(|cap| cap.burden != Burden::Nothing);
+        let first = costs.caps.iter().find(|cap| cap.burden != Burden::None);
         first.expect("small caps cost something").burden
     };
     assert_eq!(burden(Strategy::Swap, 2_000.0), Burden::Link);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use adaptive::{CapCost, cap_costs};
+use adaptive::{CapCosts, cap_costs};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -19,22 +19,6 @@ pub(crate) fn advise(context: &Context) -> Result<Value, Failure> {
         let machine = course.with_link(context.settings.machine);
         (Arc::clone(&shown.trace), machine, shown.measured())
     };
-    let costs = cap_costs(&trace, &machine, config);
-    let cap = |cap: &CapCost| {
-        json!({
-            "limit_bytes": cap.limit_bytes,
-            "step_us": cap.step_us,
-            "out_bytes": cap.out_bytes,
-            "in_bytes": cap.in_bytes,
-            "recomputed_us": cap.recomputed_us,
-            "burden": cap.burden.name(),
-        })
-    };
-    Ok(json!({
-        "limit_bytes": machine.limit_bytes,
-        "peak_bytes": costs.peak_bytes,
-        "unlimited_us": costs.unlimited_us,
-        "measured_us": measured.map(|measured| measured.step_us),
-        "caps": costs.caps.iter().map(cap).collect::<Vec<_>>(),
-    }))
+    let measured_us = measured.map(|measured| measured.step_us);
+    Ok(json!(CapCosts { measured_us, ..cap_costs(&trace, &machine, config) }))
 }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::panic::{self, AssertUnwindSafe};
 
 use adaptive::devices::OpenError;
-use adaptive::{DriverError, Error, FileError, SettingsError};
+use adaptive::{DriverError, Error, FileError, SettingsError, setting_hint};
 
 /// What a call can fail with: `smartswap_code`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +47,7 @@ impl From<Error> for Failure {
             Error::Memory(_) => Code::Device,
             _ => Code::Broken,
         };
-        let flag = if error.is_short_of_host() { " (--host-memory)" } else { "" };
-        Failure { code, text: format!("{error}{flag}") }
+        Failure { code, text: format!("{error}{}", setting_hint(&error)) }
     }
 }
 

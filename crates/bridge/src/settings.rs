@@ -24,8 +24,6 @@ const HOST_GRANULARITY_BYTES: u64 = 64 << 10;
 const REGION_BYTES: u64 = 256 << 20;
 /// Where no cap is asked for, this part of what is free is left for kernels and libraries.
 const FREE_DIVISOR: u64 = 16;
-/// From issuing a copy to its first byte, in microseconds.
-const COPY_SUBMIT_US: f64 = 10.0;
 /// Copies that are timed to learn the speed of the link, and the size of one.
 const LINK_COPIES: u32 = 4;
 const LINK_PIECE_BYTES: u64 = 32 << 20;
@@ -114,7 +112,7 @@ impl Settings {
             limit_bytes,
             host_limit_bytes,
             link: link(&device, granularity_bytes, limit_bytes)?,
-            copy_submit_us: COPY_SUBMIT_US,
+            copy_submit_us: Machine::COPY_SUBMIT_US,
         });
         let compute = device.compute(wishes.compute_stream)?;
         let record_file = wishes.record_file.clone();

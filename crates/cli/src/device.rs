@@ -23,7 +23,8 @@ const REGION_BYTES: u64 = 16 << 20;
 const QUEUE_DEPTH: usize = 1 << 18;
 /// More than any machine has: a device without a cap. Only what is used takes real memory.
 const ROOMY_BYTES: u64 = 1 << 45;
-/// What it takes from issuing a copy to its first byte: waking the thread that does it.
+/// Fixed time of one copy of the software device, in microseconds: a thread is woken for it, which
+/// takes longer than an accelerator's copy engine does.
 const COPY_SUBMIT_US: f64 = 30.0;
 
 /// The device's memory and its link.

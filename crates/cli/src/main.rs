@@ -22,6 +22,7 @@
 
 use std::process::ExitCode;
 
+use adaptive::setting_hint;
 use clap::Parser as _;
 
 mod args;
@@ -92,12 +93,8 @@ fn one_line(error: &anyhow::Error) -> String {
             line = format!("{line}: {text}");
         }
     }
-    let is_short_of_host = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<adaptive::Error>().is_some_and(adaptive::Error::is_short_of_host)
-    };
-    if error.chain().any(is_short_of_host) {
-        line.push_str(" (--host-memory)");
-    }
+    let engine_errors = error.chain().filter_map(|cause| cause.downcast_ref());
+    line.extend(engine_errors.map(setting_hint));
     line
 }
 

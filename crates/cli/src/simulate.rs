@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::args::{SimulateArgs, SimulateOptions, budget_bytes};
-use crate::caps::Caps;
+use crate::caps;
 use crate::collect;
 use crate::measured;
 use crate::plan::step::{MEMORY_ENDLESS, Parts, Step};
@@ -172,7 +172,7 @@ fn page(
         memory: collect::memory(&step.trace, Some(plan), machine, &[]),
         spans: spans(step, simulation),
         measured: beside,
-        caps: args.caps.as_deref().map(Caps::load).transpose()?,
+        caps: args.caps.as_deref().map(caps::load).transpose()?,
         decisions,
     })
 }

@@ -14,6 +14,9 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// [`copy_submit_us`](Machine::copy_submit_us) of an accelerator, as measured over PCIe 5.
+    pub const COPY_SUBMIT_US: f64 = 8.0;
+
     /// The machine as far as the loop knows it: the host has room, and without a link copies take
     /// no time.
     pub(crate) fn of_loop(limit_bytes: u64, link: Option<Link>) -> Machine {

@@ -67,7 +67,7 @@ const RULES: [Rule; 12] = [
         name: "adaptive",
         inner: &["policy"],
         inner_tests: &[],
-        outer: &["strsim", "thiserror", "toml"],
+        outer: &["serde", "strsim", "thiserror", "toml"],
         outer_tests: &["proptest"],
     },
     Rule {

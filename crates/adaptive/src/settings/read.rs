@@ -148,7 +148,6 @@ mod tests {
     #[test]
     fn the_nearest_key_is_named_with_its_table_if_that_is_another() {
         assert_eq!(nearest("smartswap", "warmup_stpe"), "warmup_step");
-        assert_eq!(nearest("smartswap", "WARMUP"), nearest("smartswap", "WARMUP"));
         assert_eq!(nearest("", "policy_perf"), "smartswap.policy_pref");
         assert_eq!(nearest("", "smart_swap"), "[smartswap]");
         assert_eq!(nearest("", "memroy"), "memory");

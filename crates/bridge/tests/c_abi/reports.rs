@@ -138,8 +138,7 @@ fn a_report_has_a_measured_step_beside_its_prediction() {
             in_bytes_per_us: rate("in_bytes_per_s"),
             both_bytes_per_us: rate("both_bytes_per_s"),
         },
-        // As the bridge has it.
-        copy_submit_us: 10.0,
+        copy_submit_us: Machine::COPY_SUBMIT_US,
     };
     let said_us = adaptive::simulate(&trace, &plan, &machine).step_us;
     assert!((step_us("predicted") - said_us).abs() < 1e-6 * said_us, "{said_us} {file}");

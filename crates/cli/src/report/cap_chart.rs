@@ -1,9 +1,10 @@
 //! The picture of what a step takes under one cap after another, and the table below it.
 
+use adaptive::{Burden, CapCost, CapCosts};
+
 use super::scale::Scale;
 use super::svg::{CurvePoint, Share, Svg};
 use super::units::{self, Unit};
-use crate::caps::{Burden, Cap, Caps};
 
 /// Rows of the plot, in pixels.
 const ROWS: (f64, f64) = (12.0, 212.0);
@@ -33,7 +34,7 @@ pub(super) struct CapRow {
     pub(super) is_own: bool,
 }
 
-pub(super) fn draw(caps: &Caps) -> CapChart {
+pub(super) fn draw(caps: &CapCosts) -> CapChart {
     let most_bytes = caps.caps.iter().map(|cap| cap.limit_bytes).fold(caps.peak_bytes, u64::max);
     let across = Scale::new(0.0, most_bytes as f64 * 1.02);
     let measured = caps.measured_us.map(|us| caps.ratio(us));
@@ -76,7 +77,7 @@ pub(super) fn draw(caps: &Caps) -> CapChart {
     }
 }
 
-fn description(caps: &Caps) -> String {
+fn description(caps: &CapCosts) -> String {
     let words = caps
         .caps
         .iter()
@@ -85,11 +86,11 @@ fn description(caps: &Caps) -> String {
     format!("Step time against the cap on device memory: {}.", words.join(", "))
 }
 
-fn ratio_of(caps: &Caps, cap: &Cap) -> String {
+fn ratio_of(caps: &CapCosts, cap: &CapCost) -> String {
     format!("{}x", units::trimmed(caps.ratio(cap.step_us), 2))
 }
 
-fn tip_of(caps: &Caps, cap: &Cap) -> String {
+fn tip_of(caps: &CapCosts, cap: &CapCost) -> String {
     format!(
         "{}\n{} a step, {}\n{} out, {} in\n{} on operators that run again",
         units::bytes(cap.limit_bytes),
@@ -101,7 +102,7 @@ fn tip_of(caps: &Caps, cap: &Cap) -> String {
     )
 }
 
-fn row_of(caps: &Caps, cap: &Cap) -> CapRow {
+fn row_of(caps: &CapCosts, cap: &CapCost) -> CapRow {
     CapRow {
         cap: units::bytes(cap.limit_bytes),
         step: units::time(cap.step_us),

@@ -1,12 +1,12 @@
 //! The page about one simulated step: its drawing, and what became of each block.
 
+use adaptive::CapCosts;
 use askama::Template;
 
 use super::cap_chart::{self, CapChart};
 use super::html::{ChoiceShare, DecisionRow, row_of, shares};
 use super::run::{Decision, MemoryCurves, Span};
 use super::step_chart::{Reach, Shown, StepChart, draw_step};
-use crate::caps::Caps;
 
 /// What the page shows.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct StepPage {
     /// What was measured of such a step.
     pub(crate) measured: Option<MeasuredSpans>,
     /// What the step would take under other caps.
-    pub(crate) caps: Option<Caps>,
+    pub(crate) caps: Option<CapCosts>,
     /// What becomes of each block, largest first.
     pub(crate) decisions: Vec<Decision>,
 }

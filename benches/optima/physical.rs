@@ -52,7 +52,7 @@ pub(super) fn has_room(trace: &Trace, plan: &Plan, steps: &[Simulation], limit_b
 
 /// An operator of some step.
 struct Op {
-    place: Place,
+    place: Position,
     begin_us: f64,
     end_us: f64,
     /// Resident bytes when it is about to begin, and the most while it runs.
@@ -80,11 +80,11 @@ fn bytes_of_ops(trace: &Trace, step: &Simulation) -> Vec<[u64; 2]> {
 }
 
 /// A step, and one of its operators.
-type Place = (usize, usize);
+type Position = (usize, usize);
 
 /// A copy, and the step and the operator before which it was called.
 struct Call {
-    place: Place,
+    place: Position,
     copy: CopySpan,
 }
 
@@ -103,7 +103,7 @@ impl Call {
 struct Moment<'a> {
     plan: &'a Plan,
     calls: &'a [Call],
-    place: Place,
+    place: Position,
     begin_us: f64,
 }
 
@@ -133,13 +133,13 @@ impl Moment<'_> {
 
     /// What the plan does to a copied block, behind the call of the copy: in that step and the two
     /// after it, by place.
-    fn actions_since(&self, call: &Call, kind: ActionKind) -> Vec<(Place, ActionKind)> {
+    fn actions_since(&self, call: &Call, kind: ActionKind) -> Vec<(Position, ActionKind)> {
         let own = self.plan.actions.iter().filter(|action| action.block == call.copy.block);
         let places = |step| own.clone().map(move |one| ((step, before(one)), one.kind));
-        let mut all: Vec<(Place, ActionKind)> =
+        let mut all: Vec<(Position, ActionKind)> =
             (call.place.0..call.place.0 + 3).flat_map(places).collect();
         let called = all.iter().rposition(|&one| one == (call.place, kind));
-        let until = |place: &Place| *place < call.place;
+        let until = |place: &Position| *place < call.place;
         let since = called.map_or_else(|| all.partition_point(|one| until(&one.0)), |at| at + 1);
         all.drain(..since);
         all

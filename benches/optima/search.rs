@@ -32,7 +32,7 @@ use adaptive::{
 
 use super::added_us;
 use super::model::Model;
-use super::state::{Deed, Place, Places, State};
+use super::state::{BlockState, BlockStates, Deed, State};
 
 /// States of one search, at most.
 const STATES_MAX: usize = 400_000;
@@ -102,7 +102,7 @@ struct Chapter {
 }
 
 /// States by where their blocks are; none of them dominates another.
-type Layer = BTreeMap<Places, Vec<State>>;
+type Layer = BTreeMap<BlockStates, Vec<State>>;
 
 struct Search<'a> {
     model: &'a Model,
@@ -124,10 +124,10 @@ impl<'a> Search<'a> {
 
     /// The story of a step that is fast enough, the fastest from its start.
     fn run(&mut self) -> Option<u32> {
-        let mut starts = vec![Places::default()];
+        let mut starts = vec![BlockStates::default()];
         for block in 0..self.model.sizes.len() {
             let places = self.places_at_start(block);
-            let with = |start: &Places| {
+            let with = |start: &BlockStates| {
                 let start = *start;
                 places.clone().into_iter().map(move |place| {
                     let mut start = start;
@@ -140,29 +140,29 @@ impl<'a> Search<'a> {
         starts.into_iter().find_map(|start| self.step_from(start))
     }
 
-    fn places_at_start(&self, block: usize) -> Vec<Place> {
+    fn places_at_start(&self, block: usize) -> Vec<BlockState> {
         let Search { model, first, .. } = *self;
         if !model.is_born(block, first) {
-            return vec![Place::Nowhere];
+            return vec![BlockState::Nowhere];
         }
-        let mut places = vec![Place::Device, Place::Both];
+        let mut places = vec![BlockState::Device, BlockState::Both];
         if !model.ops[first].uses.contains_key(&block) {
-            places.push(Place::Host);
-            places.extend(model.recipe_at(block, first).map(|_| Place::Dropped));
+            places.push(BlockState::Host);
+            places.extend(model.recipe_at(block, first).map(|_| BlockState::Dropped));
         }
         if model.is_freed(block, first) {
-            places.push(Place::Nowhere);
+            places.push(BlockState::Nowhere);
         }
         places
     }
 
     /// The story of the fastest step that starts and ends with blocks in these places.
-    fn step_from(&mut self, start: Places) -> Option<u32> {
+    fn step_from(&mut self, start: BlockStates) -> Option<u32> {
         let count = self.model.ops.len();
         let mut state = State::new(start, NO_STORY);
         for block in 0..self.model.sizes.len() {
             let is_used = self.model.ops[self.first].uses.contains_key(&block);
-            let is_there = matches!(start.get(block), Place::Device | Place::Both);
+            let is_there = matches!(start.get(block), BlockState::Device | BlockState::Both);
             state.places.set_fresh(block, is_there && !is_used);
         }
         let mut layer = Layer::new();
@@ -183,7 +183,10 @@ impl<'a> Search<'a> {
             }
         }
         let first = &self.model.ops[self.first];
-        let ends = layer.values().flatten().filter(|end| end.places.settled() == start.settled());
+        let ends = layer
+            .values()
+            .flatten()
+            .filter(|end| end.places.without_freshness() == start.without_freshness());
         let timed = ends.filter_map(|end| Some((end.begin_us(self.model, first)?, end.story)));
         let fastest = timed.min_by(|one, other| one.0.total_cmp(&other.0));
         fastest.filter(|&(us, _)| us < self.limit_us).map(|(_, story)| story)

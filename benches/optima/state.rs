@@ -9,7 +9,7 @@ const DUST_US: f64 = 1e-9;
 
 /// Where the bytes of a block are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum BlockState {
     /// It does not live.
     Nowhere,
     /// On the device alone.
@@ -22,27 +22,32 @@ pub(super) enum Place {
     Dropped,
 }
 
-impl Place {
-    const ALL: [Place; 5] =
-        [Place::Nowhere, Place::Device, Place::Both, Place::Host, Place::Dropped];
+impl BlockState {
+    const ALL: [BlockState; 5] = [
+        BlockState::Nowhere,
+        BlockState::Device,
+        BlockState::Both,
+        BlockState::Host,
+        BlockState::Dropped,
+    ];
 
     fn is_resident(self) -> bool {
-        matches!(self, Place::Device | Place::Both)
+        matches!(self, BlockState::Device | BlockState::Both)
     }
 }
 
 /// What each block does: three bits say where it is, the fourth whether it came back by a copy
 /// and nobody has used it since.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Places(u64);
+pub(super) struct BlockStates(u64);
 
-impl Places {
-    pub(super) fn get(self, block: usize) -> Place {
-        Place::ALL[(self.0 >> (4 * block) & 7) as usize]
+impl BlockStates {
+    pub(super) fn get(self, block: usize) -> BlockState {
+        BlockState::ALL[(self.0 >> (4 * block) & 7) as usize]
     }
 
     /// Sets a block's place. It is not fresh then.
-    pub(super) fn set(&mut self, block: usize, place: Place) {
+    pub(super) fn set(&mut self, block: usize, place: BlockState) {
         self.0 = self.0 & !(15 << (4 * block)) | (place as u64) << (4 * block);
     }
 
@@ -55,7 +60,7 @@ impl Places {
     }
 
     /// The places alone.
-    pub(super) fn settled(self) -> u64 {
+    pub(super) fn without_freshness(self) -> u64 {
         self.0 & 0x7777_7777_7777_7777
     }
 
@@ -93,7 +98,7 @@ impl Deed {
 /// A state of the relaxed step, at the earliest.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    pub(super) places: Places,
+    pub(super) places: BlockStates,
     /// How far compute has come.
     now_us: f64,
     /// When all copies out and all copies in are done.
@@ -107,7 +112,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(places: Places, story: u32) -> State {
+    pub(super) fn new(places: BlockStates, story: u32) -> State {
         let (lanes_us, ready_us) = ([0.0; 2], [0.0; BLOCKS_MAX]);
         State { places, now_us: 0.0, lanes_us, ready_us, leaving: Vec::new(), story }
     }
@@ -179,11 +184,11 @@ impl State {
         for (&block, &writes) in &op.uses {
             state.places.set_fresh(block, false);
             if writes {
-                state.places.set(block, Place::Device);
+                state.places.set(block, BlockState::Device);
             }
         }
         for &block in &op.made {
-            state.places.set(block, Place::Device);
+            state.places.set(block, BlockState::Device);
             state.ready_us[block] = 0.0;
         }
         Some(state)
@@ -198,7 +203,7 @@ impl State {
     fn has_readers(&self, model: &Model, block: usize) -> bool {
         let reads = |recipe: &Recipe| recipe.inputs.contains(&block);
         (0..model.sizes.len()).any(|other| {
-            self.places.get(other) == Place::Dropped
+            self.places.get(other) == BlockState::Dropped
                 && model.recipes[other].as_ref().is_some_and(reads)
         })
     }
@@ -207,14 +212,14 @@ impl State {
     /// from it, which is to be dropped later, and what others are made from stays.
     pub(super) fn free(&mut self, model: &Model, op: usize) {
         for &block in &model.ops[op].frees {
-            let waits = self.places.get(block) == Place::Dropped;
+            let waits = self.places.get(block) == BlockState::Dropped;
             if !waits && !self.has_readers(model, block) {
-                self.places.set(block, Place::Nowhere);
+                self.places.set(block, BlockState::Nowhere);
             }
         }
         if op + 1 == model.ops.len() {
             let passing = (0..model.sizes.len()).filter(|&block| !model.is_persistent[block]);
-            passing.for_each(|block| self.places.set(block, Place::Nowhere));
+            passing.for_each(|block| self.places.set(block, BlockState::Nowhere));
         }
     }
 
@@ -223,8 +228,8 @@ impl State {
     pub(super) fn can_drop(&self, model: &Model, block: usize, op: usize, freed: usize) -> bool {
         let Some(recipe) = model.recipe_at(block, op) else { return false };
         let is_there = |&input: &usize| match self.places.get(input) {
-            Place::Nowhere => false,
-            Place::Dropped => true,
+            BlockState::Nowhere => false,
+            BlockState::Dropped => true,
             _ => !model.is_freed(input, freed),
         };
         self.places.is_resident(block)
@@ -239,11 +244,13 @@ impl State {
         let has_room =
             || self.resident_bytes(model) + model.sizes[block] <= model.machine.limit_bytes;
         let is_good = |deed: &Deed| match deed {
-            Deed::Copy => place == Place::Device,
-            Deed::Leave => place == Place::Both && !self.places.is_fresh(block),
-            Deed::Return => place == Place::Host && has_room(),
+            Deed::Copy => place == BlockState::Device,
+            Deed::Leave => place == BlockState::Both && !self.places.is_fresh(block),
+            Deed::Return => place == BlockState::Host && has_room(),
             Deed::Drop => op > 0 && self.can_drop(model, block, op, op),
-            Deed::Replay => place == Place::Dropped && has_room() && self.has_inputs(model, block),
+            Deed::Replay => {
+                place == BlockState::Dropped && has_room() && self.has_inputs(model, block)
+            }
         };
         Deed::ALL.into_iter().filter(is_good).collect()
     }
@@ -262,10 +269,10 @@ impl State {
                 let end_us = start_us + model.copy_us(block, true);
                 state.lanes_us[0] = end_us;
                 state.ready_us[block] = end_us;
-                state.places.set(block, Place::Both);
+                state.places.set(block, BlockState::Both);
             }
             Deed::Leave => {
-                state.places.set(block, Place::Host);
+                state.places.set(block, BlockState::Host);
                 let end_us = self.ready_us[block];
                 if end_us > self.now_us {
                     let place = self.leaving.partition_point(|&(other_us, _)| other_us <= end_us);
@@ -278,10 +285,10 @@ impl State {
                 let end_us = self.room_us(model, start_us, bytes) + model.copy_us(block, false);
                 state.lanes_us[1] = end_us;
                 state.ready_us[block] = end_us;
-                state.places.set(block, Place::Both);
+                state.places.set(block, BlockState::Both);
                 state.places.set_fresh(block, true);
             }
-            Deed::Drop => state.places.set(block, Place::Dropped),
+            Deed::Drop => state.places.set(block, BlockState::Dropped),
             Deed::Replay => state.replay(model, block, op),
         }
         state
@@ -292,12 +299,12 @@ impl State {
             model.recipes[block].as_ref().expect("it was dropped");
         let arrivals = inputs.iter().map(|&input| self.ready_us[input]);
         self.reach(arrivals.fold(self.now_us, f64::max) + device_us);
-        self.places.set(block, Place::Device);
+        self.places.set(block, BlockState::Device);
         self.ready_us[block] = 0.0;
         inputs.iter().for_each(|&input| self.places.set_fresh(input, false));
         for &other in inputs.iter().chain([&block]) {
             if model.is_freed(other, op) && !self.has_readers(model, other) {
-                self.places.set(other, Place::Nowhere);
+                self.places.set(other, BlockState::Nowhere);
             }
         }
     }
@@ -309,14 +316,14 @@ impl State {
         let mut end_us: f64 = 0.0;
         for block in 0..model.sizes.len() {
             let place = self.places.get(block);
-            let waits = matches!(place, Place::Host | Place::Dropped);
+            let waits = matches!(place, BlockState::Host | BlockState::Dropped);
             if !waits && self.ready_us[block] <= self.now_us {
                 continue;
             }
             let Some(next) = model.next_use(block, op, ahead) else { continue };
             match place {
-                Place::Host => returns.push((next, block)),
-                Place::Dropped => {
+                BlockState::Host => returns.push((next, block)),
+                BlockState::Dropped => {
                     replays_us += model.recipes[block].as_ref().map_or(0.0, |one| one.device_us);
                 }
                 _ => {

@@ -42,7 +42,7 @@ struct Wish {
 
 /// Where things lie.
 #[derive(Debug)]
-struct Places {
+struct Paths {
     root: PathBuf,
     /// What is fetched and built on the way.
     work: PathBuf,
@@ -66,29 +66,29 @@ pub(crate) fn run(shell: &Shell, root: &Path, words: &[&str]) -> anyhow::Result<
     let tag = cmd!(shell, "{python} -c {tag}").quiet().read()?;
     let site = site(shell, &python)?;
     let work = metadata::workspace(shell)?.target_folder.join("wheel");
-    let places = Places { root: root.to_owned(), work, python, site, tag };
+    let paths = Paths { root: root.to_owned(), work, python, site, tag };
     let is_installed = wish.minors == [INSTALLED];
-    let stage = lay_out(shell, &places)?;
+    let stage = lay_out(shell, &paths)?;
     let tools = match is_installed {
         true => {
-            compiled::from_installed(shell, &places, &stage)?;
-            places.python.clone()
+            compiled::from_installed(shell, &paths, &stage)?;
+            paths.python.clone()
         }
         false => {
-            let tools = tools(shell, &places)?;
-            compiled::build(shell, &places, &tools, &wish.minors, &stage)?;
+            let tools = tools(shell, &paths)?;
+            compiled::build(shell, &paths, &tools, &wish.minors, &stage)?;
             tools
         }
     };
     licences::collect(shell, &stage)?;
-    let packed = pack(shell, &places, &tools, &stage)?;
+    let packed = pack(shell, &paths, &tools, &stage)?;
     let out = root.join(&wish.out);
     let wheel = match is_installed {
         // For this machine alone: its libraries may need a later glibc.
         true => moved(&packed, &out)?,
         false => repaired(shell, &tools, &packed, &out)?,
     };
-    check::run(shell, &places, &wheel, &wish.minors)?;
+    check::run(shell, &paths, &wheel, &wish.minors)?;
     println!(
         "{}: {:.1} MB, PyTorch {}, {} s",
         wheel.display(),
@@ -131,32 +131,32 @@ fn wish(words: &[&str]) -> anyhow::Result<Wish> {
 }
 
 /// An environment with what builds and checks; its Python.
-fn tools(shell: &Shell, places: &Places) -> anyhow::Result<PathBuf> {
-    let folder = places.work.join(format!("tools-{}", places.tag));
+fn tools(shell: &Shell, paths: &Paths) -> anyhow::Result<PathBuf> {
+    let folder = paths.work.join(format!("tools-{}", paths.tag));
     let python = folder.join("bin/python");
-    let own = &places.python;
+    let own = &paths.python;
     if !python.is_file() {
         cmd!(shell, "{own} -m venv {folder}").run()?;
     }
-    let list = places.root.join("python/packing/requirements.txt");
+    let list = paths.root.join("python/packing/requirements.txt");
     cmd!(shell, "{python} -m pip install --quiet --requirement {list}").run()?;
     Ok(python)
 }
 
 /// The folder from which the wheel is packed, with all that needs no compiling.
-fn lay_out(shell: &Shell, places: &Places) -> anyhow::Result<PathBuf> {
-    let stage = places.work.join("stage");
+fn lay_out(shell: &Shell, paths: &Paths) -> anyhow::Result<PathBuf> {
+    let stage = paths.work.join("stage");
     shell.remove_path(&stage)?;
-    let package = places.root.join("python");
+    let package = paths.root.join("python");
     copy_files(shell, &package.join("smartswap"), &stage.join("smartswap"), &["py", "typed"])?;
     for file in ["README.md", "pyproject.toml", "smartswap_autoload.py", "packing/setup.py"] {
         shell.copy_file(package.join(file), &stage)?;
     }
     for file in ["LICENSE-MIT", "LICENSE-APACHE"] {
-        shell.copy_file(places.root.join(file), &stage)?;
+        shell.copy_file(paths.root.join(file), &stage)?;
     }
     let compiled = stage.join("compiled");
-    let headers = places.root.join("crates/bridge/include");
+    let headers = paths.root.join("crates/bridge/include");
     copy_files(shell, &headers, &compiled.join("include"), &["h"])?;
     // For a PyTorch that none of the adapters fits.
     copy_files(shell, &package.join("csrc"), &compiled.join("csrc"), &["cpp", "h"])?;
@@ -176,8 +176,8 @@ fn copy_files(shell: &Shell, from: &Path, to: &Path, kinds: &[&str]) -> anyhow::
 }
 
 /// Has setuptools make a wheel of what was laid out.
-fn pack(shell: &Shell, places: &Places, tools: &Path, stage: &Path) -> anyhow::Result<PathBuf> {
-    let folder = places.work.join("packed");
+fn pack(shell: &Shell, paths: &Paths, tools: &Path, stage: &Path) -> anyhow::Result<PathBuf> {
+    let folder = paths.work.join("packed");
     shell.remove_path(&folder)?;
     let options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"];
     cmd!(shell, "{tools} -m pip wheel {options...} {folder} {stage}").run()?;

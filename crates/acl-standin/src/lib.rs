@@ -74,12 +74,12 @@
 //! device. Each loaded copy of the library has devices of its own.
 
 mod abi;
+mod addresses;
 mod alias;
 mod entry;
 mod exports;
 mod failure;
 mod ops;
-mod places;
 mod reset;
 mod runtime;
 mod settings;

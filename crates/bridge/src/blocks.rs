@@ -27,8 +27,8 @@ const MADE: u8 = 1 << 7;
 /// What the engine does with a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// It moves.
-    Large,
+    /// It has a chunk of its own, and moves.
+    Swappable,
     /// It stays where it is.
     Small,
     /// A small one that recipes read: the engine is told who writes it.
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 
 impl Live {
     pub(crate) fn new(allocation: Allocation, size_bytes: u64) -> Live {
-        let kind = if allocation.is_swappable { Kind::Large } else { Kind::Small };
+        let kind = if allocation.is_swappable { Kind::Swappable } else { Kind::Small };
         let (id, start) = (allocation.block, allocation.address.0);
         Live { id, start, size_bytes, kind, op: 0, did: 0 }
     }
@@ -49,7 +49,7 @@ impl Live {
 
     /// Whether it moves, and the op of this number has allocated it.
     pub(crate) fn is_fresh(&self, op: u64) -> bool {
-        self.op == op && self.did & MADE != 0 && self.kind == Kind::Large
+        self.op == op && self.did & MADE != 0 && self.kind == Kind::Swappable
     }
 
     /// Notes that an op uses it. Returns whether that was not known; an op of another thread in
@@ -121,20 +121,20 @@ impl Blocks {
     }
 
     /// The block that moves and has `address` in it.
-    pub(crate) fn find_large(&self, address: u64) -> Option<Live> {
-        self.find(address).filter(|live| live.kind == Kind::Large)
+    pub(crate) fn find_swappable(&self, address: u64) -> Option<Live> {
+        self.find(address).filter(|live| live.kind == Kind::Swappable)
     }
 
-    /// As [`find_large`](Blocks::find_large), unless the tables are in use.
-    pub(crate) fn try_find_large(&self, address: u64) -> Option<Live> {
+    /// As [`find_swappable`](Blocks::find_swappable), unless the tables are in use.
+    pub(crate) fn try_find_swappable(&self, address: u64) -> Option<Live> {
         let mut tables = self.tables.try_lock().ok()?;
-        tables.around(address).copied().filter(|live| live.kind == Kind::Large)
+        tables.around(address).copied().filter(|live| live.kind == Kind::Swappable)
     }
 
     /// The small block that has `address` in it, from now on known as one that recipes read.
     pub(crate) fn note_input(&self, address: u64) -> Option<Live> {
         let mut tables = self.lock();
-        let live = tables.around(address).filter(|live| live.kind != Kind::Large)?;
+        let live = tables.around(address).filter(|live| live.kind != Kind::Swappable)?;
         live.kind = Kind::Input;
         Some(*live)
     }
@@ -145,8 +145,8 @@ impl Blocks {
     }
 
     /// All blocks that move.
-    pub(crate) fn large(&self) -> Vec<Live> {
-        self.lock().all().filter(|live| live.kind == Kind::Large).copied().collect()
+    pub(crate) fn swappable(&self) -> Vec<Live> {
+        self.lock().all().filter(|live| live.kind == Kind::Swappable).copied().collect()
     }
 
     /// The start, the size in bytes and, of those that the engine knows as blocks, the name of

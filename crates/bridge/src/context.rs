@@ -156,7 +156,7 @@ pub(crate) fn try_find(address: u64) -> Option<Live> {
         return None;
     }
     let context = Arc::clone(CURRENT.try_lock().ok()?.as_ref()?);
-    context.blocks.try_find_large(address)
+    context.blocks.try_find_swappable(address)
 }
 
 fn unknown(address: u64) -> Failure {
@@ -253,7 +253,7 @@ impl Context {
     /// Brings all blocks back and keeps them there.
     pub(crate) fn bring_home(&self) -> Result<(), Failure> {
         let stream = self.engine.compute_stream();
-        self.keep(&self.blocks.large(), stream, |block| self.engine.hold(block, "smartswap"))
+        self.keep(&self.blocks.swappable(), stream, |block| self.engine.hold(block, "smartswap"))
     }
 
     /// Whoever a block is kept for may write it.
@@ -368,7 +368,7 @@ impl Context {
         const SLEEP: OpName = OpName::new("smartswap::sleep");
         let mut ops = self.engine.op_stack();
         ops.begin_aside(SLEEP, self.engine.compute_stream())?;
-        for live in self.blocks.large() {
+        for live in self.blocks.swappable() {
             let touched = self.engine.is_held(live.id).and_then(|is_held| match is_held {
                 true => Ok(()),
                 false => ops.touch(live.id, AccessMode::Read).map(drop),

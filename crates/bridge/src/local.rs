@@ -54,7 +54,7 @@ impl Use {
             Use::Output => return None,
         };
         let matters = match live.kind {
-            Kind::Large => true,
+            Kind::Swappable => true,
             Kind::Small => false,
             Kind::Input => mode.writes(),
         };
@@ -198,7 +198,7 @@ impl Local {
         for (address, how) in uses.clone() {
             let Some(live) = tables.around(address) else { continue };
             let Some(mode) = how.mode(live, self.op) else { continue };
-            if live.kind != Kind::Large {
+            if live.kind != Kind::Swappable {
                 unknown.push((live.id, AccessMode::ReadWrite));
             } else if live.note_use(self.op, mode) {
                 unknown.push((live.id, mode));
@@ -226,7 +226,7 @@ impl Local {
     pub(crate) fn lend(&mut self, address: u64, stream: u64, by: &str) -> Result<(), Failure> {
         let Some(live) = self.context.blocks.find(address) else { return Ok(()) };
         if self.depth > 0 {
-            let is_used = live.kind != Kind::Large
+            let is_used = live.kind != Kind::Swappable
                 || self.touched.iter().any(|&(block, _)| block == live.id)
                 || live.is_fresh(self.op);
             let how = Use::Known(AccessMode::ReadWrite);
@@ -256,7 +256,7 @@ impl Local {
         let blocks = &self.context.blocks;
         let outputs: SmallVec<[(BlockId, u64); 2]> = outputs
             .iter()
-            .filter_map(|&address| blocks.find_large(address))
+            .filter_map(|&address| blocks.find_swappable(address))
             .map(|live| (live.id, live.start))
             .collect();
         for &(id, mode) in &self.touched {

@@ -1,6 +1,6 @@
 //! Turns finished training runs into the plain record that all reports are drawn from.
 
-use adaptive::devices::{DeviceSpan, SpanKind as DeviceKind};
+use adaptive::devices::{DeviceSpan, SpanKind};
 use adaptive::{
     ActionKind, BlockIndex, Decision as Planned, Direction, Machine, OpIndex, OptimizerState, Plan,
     Simulation, Stage, Trace, TraceBlock, TraceEvent, Treatment, simulate,
@@ -9,7 +9,7 @@ use adaptive::{
 use crate::gpt::call::REPLAY;
 use crate::planner::is_moment;
 use crate::report::run::{
-    Away, Decision, MemoryCurves, Mode, Span, SpanKind, Step, spread_over_ops,
+    Away, Decision, LaneSpan, MemoryCurves, Mode, Step, WorkKind, spread_over_ops,
 };
 use crate::training::{Outcome, Progress, Timeline};
 
@@ -45,25 +45,25 @@ pub(crate) fn steps(outcome: &Outcome) -> Vec<Step> {
 }
 
 /// What the streams did in the recorded step.
-pub(crate) fn spans(timeline: &Timeline) -> Vec<Span> {
+pub(crate) fn spans(timeline: &Timeline) -> Vec<LaneSpan> {
     let mut replays = timeline.replays.iter();
     let moved = |direction| timeline.moves.iter().filter(move |m| m.direction == direction);
     let (mut out, mut back) = (moved(Direction::Out), moved(Direction::In));
     let name_of = |text: &str| if text.is_empty() { "unnamed" } else { text }.to_owned();
     let span = |span: &DeviceSpan| {
         let (kind, name) = match span.kind {
-            DeviceKind::Compute if span.name == REPLAY.text() => {
-                (SpanKind::Replay, name_of(replays.next().copied().unwrap_or_default()))
+            SpanKind::Compute if span.name == REPLAY.text() => {
+                (WorkKind::Replay, name_of(replays.next().copied().unwrap_or_default()))
             }
-            DeviceKind::Compute => (SpanKind::Op, name_of(span.name)),
+            SpanKind::Compute => (WorkKind::Op, name_of(span.name)),
             // Copies run in the order in which they were issued, each way.
-            DeviceKind::CopyOut => (SpanKind::SwapOut, name_of(out.next().map_or("", |m| &m.name))),
-            DeviceKind::CopyIn => (SpanKind::SwapIn, name_of(back.next().map_or("", |m| &m.name))),
+            SpanKind::CopyOut => (WorkKind::SwapOut, name_of(out.next().map_or("", |m| &m.name))),
+            SpanKind::CopyIn => (WorkKind::SwapIn, name_of(back.next().map_or("", |m| &m.name))),
             // The engine does not use these.
-            DeviceKind::CopyWithin | DeviceKind::Fill => return None,
+            SpanKind::CopyWithin | SpanKind::Fill => return None,
         };
-        let is_copy = matches!(kind, SpanKind::SwapOut | SpanKind::SwapIn);
-        Some(Span {
+        let is_copy = matches!(kind, WorkKind::SwapOut | WorkKind::SwapIn);
+        Some(LaneSpan {
             kind,
             name,
             start_us: span.start_us - timeline.start_us,
@@ -80,7 +80,7 @@ pub(crate) fn memory(
     trace: &Trace,
     plan: Option<&Plan>,
     machine: &Machine,
-    spans: &[Span],
+    spans: &[LaneSpan],
 ) -> MemoryCurves {
     let simulation = simulate(trace, plan.unwrap_or(&Plan::default()), machine);
     let (op_start_us, step_us) = op_starts(trace, &simulation, spans);
@@ -95,8 +95,8 @@ pub(crate) fn memory(
 }
 
 /// When each op began, and how long the step took.
-fn op_starts(trace: &Trace, simulation: &Simulation, spans: &[Span]) -> (Vec<f64>, f64) {
-    let ran: Vec<&Span> = spans.iter().filter(|span| span.kind == SpanKind::Op).collect();
+fn op_starts(trace: &Trace, simulation: &Simulation, spans: &[LaneSpan]) -> (Vec<f64>, f64) {
+    let ran: Vec<&LaneSpan> = spans.iter().filter(|span| span.kind == WorkKind::Op).collect();
     if ran.len() == trace.ops.len() {
         let end_us = ran.iter().map(|span| span.end_us).fold(0.0, f64::max);
         return (ran.iter().map(|span| span.start_us).collect(), end_us);

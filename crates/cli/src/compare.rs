@@ -77,7 +77,7 @@ fn first_weight(expected: &Weights, found: &Weights) -> Option<Difference> {
 
 /// Median time of the steps that ran undisturbed, in microseconds: those of the Stable mode, or
 /// all if there were none.
-pub(crate) fn settled_step_us(outcome: &Outcome) -> Option<f64> {
+pub(crate) fn stable_step_us(outcome: &Outcome) -> Option<f64> {
     let times = |stable: bool| -> Vec<f64> {
         let steps = outcome.steps.iter();
         let wanted = steps.filter(|(progress, _)| !stable || progress.stage == Stage::Stable);

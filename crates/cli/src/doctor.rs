@@ -17,7 +17,7 @@ mod report;
 mod software;
 mod steps;
 
-use report::{Device, DriverReport, Link, Machine, MapCalls, Report};
+use report::{Device, DriverReport, LinkSpeed, Machine, MapCalls, Report};
 use software::Software;
 
 /// Copies are timed in pieces of this size: tensors that move are of its kind.
@@ -146,6 +146,6 @@ fn measure(
     let costs = measure_map(driver, piece_bytes, CALLS).map_err(|error| error.to_string())?;
     device.map_calls = Some(MapCalls::new(piece_bytes, costs));
     let rates = measure_link(driver, piece_bytes, COPIES).map_err(|error| error.to_string())?;
-    device.link = Some(Link::new(rates));
+    device.link = Some(LinkSpeed::new(rates));
     Ok(())
 }

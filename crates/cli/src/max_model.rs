@@ -264,7 +264,7 @@ fn measure(
     let meter = Meter::new(what, STEPS);
     let outcome = train(job, &course, &mut |progress| meter.step(&progress))
         .with_context(|| format!("training with --{} {size} failed", args.grow.name()))?;
-    let step_us = compare::settled_step_us(&outcome).expect("some steps have run");
+    let step_us = compare::stable_step_us(&outcome).expect("some steps have run");
     let tokens = (shape.batch * shape.seq) as f64;
     Ok(Trained {
         size,

@@ -5,7 +5,7 @@ use adaptive::{
     Departure, Direction, LaneComparison, LaneCopy, LaneShares, Lanes, Part, Trace, compare_lanes,
 };
 
-use crate::report::run::{Span, SpanKind};
+use crate::report::run::{LaneSpan, WorkKind};
 use crate::report::units;
 
 /// Places where truth and prediction part that are told, the widest first.
@@ -14,26 +14,26 @@ const DEPARTURES_TOLD: usize = 8;
 const LEAST_SHARE: f64 = 0.001;
 
 /// What ran when.
-pub(crate) fn spans(trace: &Trace, lanes: &Lanes) -> Vec<Span> {
+pub(crate) fn spans(trace: &Trace, lanes: &Lanes) -> Vec<LaneSpan> {
     let span = |kind, name: &str, (start_us, end_us), size_bytes| {
         let name = if name.is_empty() { "unnamed" } else { name };
-        Span { kind, name: name.to_owned(), start_us, end_us, size_bytes }
+        LaneSpan { kind, name: name.to_owned(), start_us, end_us, size_bytes }
     };
     let name_of = |op: adaptive::OpIndex| &trace.ops[op.0 as usize].name;
     let ops =
-        lanes.ops.iter().map(|op| span(SpanKind::Op, name_of(op.op), (op.start_us, op.end_us), 0));
+        lanes.ops.iter().map(|op| span(WorkKind::Op, name_of(op.op), (op.start_us, op.end_us), 0));
     let host = lanes.ops.iter().filter_map(|op| {
         let times = op.host_us?;
-        Some(span(SpanKind::Host, name_of(op.op), times, 0))
+        Some(span(WorkKind::Host, name_of(op.op), times, 0))
     });
     let replays = lanes
         .replays
         .iter()
-        .map(|replay| span(SpanKind::Replay, &replay.name, (replay.start_us, replay.end_us), 0));
+        .map(|replay| span(WorkKind::Replay, &replay.name, (replay.start_us, replay.end_us), 0));
     let copies = lanes.copies.iter().map(|copy| {
         let kind = match copy.direction {
-            Direction::Out => SpanKind::SwapOut,
-            Direction::In => SpanKind::SwapIn,
+            Direction::Out => WorkKind::SwapOut,
+            Direction::In => WorkKind::SwapIn,
         };
         let name = copy.block.map_or("", |block| &trace.blocks[block.0 as usize].name);
         span(kind, name, (copy.start_us, copy.end_us), copy.size_bytes)

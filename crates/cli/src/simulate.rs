@@ -13,7 +13,7 @@ use crate::collect;
 use crate::measured;
 use crate::plan::step::{MEMORY_ENDLESS, Parts, Step};
 use crate::plan::steps::{self, MemberRow, Steps};
-use crate::report::run::{Span, SpanKind};
+use crate::report::run::{LaneSpan, WorkKind};
 use crate::report::step_page::{self, MeasuredSpans, StepPage};
 use crate::report::{timeline, units};
 use crate::train::{command_line, say};
@@ -318,27 +318,27 @@ fn lines(
 }
 
 /// What the three engines do in the step.
-fn spans(step: &Step, simulation: &Simulation) -> Vec<Span> {
+fn spans(step: &Step, simulation: &Simulation) -> Vec<LaneSpan> {
     let trace = &step.trace;
     let outermost = trace.ops.iter().zip(&simulation.ops).filter(|(op, _)| op.depth == 0);
-    let ops = outermost.map(|(op, span)| Span {
-        kind: SpanKind::Op,
+    let ops = outermost.map(|(op, span)| LaneSpan {
+        kind: WorkKind::Op,
         name: op.name.clone(),
         start_us: span.start_us,
         end_us: span.end_us,
         size_bytes: 0,
     });
-    let replays = simulation.replays.iter().map(|replay| Span {
-        kind: SpanKind::Replay,
+    let replays = simulation.replays.iter().map(|replay| LaneSpan {
+        kind: WorkKind::Replay,
         name: step.op_label(replay.op),
         start_us: replay.span.start_us,
         end_us: replay.span.end_us,
         size_bytes: 0,
     });
-    let copies = simulation.copies.iter().map(|copy: &CopySpan| Span {
+    let copies = simulation.copies.iter().map(|copy: &CopySpan| LaneSpan {
         kind: match copy.direction {
-            Direction::Out => SpanKind::SwapOut,
-            Direction::In => SpanKind::SwapIn,
+            Direction::Out => WorkKind::SwapOut,
+            Direction::In => WorkKind::SwapIn,
         },
         name: trace.blocks[copy.block.0 as usize].name.clone(),
         start_us: copy.span.start_us,

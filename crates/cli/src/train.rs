@@ -321,7 +321,7 @@ fn record(
         memory_limit_bytes: setup.enforced_bytes(),
         peak_device_bytes: outcome.peak_bytes,
         peak_uncapped_bytes: Some(reference.peak_bytes),
-        step_us_uncapped: compare::settled_step_us(reference),
+        step_us_uncapped: compare::stable_step_us(reference),
         bit_identical: difference.map(Option::is_none),
         steps: collect::steps(outcome),
         memory,

@@ -139,7 +139,7 @@ pub struct Loop<P> {
     /// The kind and plan of the step before, if it went as directed.
     previous: Option<(Signature, u64)>,
     previous_signature: Option<Signature>,
-    running: Choice,
+    running: NumberedPlan,
     steps: u64,
     branches: Branches,
     families: Families,
@@ -149,7 +149,7 @@ pub struct Loop<P> {
 
 /// A plan, or none, with the number that tells it from others.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Choice {
+pub(crate) struct NumberedPlan {
     print: u64,
     plan: Option<Arc<Plan>>,
     /// What its planner knows of it.
@@ -178,7 +178,7 @@ impl<P: Planner> Loop<P> {
             expected: None,
             previous: None,
             previous_signature: None,
-            running: Choice::default(),
+            running: NumberedPlan::default(),
             steps: 0,
             branches: Branches::default(),
             families: Families::default(),
@@ -203,7 +203,7 @@ impl<P: Planner> Loop<P> {
         let of_family = self.expected.and_then(|kind| self.families.records(kind));
         let expected = self.expected.and_then(|signature| self.tracks.get(&signature));
         let record = of_family.unwrap_or_else(|| expected.is_none_or(Track::records));
-        let Choice { plan, sizes, .. } = self.running.clone();
+        let NumberedPlan { plan, sizes, .. } = self.running.clone();
         Directive { stage: self.stage(), record, plan, sizes }
     }
 
@@ -260,8 +260,8 @@ impl<P: Planner> Loop<P> {
 
     /// The best that was measured for a kind of step, once it has been searched or found to fit.
     pub fn best(&self, signature: Signature) -> Option<(Measured, Option<Arc<Plan>>)> {
-        let (measured, choice) = self.tracks.get(&signature)?.best()?;
-        Some((*measured, choice.plan.clone()))
+        let (measured, numbered) = self.tracks.get(&signature)?.best()?;
+        Some((*measured, numbered.plan.clone()))
     }
 
     /// What was learnt about a kind of step.
@@ -277,12 +277,12 @@ impl<P: Planner> Loop<P> {
         if self.tracks.contains_key(&signature) {
             return;
         }
-        let choice = Choice::of(plan);
+        let numbered = NumberedPlan::of(plan);
         if self.expected.is_none() {
             self.expected = Some(signature);
-            self.running = choice.clone();
+            self.running = numbered.clone();
         }
-        self.tracks.insert(signature, Track::adopted(choice, self.steps));
+        self.tracks.insert(signature, Track::adopted(numbered, self.steps));
         self.forget_the_least_recent();
     }
 
@@ -454,7 +454,7 @@ impl<P: Planner> Loop<P> {
     fn expect_after(&mut self, signature: Signature) {
         let usual = self.tracks.get(&signature).and_then(Track::usual_successor);
         let is_known = |next: &Signature| {
-            self.tracks.contains_key(next) || self.families.choice(*next).is_some()
+            self.tracks.contains_key(next) || self.families.numbered_plan(*next).is_some()
         };
         self.expect(usual.filter(is_known).unwrap_or(signature));
     }
@@ -462,8 +462,9 @@ impl<P: Planner> Loop<P> {
     /// Prepares for a kind of step.
     fn expect(&mut self, next: Signature) {
         self.expected = Some(next);
-        let choice = self.tracks.get(&next).map(Track::choice);
-        self.running = choice.or_else(|| self.families.choice(next).cloned()).unwrap_or_default();
+        let numbered = self.tracks.get(&next).map(Track::numbered_plan);
+        self.running =
+            numbered.or_else(|| self.families.numbered_plan(next).cloned()).unwrap_or_default();
     }
 
     fn forget_the_least_recent(&mut self) {
@@ -478,9 +479,9 @@ impl<P: Planner> Loop<P> {
     }
 }
 
-impl Choice {
-    pub(crate) fn of(plan: Arc<Plan>) -> Choice {
+impl NumberedPlan {
+    pub(crate) fn of(plan: Arc<Plan>) -> NumberedPlan {
         let print = crate::search::fingerprint(&plan);
-        Choice { print, plan: Some(plan), made: None, layout: None, sizes: None }
+        NumberedPlan { print, plan: Some(plan), made: None, layout: None, sizes: None }
     }
 }

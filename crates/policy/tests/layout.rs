@@ -18,7 +18,7 @@ use policy::{
 const STEPS: [u32; 2] = [8, 3];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BlockState {
     Resident,
     Away,
     Dropped,
@@ -31,7 +31,7 @@ struct Judge<'a> {
     recipes: Vec<Replayable>,
     ended: Vec<bool>,
     /// Live blocks.
-    places: BTreeMap<u32, Place>,
+    states: BTreeMap<u32, BlockState>,
     /// Freed, but a dropped block is made from them.
     doomed: Vec<u32>,
     /// Dropped for others that are made from them, of which none is dropped yet.
@@ -54,7 +54,7 @@ impl<'a> Judge<'a> {
             layout,
             recipes: replayable_blocks(trace),
             ended: Vec::new(),
-            places: (0..).zip(persistent).map(|(index, _)| (index, Place::Resident)).collect(),
+            states: (0..).zip(persistent).map(|(index, _)| (index, BlockState::Resident)).collect(),
             doomed: Vec::new(),
             awaiting: Vec::new(),
             open: Vec::new(),
@@ -68,7 +68,7 @@ impl<'a> Judge<'a> {
         for step in 0..STEPS.iter().sum() {
             if step == STEPS[0] {
                 self.owners = Some(BTreeMap::new());
-                let here = self.places.iter().filter(|(_, place)| **place == Place::Resident);
+                let here = self.states.iter().filter(|(_, state)| **state == BlockState::Resident);
                 let here: Vec<u32> = here.map(|(&block, _)| block).collect();
                 here.into_iter().for_each(|block| self.take_lot(block));
             }
@@ -118,28 +118,28 @@ impl<'a> Judge<'a> {
         for action in plan.actions.iter().filter(|a| (a.op, a.phase) == (op, phase)) {
             let block = action.block.0;
             let pinned = self.open.iter().flatten().any(|&used| used == block);
-            match (action.kind, self.places.get(&block)) {
-                (ActionKind::SwapOut, Some(Place::Resident)) if !pinned => {
-                    self.leave(block, Place::Away);
+            match (action.kind, self.states.get(&block)) {
+                (ActionKind::SwapOut, Some(BlockState::Resident)) if !pinned => {
+                    self.leave(block, BlockState::Away);
                 }
-                (ActionKind::Discard, Some(Place::Resident)) if !pinned => {
+                (ActionKind::Discard, Some(BlockState::Resident)) if !pinned => {
                     let inputs = self.inputs(block);
                     let lives = |input: &u32| {
-                        let dropped = self.places.get(input) == Some(&Place::Dropped);
-                        dropped || self.places.contains_key(input) && !self.doomed.contains(input)
+                        let dropped = self.states.get(input) == Some(&BlockState::Dropped);
+                        dropped || self.states.contains_key(input) && !self.doomed.contains(input)
                     };
                     if !inputs.iter().all(lives) {
                         continue;
                     }
-                    self.leave(block, Place::Dropped);
+                    self.leave(block, BlockState::Dropped);
                     self.awaiting.retain(|awaiting| !inputs.contains(awaiting));
                     let needed = self.dropped().iter().any(|&d| self.inputs(d).contains(&block));
                     if action.due != action.op && !needed {
                         self.awaiting.push(block);
                     }
                 }
-                (ActionKind::SwapIn, Some(Place::Away))
-                | (ActionKind::Replay, Some(Place::Dropped)) => self.come_back(block),
+                (ActionKind::SwapIn, Some(BlockState::Away))
+                | (ActionKind::Replay, Some(BlockState::Dropped)) => self.come_back(block),
                 _ => {}
             }
         }
@@ -154,20 +154,20 @@ impl<'a> Judge<'a> {
     }
 
     fn come_back(&mut self, block: u32) {
-        let was = self.places[&block];
-        if was == Place::Resident {
+        let was = self.states[&block];
+        if was == BlockState::Resident {
             return;
         }
         self.arrive(block);
         self.awaiting.retain(|&awaiting| awaiting != block);
-        if was == Place::Dropped {
+        if was == BlockState::Dropped {
             self.inputs(block).into_iter().for_each(|input| self.come_back(input));
             self.bury();
         }
     }
 
     fn dropped(&self) -> Vec<u32> {
-        let dropped = self.places.iter().filter(|(_, place)| **place == Place::Dropped);
+        let dropped = self.states.iter().filter(|(_, state)| **state == BlockState::Dropped);
         dropped.map(|(&block, _)| block).collect()
     }
 
@@ -187,20 +187,20 @@ impl<'a> Judge<'a> {
             let stays = |block: &u32| needed.contains(block) || self.awaiting.contains(block);
             let Some(at) = self.doomed.iter().position(|block| !stays(block)) else { return };
             let block = self.doomed.remove(at);
-            if self.places.remove(&block) == Some(Place::Resident) {
+            if self.states.remove(&block) == Some(BlockState::Resident) {
                 self.give_lot_back(block);
             }
         }
     }
 
     fn arrive(&mut self, block: u32) {
-        self.places.insert(block, Place::Resident);
+        self.states.insert(block, BlockState::Resident);
         self.arrivals[block as usize] += 1;
         self.take_lot(block);
     }
 
-    fn leave(&mut self, block: u32, to: Place) {
-        self.places.insert(block, to);
+    fn leave(&mut self, block: u32, to: BlockState) {
+        self.states.insert(block, to);
         self.give_lot_back(block);
     }
 
@@ -232,14 +232,14 @@ impl<'a> Judge<'a> {
         self.awaiting.clear();
         self.bury();
         for block in self.dropped() {
-            if self.places.contains_key(&block) {
+            if self.states.contains_key(&block) {
                 self.come_back(block);
             }
         }
-        let names: Vec<u32> = self.places.keys().copied().collect();
+        let names: Vec<u32> = self.states.keys().copied().collect();
         let new = |old: u32| names.binary_search(&old).expect("it lives") as u32;
-        let places = std::mem::take(&mut self.places);
-        self.places = places.into_iter().map(|(old, place)| (new(old), place)).collect();
+        let states = std::mem::take(&mut self.states);
+        self.states = states.into_iter().map(|(old, state)| (new(old), state)).collect();
         if let Some(owners) = &mut self.owners {
             let rename = |(old, lot)| {
                 assert_eq!(self.layout.lots[new(old) as usize], Some(lot), "{old} must move");

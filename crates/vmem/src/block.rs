@@ -71,7 +71,7 @@ pub(crate) struct Block {
     pub(crate) requested_bytes: u64,
     pub(crate) size_bytes: u64,
     pub(crate) uses: Uses,
-    pub(crate) place: Place,
+    pub(crate) memory: BlockMemory,
 }
 
 impl Block {
@@ -80,20 +80,20 @@ impl Block {
     /// # Panics
     /// If it is a piece of a segment.
     pub(crate) fn fit(&self) -> Fit {
-        let Place::Swappable { range, .. } = &self.place else {
+        let BlockMemory::Swappable { range, .. } = &self.memory else {
             unreachable!("pieces of segments have no chunk")
         };
         Fit { wanted_bytes: self.size_bytes, chunk_bytes: range.size_bytes }
     }
 }
 
-/// Where a block's bytes are.
+/// What a block's bytes are in.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum BlockMemory {
     /// The block was freed.
-    Nowhere,
+    Freed,
     /// A piece of a segment.
-    Segment { piece: PieceId, start: DevicePtr },
+    Piece { piece: PieceId, start: DevicePtr },
     /// A range of its own, as long as what is behind it.
     Swappable { range: VaRange, backing: Backing, mapping: Mapping },
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
-use crate::block::{Backing, Block, BlockId, Chunk, Departure, Mapping, Place, Spare};
+use crate::block::{Backing, Block, BlockId, BlockMemory, Chunk, Departure, Mapping, Spare};
 use crate::carver::{Carver, EmptyRegion};
 use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
@@ -24,7 +24,7 @@ use crate::stats::{MemoryStats, Peak};
 use crate::streams::Streams;
 
 use caller::Caller;
-use mapper::{Mapper, Need, Progress, Settled, Task};
+use mapper::{Mapper, Need, Progress, RangeState, Task};
 use physical::MapFailure;
 
 use self::plain::PlainSegment;
@@ -255,13 +255,13 @@ impl Pool {
         &mut self,
         requested_bytes: u64,
         size_bytes: u64,
-        (place, uses): (Place, Uses),
+        (memory, uses): (BlockMemory, Uses),
     ) -> BlockId {
         self.stats.requested_bytes.grow(requested_bytes);
         self.stats.allocated_bytes.grow(size_bytes);
         self.stats.active_bytes.grow(size_bytes);
         self.stats.allocations += 1;
-        let mut block = Block { generation: 0, requested_bytes, size_bytes, uses, place };
+        let mut block = Block { generation: 0, requested_bytes, size_bytes, uses, memory };
         match self.unused.pop() {
             Some(index) => {
                 let slot = &mut self.blocks[index as usize];
@@ -282,7 +282,7 @@ impl Pool {
         streams: &mut Streams,
         lot: Option<Lot>,
         stream: StreamId,
-    ) -> Result<Option<(Place, Uses)>, MemoryError> {
+    ) -> Result<Option<(BlockMemory, Uses)>, MemoryError> {
         let Some(lot) = lot else { return Ok(None) };
         let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
         let Backing::Lot { lot, .. } = backing else { unreachable!("a lot was asked for") };
@@ -290,9 +290,10 @@ impl Pool {
         let waited =
             waits.try_for_each(|&p| streams.order_after(stream, p, Site::AllocateAfterRelease));
         match waited.and_then(|()| self.show_lot(lot)) {
-            Ok(range) => {
-                Ok(Some((Place::Swappable { range, backing, mapping: Mapping::Mapped }, ready)))
-            }
+            Ok(range) => Ok(Some((
+                BlockMemory::Swappable { range, backing, mapping: Mapping::Mapped },
+                ready,
+            ))),
             Err(error) => {
                 self.vacate(lot, &ready, None);
                 Err(error.into())
@@ -305,13 +306,16 @@ impl Pool {
         streams: &mut Streams,
         size_bytes: u64,
         stream: StreamId,
-    ) -> Result<(Place, Uses), MemoryError> {
+    ) -> Result<(BlockMemory, Uses), MemoryError> {
         let fit = self.cache.best_fit(size_bytes);
         let mut spare = self.take_spare(streams, fit)?;
         match self.prepare(streams, &mut spare, stream) {
             Ok(range) => {
                 let backing = Backing::Chunk(spare.chunk);
-                Ok((Place::Swappable { range, backing, mapping: Mapping::Mapped }, spare.ready))
+                Ok((
+                    BlockMemory::Swappable { range, backing, mapping: Mapping::Mapped },
+                    spare.ready,
+                ))
             }
             Err(error) => {
                 self.cache.put(fit, spare);
@@ -333,13 +337,13 @@ impl Pool {
         }
         self.allocations_follow = spare.departure.is_some();
         if let Some(range) = spare.range.take() {
-            match self.mapper.settle(range) {
-                None | Some(Settled::Mapped) => return Ok(range),
-                Some(Settled::Failed(failure)) if failure.still_mapped => {
+            match self.mapper.take(range) {
+                None | Some(RangeState::Mapped) => return Ok(range),
+                Some(RangeState::Failed(failure)) if failure.still_mapped => {
                     let chunk = spare.chunk.handle;
                     self.stale_ranges.push_back(StaleRange { range, chunk, uses: Uses::default() });
                 }
-                Some(Settled::Unmapped | Settled::Failed(_)) => self.keep_range(range),
+                Some(RangeState::Unmapped | RangeState::Failed(_)) => self.keep_range(range),
             }
         }
         let range = self.take_range(spare.chunk.home.size_bytes)?;
@@ -355,17 +359,17 @@ impl Pool {
         let block = self.block_mut(id);
         let uses = std::mem::take(&mut block.uses);
         let (size_bytes, requested_bytes) = (block.size_bytes, block.requested_bytes);
-        let place = std::mem::replace(&mut block.place, Place::Nowhere);
+        let memory = std::mem::replace(&mut block.memory, BlockMemory::Freed);
         self.unused.push(id.index);
         self.stats.requested_bytes.shrink(requested_bytes);
         self.stats.allocated_bytes.shrink(size_bytes);
-        match place {
-            Place::Nowhere => unreachable!("`block_mut` returns live blocks only"),
-            Place::Segment { piece, .. } => {
+        match memory {
+            BlockMemory::Freed => unreachable!("`block_mut` returns live blocks only"),
+            BlockMemory::Piece { piece, .. } => {
                 self.stats.active_bytes.shrink(size_bytes);
                 self.carver.give_back(piece, uses);
             }
-            Place::Swappable { range, backing, mapping } => {
+            BlockMemory::Swappable { range, backing, mapping } => {
                 if !matches!(backing, Backing::Nothing) {
                     self.stats.active_bytes.shrink(size_bytes);
                 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use xshell::{Shell, cmd};
 
-use super::{INSTALLED, Places, compiled, site};
+use super::{INSTALLED, Paths, compiled, site};
 
 const BYTES_MAX: u64 = 25_000_000;
 /// Below what the training of `python/packing/train.py` takes, so that it must swap.
@@ -17,15 +17,15 @@ const TOOLCHAIN: [&str; 5] = ["cargo", "c++", "g++", "clang++", "cc"];
 /// Checks the size, then installs and trains under each PyTorch.
 pub(super) fn run(
     shell: &Shell,
-    places: &Places,
+    paths: &Paths,
     wheel: &Path,
     minors: &[String],
 ) -> anyhow::Result<()> {
     let bytes = fs::metadata(wheel)?.len();
     ensure!(bytes < BYTES_MAX, "the wheel has {bytes} bytes, not less than {BYTES_MAX}");
-    let bare = places.work.join("bare");
+    let bare = paths.work.join("bare");
     shell.remove_path(&bare)?;
-    let own = &places.python;
+    let own = &paths.python;
     cmd!(shell, "{own} -m venv {bare}").run()?;
     let python = bare.join("bin/python");
     // The whole path. A Python may have been put into a folder with more than itself.
@@ -35,25 +35,25 @@ pub(super) fn run(
     }
     let _path = shell.push_env("PATH", &programs);
     cmd!(shell, "{python} -m pip install --quiet --no-deps --no-index {wheel}").run()?;
-    let paths = site(shell, &python)?.join("pytorch.pth");
+    let search_path = site(shell, &python)?.join("pytorch.pth");
     for minor in minors {
         let folder = match minor.as_str() {
-            INSTALLED => places.site.clone(),
-            _ => compiled::torch(shell, places, minor)?,
+            INSTALLED => paths.site.clone(),
+            _ => compiled::torch(shell, paths, minor)?,
         };
         // With what that folder leads to in turn.
         let line = format!("import site; site.addsitedir({folder:?})\n");
-        shell.write_file(&paths, line)?;
-        train(shell, places, &python).with_context(|| format!("with PyTorch {minor}"))?;
+        shell.write_file(&search_path, line)?;
+        train(shell, paths, &python).with_context(|| format!("with PyTorch {minor}"))?;
     }
     Ok(())
 }
 
 /// Trains with the cap and without, and compares the weights.
-fn train(shell: &Shell, places: &Places, python: &Path) -> anyhow::Result<()> {
-    let script = places.root.join("python/packing/train.py");
+fn train(shell: &Shell, paths: &Paths, python: &Path) -> anyhow::Result<()> {
+    let script = paths.root.join("python/packing/train.py");
     // What would be compiled would lie there.
-    let cache = places.work.join("cache");
+    let cache = paths.work.join("cache");
     shell.remove_path(&cache)?;
     let _threads = shell.push_env("OMP_NUM_THREADS", "1");
     // PyTorch warns that there is no NumPy, which it does not need.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xshell::{Shell, cmd};
 
-use super::{Places, site, symbols};
+use super::{Paths, site, symbols};
 use crate::metadata;
 
 /// Linked for this glibc by zig, which knows the symbols of each.
@@ -17,7 +17,7 @@ const GLIBC: &str = "2.28";
 /// Builds everything into the stage.
 pub(super) fn build(
     shell: &Shell,
-    places: &Places,
+    paths: &Paths,
     tools: &Path,
     minors: &[String],
     stage: &Path,
@@ -27,17 +27,17 @@ pub(super) fn build(
     let compiled = stage.join("compiled");
     copy_stripped(shell, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
     copy_stripped(shell, &engine.join("smartswap"), &compiled.join("bin"))?;
-    let later = places.work.join("later.o");
-    let source = places.root.join("python/packing/later.c");
+    let later = paths.work.join("later.o");
+    let source = paths.root.join("python/packing/later.c");
     cmd!(shell, "cc -O2 -fPIC -c {source} -o {later}").run()?;
     let _cuda = shell.push_env("CUDA_HOME", site(shell, tools)?.join("nvidia/cu13"));
     let _links =
         shell.push_env("LDFLAGS", format!("{} {} -s", later.display(), symbols::linker_flags()));
     for minor in minors {
-        let torch = torch(shell, places, minor)?.join("torch");
-        let objects = places.work.join("objects");
+        let torch = torch(shell, paths, minor)?.join("torch");
+        let objects = paths.work.join("objects");
         shell.remove_path(&objects)?;
-        let (python, root) = (&places.python, &places.root);
+        let (python, root) = (&paths.python, &paths.root);
         cmd!(
             shell,
             "{python} {root}/python/smartswap/recipe.py --torch {torch} --engine {engine}
@@ -74,11 +74,11 @@ fn copy_stripped(shell: &Shell, from: &Path, folder: &Path) -> anyhow::Result<()
 
 /// The folder with PyTorch's latest release of a minor and all that it needs, fetched unless it is
 /// there.
-pub(super) fn torch(shell: &Shell, places: &Places, minor: &str) -> anyhow::Result<PathBuf> {
-    let folder = places.work.join(format!("torch{minor}-{}", places.tag));
+pub(super) fn torch(shell: &Shell, paths: &Paths, minor: &str) -> anyhow::Result<PathBuf> {
+    let folder = paths.work.join(format!("torch{minor}-{}", paths.tag));
     if !folder.join("torch/version.py").is_file() {
         shell.remove_path(&folder)?;
-        let python = &places.python;
+        let python = &paths.python;
         let options = ["--quiet", "--no-compile", "--only-binary=:all:", "--target"];
         cmd!(shell, "{python} -m pip install {options...} {folder} torch=={minor}.*").run()?;
     }
@@ -86,12 +86,12 @@ pub(super) fn torch(shell: &Shell, places: &Places, minor: &str) -> anyhow::Resu
 }
 
 /// Copies what `cargo xtask test`, or `pip install ./python`, has left beside an installed PyTorch.
-pub(super) fn from_installed(shell: &Shell, places: &Places, stage: &Path) -> anyhow::Result<()> {
-    let package = places.site.join("smartswap");
+pub(super) fn from_installed(shell: &Shell, paths: &Paths, stage: &Path) -> anyhow::Result<()> {
+    let package = paths.site.join("smartswap");
     ensure!(
         package.join("_built_for.json").is_file(),
         "no package was built into {}: pip install --no-build-isolation ./python",
-        places.site.display()
+        paths.site.display()
     );
     let compiled = stage.join("compiled");
     copy_stripped(shell, &package.join("lib/libsmartswap.so"), &compiled.join("lib"))?;
@@ -99,7 +99,7 @@ pub(super) fn from_installed(shell: &Shell, places: &Places, stage: &Path) -> an
     if program.is_file() {
         copy_stripped(shell, &program, &compiled.join("bin"))?;
     }
-    let (python, recipe) = (&places.python, places.root.join("python/smartswap/recipe.py"));
+    let (python, recipe) = (&paths.python, paths.root.join("python/smartswap/recipe.py"));
     let find =
         "import importlib.util as u; print(*u.find_spec('torch').submodule_search_locations)";
     let torch = cmd!(shell, "{python} -c {find}").quiet().read()?;

@@ -6,9 +6,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use npu_sys::{Driver, HostFunction};
 
 use crate::abi::{Opaque, Out, address, pointer};
+use crate::addresses::MemoryKind;
 use crate::entry::exports;
 use crate::failure::{INVALID_PARAM, Outcome, RT_FEATURE_NOT_SUPPORT, refuse};
-use crate::places::Place;
 use crate::runtime;
 use crate::tables::{Token, token};
 
@@ -34,7 +34,7 @@ fn collective(from: Opaque, to: Opaque, count: u64, data_type: i32, stream: Opaq
     let mut tables = scope.tables();
     let (from, to) = (address(from), address(to));
     for start in [from, to] {
-        if tables.place(&scope, start, size_bytes)? != Place::Device {
+        if tables.memory_kind(&scope, start, size_bytes)? != MemoryKind::Device {
             return refuse(INVALID_PARAM, format!("{start:#x} is not on the device"));
         }
     }

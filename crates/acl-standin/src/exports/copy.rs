@@ -3,11 +3,11 @@
 use npu_sys::{Copy, DevicePtr, Driver, HostFunction, HostPtr};
 
 use crate::abi::{Opaque, address, pointer};
+use crate::addresses::{Direction, MemoryKind};
 use crate::entry::exports;
 use crate::failure::{
     INVALID_PARAM, Outcome, RT_ADDR_UNALIGNED, RT_FEATURE_NOT_SUPPORT, RT_PARAM_INVALID, refuse,
 };
-use crate::places::{Direction, Place};
 use crate::runtime::{self, Scope};
 use crate::tables::{Tables, Token};
 
@@ -37,13 +37,13 @@ impl Checked {
             return refuse(INVALID_PARAM, text);
         }
         let (to, from, size_bytes) = (address(to), address(from), size as u64);
-        let to_place = tables.place(scope, to, size_bytes)?;
-        let from_place = tables.place(scope, from, size_bytes)?;
-        let direction = Direction::of(kind, to_place, from_place)?;
+        let to_kind = tables.memory_kind(scope, to, size_bytes)?;
+        let from_kind = tables.memory_kind(scope, from, size_bytes)?;
+        let direction = Direction::of(kind, to_kind, from_kind)?;
         if to.abs_diff(from) < size_bytes {
             return refuse(RT_PARAM_INVALID, format!("{to:#x} and {from:#x} overlap"));
         }
-        let is_pageable = to_place == Place::Pageable || from_place == Place::Pageable;
+        let is_pageable = to_kind == MemoryKind::Pageable || from_kind == MemoryKind::Pageable;
         Ok(Checked { to, from, size_bytes, direction, is_pageable })
     }
 
@@ -134,7 +134,7 @@ fn check_fill(
     size_max: usize,
     value: i32,
     size: usize,
-) -> Outcome<(Place, u8)> {
+) -> Outcome<(MemoryKind, u8)> {
     if size == 0 || size_max < size {
         let text = format!("{size} bytes do not go into maxCount of {size_max} bytes");
         return refuse(INVALID_PARAM, text);
@@ -142,8 +142,8 @@ fn check_fill(
     let Ok(value) = u8::try_from(value) else {
         return refuse(RT_PARAM_INVALID, format!("{value} is not the value of a byte"));
     };
-    let place = tables.place(scope, address(start), size as u64)?;
-    Ok((place, value))
+    let kind = tables.memory_kind(scope, address(start), size as u64)?;
+    Ok((kind, value))
 }
 
 exports! {
@@ -192,8 +192,8 @@ exports! {
         let scope = runtime::enter()?;
         let mut tables = scope.tables();
         let token = tables.stream_token(&scope, address(stream) as Token)?;
-        let (place, value) = check_fill((&tables, &scope), start, size_max, value, size)?;
-        if place == Place::Pageable {
+        let (kind, value) = check_fill((&tables, &scope), start, size_max, value, size)?;
+        if kind == MemoryKind::Pageable {
             return refuse(RT_PARAM_INVALID, "a fill of memory that is not pinned, on a stream");
         }
         let target = DevicePtr(address(start));

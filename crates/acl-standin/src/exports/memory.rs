@@ -6,6 +6,7 @@ use crate::abi::{
     AclrtMallocConfig, AclrtMemLocation, AclrtPtrAttributes, HBM_MEM, HBM_MEM_HUGE, HBM_MEM_NORMAL,
     In, LOCATION_DEVICE, LOCATION_HOST, LOCATION_UNREGISTERED, Opaque, Out, address, pointer,
 };
+use crate::addresses::MemoryKind;
 use crate::alias::{self, Alias};
 use crate::entry::exports;
 use crate::failure::{
@@ -13,7 +14,6 @@ use crate::failure::{
     RT_HOST_MEMORY_ALREADY_REGISTERED, RT_HOST_MEMORY_NOT_REGISTERED, RT_INTERNAL_ERROR,
     RT_INVALID_MALLOC_TYPE, RT_INVALID_MEMORY_TYPE, RT_PARAM_INVALID, expect, refuse,
 };
-use crate::places::Place;
 use crate::runtime::{self, Scope};
 use crate::tables::{Allocation, HostMemory, Registered, Tables};
 
@@ -297,11 +297,10 @@ exports! {
     fn aclrtPointerGetAttributes(start: Opaque, attributes: Out<AclrtPtrAttributes>) {
         attributes.check("attributes")?;
         let scope = runtime::enter()?;
-        let place = scope.tables().place(&scope, address(start), 1)?;
-        let kind = match place {
-            Place::Device => LOCATION_DEVICE,
-            Place::Shared | Place::Pinned => LOCATION_HOST,
-            Place::Pageable => LOCATION_UNREGISTERED,
+        let kind = match scope.tables().memory_kind(&scope, address(start), 1)? {
+            MemoryKind::Device => LOCATION_DEVICE,
+            MemoryKind::Shared | MemoryKind::Pinned => LOCATION_HOST,
+            MemoryKind::Pageable => LOCATION_UNREGISTERED,
         };
         attributes.put(AclrtPtrAttributes {
             location: AclrtMemLocation { id: scope.device as u32, kind },

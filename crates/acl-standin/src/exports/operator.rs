@@ -63,7 +63,7 @@ fn check_places(tables: &Tables, scope: &Scope, call: &Call) -> Outcome {
             true => operand.data_type.size_bytes(),
             false => operand.size_bytes(),
         };
-        if !tables.place(scope, start, size_bytes as u64)?.is_device() {
+        if !tables.memory_kind(scope, start, size_bytes as u64)?.is_device() {
             let text = format!("operator {}: {start:#x} is not on the device", call.name);
             return refuse(INVALID_PARAM, text);
         }

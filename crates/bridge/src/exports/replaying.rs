@@ -110,7 +110,7 @@ pub extern "C" fn smartswap_replay_use() -> c_int {
 pub extern "C" fn smartswap_discard(address: *const c_void) -> c_int {
     let discarded = guard(|| {
         with_context(|context| {
-            let live = context.blocks.find_large(address_of(address));
+            let live = context.blocks.find_swappable(address_of(address));
             live.map_or(Ok(false), |live| Ok(context.engine.discard(live.id)?))
         })
     });
@@ -121,7 +121,7 @@ pub extern "C" fn smartswap_discard(address: *const c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_moves(address: *const c_void) -> c_int {
     let moves = guard(|| {
-        with_context(|context| Ok(context.blocks.find_large(address_of(address)).is_some()))
+        with_context(|context| Ok(context.blocks.find_swappable(address_of(address)).is_some()))
     });
     c_int::from(moves.unwrap_or(false))
 }

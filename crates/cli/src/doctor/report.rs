@@ -52,7 +52,7 @@ pub(super) struct Device {
     has_virtual_memory: Option<bool>,
     can_map_host: Option<bool>,
     numa_node: Option<u32>,
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<LinkSpeed>,
     pub(super) map_calls: Option<MapCalls>,
     /// What was tried on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +64,7 @@ pub(super) struct Device {
 
 /// Decimal gigabytes a second.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(super) struct Link {
+pub(super) struct LinkSpeed {
     out_gb_per_s: f64,
     in_gb_per_s: f64,
     both_gb_per_s: f64,
@@ -82,9 +82,9 @@ pub(super) struct MapCalls {
     release_us: f64,
 }
 
-impl Link {
-    pub(super) fn new(rates: LinkRates) -> Link {
-        Link {
+impl LinkSpeed {
+    pub(super) fn new(rates: LinkRates) -> LinkSpeed {
+        LinkSpeed {
             out_gb_per_s: rates.out_bytes_per_s / 1e9,
             in_gb_per_s: rates.in_bytes_per_s / 1e9,
             both_gb_per_s: rates.both_bytes_per_s / 1e9,
@@ -302,7 +302,7 @@ fn device_lines(device: &Device, line: &mut impl FnMut(&str, &str)) {
             ),
         );
     }
-    if let Some(Link { out_gb_per_s, in_gb_per_s, both_gb_per_s }) = device.link {
+    if let Some(LinkSpeed { out_gb_per_s, in_gb_per_s, both_gb_per_s }) = device.link {
         line(
             "    link",
             &format!(

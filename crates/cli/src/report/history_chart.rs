@@ -70,7 +70,7 @@ pub(super) fn draw_times(run: &Run) -> HistoryChart {
     let Some(slowest_us) = all().reduce(f64::max) else {
         return HistoryChart { svg: None, note: String::new() };
     };
-    let typical_us = Figures::settled(run).step_us.unwrap_or(slowest_us);
+    let typical_us = Figures::typical(run).step_us.unwrap_or(slowest_us);
     let typical_us = typical_us.max(run.step_us_uncapped.unwrap_or(0.0));
     let tallest_us = (slowest_us * 1.05).max(typical_us * 1.25).min(typical_us * TALLEST);
     let scale = Scale::new(0.0, tallest_us);

@@ -24,7 +24,7 @@ struct Page<'a> {
     losses: HistoryChart,
     columns: [&'static str; 4],
     rows: Vec<Row>,
-    shares: Vec<ChoiceShare>,
+    shares: Vec<TreatmentShare>,
     decisions: Vec<DecisionRow<'a>>,
     facts: Vec<(&'static str, String)>,
     is_stable: bool,
@@ -48,7 +48,7 @@ struct Meter {
 }
 
 /// What part of all blocks' bytes got one treatment.
-pub(super) struct ChoiceShare {
+pub(super) struct TreatmentShare {
     pub(super) name: &'static str,
     pub(super) percent: String,
     pub(super) words: String,
@@ -103,7 +103,7 @@ fn model_line(run: &Run) -> String {
 }
 
 fn tiles(run: &Run) -> Vec<Tile> {
-    let settled = Figures::settled(run);
+    let typical = Figures::typical(run);
     let stable = if summary::is_stable(run) { "Stable" } else { "all" };
     let peak_detail = match run.peak_uncapped_bytes {
         Some(uncapped) if summary::is_smaller(run) => {
@@ -120,7 +120,7 @@ fn tiles(run: &Run) -> Vec<Tile> {
         Some(false) => ("different", "from the uncapped run", "bad"),
         None => ("not compared", "--verify compares with an uncapped run", ""),
     };
-    let calm = settled.misses == 0 && settled.rescues == 0;
+    let calm = typical.misses == 0 && typical.rescues == 0;
     let within = run.peak_device_bytes <= run.memory_limit_bytes;
     let tile = |name, figure, detail, mood| Tile { name, figure, detail, mood };
     vec![
@@ -130,28 +130,28 @@ fn tiles(run: &Run) -> Vec<Tile> {
             peak_detail,
             if within { "" } else { "bad" },
         ),
-        tile("Step time", units::time_or_unknown(settled.step_us), time_detail, ""),
+        tile("Step time", units::time_or_unknown(typical.step_us), time_detail, ""),
         tile("Results", compared.to_owned(), compared_detail.to_owned(), mood),
         tile(
             "Moved per step",
-            units::bytes(settled.swapped_out_bytes + settled.swapped_in_bytes),
+            units::bytes(typical.swapped_out_bytes + typical.swapped_in_bytes),
             format!(
                 "{} out, {} in",
-                units::bytes(settled.swapped_out_bytes),
-                units::bytes(settled.swapped_in_bytes)
+                units::bytes(typical.swapped_out_bytes),
+                units::bytes(typical.swapped_in_bytes)
             ),
             "",
         ),
         tile(
             "Recomputed per step",
-            units::count(settled.recomputed_ops, "op"),
-            format!("compute waited {}", units::time(settled.stall_us)),
+            units::count(typical.recomputed_ops, "op"),
+            format!("compute waited {}", units::time(typical.stall_us)),
             "",
         ),
         tile(
             "Misses and rescues",
-            format!("{} and {}", settled.misses, settled.rescues),
-            format!("in {stable} {}", if settled.steps == 1 { "step" } else { "steps" }),
+            format!("{} and {}", typical.misses, typical.rescues),
+            format!("in {stable} {}", if typical.steps == 1 { "step" } else { "steps" }),
             if calm { "good" } else { "" },
         ),
     ]
@@ -175,7 +175,7 @@ fn meter(run: &Run) -> Option<Meter> {
     })
 }
 
-pub(super) fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
+pub(super) fn shares(decisions: &[Decision]) -> Vec<TreatmentShare> {
     let bytes_of = |treatment: Option<Treatment>| -> u64 {
         let wanted = decisions.iter().filter(|row| treatment.is_none_or(|it| row.treatment == it));
         wanted.map(|row| row.size_bytes).sum()
@@ -184,7 +184,7 @@ pub(super) fn shares(decisions: &[Decision]) -> Vec<ChoiceShare> {
     let share = |treatment: Treatment| {
         let count = decisions.iter().filter(|row| row.treatment == treatment).count() as u64;
         let size_bytes = bytes_of(Some(treatment));
-        ChoiceShare {
+        TreatmentShare {
             name: treatment.name(),
             percent: units::trimmed(100.0 * size_bytes as f64 / total_bytes as f64, 2),
             words: format!("{}, {}", units::count(count, "block"), units::bytes(size_bytes)),

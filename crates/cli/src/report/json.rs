@@ -44,7 +44,7 @@ struct StepMs {
 ///
 /// When the text cannot be made.
 pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
-    let settled = Figures::settled(run);
+    let typical = Figures::typical(run);
     let step_ms = |mode| Figures::of_mode(run, mode).step_us.map(|us| us / 1e3);
     serde_json::to_string_pretty(&Object {
         mode_by_step: run.steps.iter().map(|step| step.mode.name()).collect(),
@@ -53,11 +53,11 @@ pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
         memory_limit_bytes: run.memory_limit_bytes,
         peak_device_bytes: run.peak_device_bytes,
         peak_uncapped_bytes: run.peak_uncapped_bytes,
-        swapped_out_bytes_per_step: settled.swapped_out_bytes,
-        swapped_in_bytes_per_step: settled.swapped_in_bytes,
-        recomputed_ops_per_step: settled.recomputed_ops,
-        misses: settled.misses,
-        rescues: settled.rescues,
+        swapped_out_bytes_per_step: typical.swapped_out_bytes,
+        swapped_in_bytes_per_step: typical.swapped_in_bytes,
+        recomputed_ops_per_step: typical.recomputed_ops,
+        misses: typical.misses,
+        rescues: typical.rescues,
         step_ms: StepMs {
             warm_up: step_ms(Mode::WarmUp),
             search_policy: step_ms(Mode::SearchPolicy),

@@ -1,7 +1,7 @@
 //! The spans of one step made fit for drawing: in order, without overlap, and no finer than a
 //! pixel.
 
-use super::run::{Lane, Span, SpanKind};
+use super::run::{Lane, LaneSpan, WorkKind};
 use super::units;
 
 /// The spans of a lane, sorted and without overlap.
@@ -9,15 +9,15 @@ use super::units;
 /// A stream runs one piece of work at a time, so an overlap is noise of its clock: the later span
 /// is trimmed. Spans whose times are not numbers are left out, and what was before the step is cut
 /// off.
-pub(super) fn of_lane(lane: Lane, spans: &[Span]) -> Vec<Span> {
-    let is_sound = |span: &&Span| {
+pub(super) fn of_lane(lane: Lane, spans: &[LaneSpan]) -> Vec<LaneSpan> {
+    let is_sound = |span: &&LaneSpan| {
         span.kind.lane() == lane
             && span.start_us.is_finite()
             && span.end_us.is_finite()
             && span.start_us <= span.end_us
             && span.end_us >= 0.0
     };
-    let mut sorted: Vec<Span> = spans.iter().filter(is_sound).cloned().collect();
+    let mut sorted: Vec<LaneSpan> = spans.iter().filter(is_sound).cloned().collect();
     sorted.sort_by(|a, b| a.start_us.total_cmp(&b.start_us).then(a.end_us.total_cmp(&b.end_us)));
     let mut free_from_us = 0.0_f64;
     for span in &mut sorted {
@@ -32,7 +32,7 @@ pub(super) fn of_lane(lane: Lane, spans: &[Span]) -> Vec<Span> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LaneBox {
     /// What the spans are.
-    pub(super) kind: SpanKind,
+    pub(super) kind: WorkKind,
     /// Start of the first, in microseconds.
     pub(super) start_us: f64,
     /// End of the last, in microseconds.
@@ -47,10 +47,10 @@ pub(super) struct LaneBox {
 
 /// Boxes of one lane, in drawing order. Spans shorter than `pixel_us` are joined with neighbours
 /// of their kind until a box is a few pixels wide.
-pub(super) fn boxes(spans: &[Span], pixel_us: f64) -> Vec<LaneBox> {
+pub(super) fn boxes(spans: &[LaneSpan], pixel_us: f64) -> Vec<LaneBox> {
     let mut drawn = Vec::new();
-    for kind in SpanKind::ALL {
-        let mut run: Vec<&Span> = Vec::new();
+    for kind in WorkKind::ALL {
+        let mut run: Vec<&LaneSpan> = Vec::new();
         for span in spans.iter().filter(|span| span.kind == kind) {
             let is_tiny = span.end_us - span.start_us < pixel_us;
             let joins = run.last().is_some_and(|last| {
@@ -73,7 +73,7 @@ pub(super) fn boxes(spans: &[Span], pixel_us: f64) -> Vec<LaneBox> {
     drawn
 }
 
-fn joined(run: &[&Span]) -> Option<LaneBox> {
+fn joined(run: &[&LaneSpan]) -> Option<LaneBox> {
     let (first, last) = (run.first()?, run.last()?);
     let size_bytes: u64 = run.iter().map(|span| span.size_bytes).sum();
     let busy_us: f64 = run.iter().map(|span| span.end_us - span.start_us).sum();
@@ -105,7 +105,7 @@ fn joined(run: &[&Span]) -> Option<LaneBox> {
 }
 
 /// What a lane did, in words.
-pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
+pub(super) fn in_words(lane: Lane, spans: &[LaneSpan], step_us: f64) -> String {
     if spans.is_empty() {
         return match lane {
             Lane::Compute => "no ops were recorded".to_owned(),
@@ -117,7 +117,7 @@ pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
     let busy_us: f64 = spans.iter().map(|span| span.end_us - span.start_us).sum();
     let busy = units::percent(busy_us, step_us);
     if lane == Lane::Compute {
-        let replays = spans.iter().filter(|span| span.kind == SpanKind::Replay).count() as u64;
+        let replays = spans.iter().filter(|span| span.kind == WorkKind::Replay).count() as u64;
         let ops = units::count(spans.len() as u64 - replays, "op");
         return format!("{ops}, {}, busy {busy} of the step", units::count(replays, "replay"));
     }
@@ -139,10 +139,10 @@ pub(super) fn in_words(lane: Lane, spans: &[Span], step_us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{boxes, in_words, of_lane};
-    use crate::report::run::{Lane, Span, SpanKind};
+    use crate::report::run::{Lane, LaneSpan, WorkKind};
 
-    fn op(start_us: f64, end_us: f64) -> Span {
-        Span { kind: SpanKind::Op, name: "op".to_owned(), start_us, end_us, size_bytes: 0 }
+    fn op(start_us: f64, end_us: f64) -> LaneSpan {
+        LaneSpan { kind: WorkKind::Op, name: "op".to_owned(), start_us, end_us, size_bytes: 0 }
     }
 
     #[test]
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn tiny_spans_join_but_none_is_lost() {
-        let spans: Vec<Span> = (0..20_000)
+        let spans: Vec<LaneSpan> = (0..20_000)
             .map(|place| op(f64::from(place), f64::from(place) + 0.9))
             .chain([op(30_000.0, 31_000.0)])
             .collect();
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn words_for_empty_and_busy_lanes() {
         assert_eq!(in_words(Lane::SwapOut, &[], 10.0), "nothing was copied out");
-        let copy = Span { kind: SpanKind::SwapIn, size_bytes: 4_000, ..op(0.0, 2.0) };
+        let copy = LaneSpan { kind: WorkKind::SwapIn, size_bytes: 4_000, ..op(0.0, 2.0) };
         assert_eq!(
             in_words(Lane::SwapIn, &[copy], 10.0),
             "1 copy, 3.91 KiB at 2.00 GB/s, busy 20 % of the step"

@@ -28,7 +28,7 @@ pub(crate) struct Run {
     /// Memory over the step that `spans` shows.
     pub(crate) memory: MemoryCurves,
     /// What the streams did in one Stable step, in any order. Empty when it was not recorded.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<LaneSpan>,
     /// What became of each large block, largest first.
     pub(crate) decisions: Vec<Decision>,
 }
@@ -179,7 +179,7 @@ impl Lane {
 
 /// What a span of time was spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum SpanKind {
+pub(crate) enum WorkKind {
     /// An outermost op.
     Op,
     /// An op run once more to bring a discarded block back.
@@ -192,27 +192,27 @@ pub(crate) enum SpanKind {
     Host,
 }
 
-impl SpanKind {
+impl WorkKind {
     /// All kinds, in the order in which they are drawn.
-    pub(crate) const ALL: [SpanKind; 5] =
-        [SpanKind::Op, SpanKind::Replay, SpanKind::SwapOut, SpanKind::SwapIn, SpanKind::Host];
+    pub(crate) const ALL: [WorkKind; 5] =
+        [WorkKind::Op, WorkKind::Replay, WorkKind::SwapOut, WorkKind::SwapIn, WorkKind::Host];
 
     /// Where it runs.
     pub(crate) fn lane(self) -> Lane {
         match self {
-            SpanKind::Op | SpanKind::Replay => Lane::Compute,
-            SpanKind::SwapOut => Lane::SwapOut,
-            SpanKind::SwapIn => Lane::SwapIn,
-            SpanKind::Host => Lane::Host,
+            WorkKind::Op | WorkKind::Replay => Lane::Compute,
+            WorkKind::SwapOut => Lane::SwapOut,
+            WorkKind::SwapIn => Lane::SwapIn,
+            WorkKind::Host => Lane::Host,
         }
     }
 }
 
 /// One piece of work.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Span {
+pub(crate) struct LaneSpan {
     /// What it was.
-    pub(crate) kind: SpanKind,
+    pub(crate) kind: WorkKind,
     /// Name of the op, or of the tensor copied.
     pub(crate) name: String,
     /// Start since the step began, in microseconds.
@@ -223,15 +223,15 @@ pub(crate) struct Span {
     pub(crate) size_bytes: u64,
 }
 
-impl Span {
+impl LaneSpan {
     /// What the span is called in words: copies carry the name of their tensor.
     pub(crate) fn label(&self) -> String {
         match self.kind {
-            SpanKind::Op => self.name.clone(),
-            SpanKind::Replay => format!("replay {}", self.name),
-            SpanKind::SwapOut => format!("swap out {}", self.name),
-            SpanKind::SwapIn => format!("swap in {}", self.name),
-            SpanKind::Host => format!("host: {}", self.name),
+            WorkKind::Op => self.name.clone(),
+            WorkKind::Replay => format!("replay {}", self.name),
+            WorkKind::SwapOut => format!("swap out {}", self.name),
+            WorkKind::SwapIn => format!("swap in {}", self.name),
+            WorkKind::Host => format!("host: {}", self.name),
         }
     }
 }

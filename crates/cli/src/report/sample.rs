@@ -3,7 +3,7 @@
 use adaptive::Treatment;
 
 use super::run::{
-    Away, Decision, MemoryCurves, Mode, Model, Run, Span, SpanKind, Step, spread_over_ops,
+    Away, Decision, LaneSpan, MemoryCurves, Mode, Model, Run, Step, WorkKind, spread_over_ops,
 };
 
 const MIB: u64 = 1 << 20;
@@ -55,7 +55,7 @@ pub(super) fn keeping() -> Run {
     run.peak_device_bytes = 859 * MIB;
     run.bit_identical = None;
     run.memory.planned = run.memory.uncapped.clone();
-    run.spans.retain(|span| span.kind == SpanKind::Op);
+    run.spans.retain(|span| span.kind == WorkKind::Op);
     for step in &mut run.steps {
         *step = Step { swapped_out_bytes: 0, swapped_in_bytes: 0, recomputed_ops: 0, ..*step };
     }
@@ -119,12 +119,12 @@ fn steps(warm_up: u64, search: u64, stable: u64) -> Vec<Step> {
     steps
 }
 
-fn span(kind: SpanKind, name: &str, start_us: f64, length_us: f64, size_bytes: u64) -> Span {
-    Span { kind, name: name.to_owned(), start_us, end_us: start_us + length_us, size_bytes }
+fn span(kind: WorkKind, name: &str, start_us: f64, length_us: f64, size_bytes: u64) -> LaneSpan {
+    LaneSpan { kind, name: name.to_owned(), start_us, end_us: start_us + length_us, size_bytes }
 }
 
 /// Forward and backward of all layers, then the optimizer, with copies beside them.
-fn one_step() -> (Vec<Span>, MemoryCurves) {
+fn one_step() -> (Vec<LaneSpan>, MemoryCurves) {
     let mut spans = Vec::new();
     let (mut now_us, mut out_free_us, mut in_free_us) = (0.0_f64, 0.0_f64, 0.0_f64);
     let mut op_start_us = Vec::new();
@@ -143,7 +143,7 @@ fn one_step() -> (Vec<Span>, MemoryCurves) {
                     LAYER_OPS[if is_forward { place } else { LAYER_OPS.len() - 1 - place }];
                 let name = format!("layer{layer}.{name}");
                 if !is_forward && name.ends_with("gelu") {
-                    spans.push(span(SpanKind::Replay, &name, now_us, 130.0, 0));
+                    spans.push(span(WorkKind::Replay, &name, now_us, 130.0, 0));
                     now_us += 130.0;
                 }
                 let length_us = if is_forward { length_us } else { length_us * 1.72 };
@@ -153,16 +153,16 @@ fn one_step() -> (Vec<Span>, MemoryCurves) {
                 let moved = (6 + u64::from(op % 3) * 4) * MIB;
                 if is_forward && op % 4 == 3 && layer < 9 {
                     let start_us = out_free_us.max(now_us + length_us);
-                    spans.push(span(SpanKind::SwapOut, &name, start_us, 760.0, moved));
+                    spans.push(span(WorkKind::SwapOut, &name, start_us, 760.0, moved));
                     out_free_us = start_us + 760.0;
                 } else if !is_forward && op % 4 == 1 && layer < 10 {
                     let start_us = in_free_us.max(now_us);
-                    spans.push(span(SpanKind::SwapIn, &name, start_us, 740.0, moved));
+                    spans.push(span(WorkKind::SwapIn, &name, start_us, 740.0, moved));
                     in_free_us = start_us + 740.0;
                 }
                 let grown = resident + 6 * MIB + MIB * u64::from(op % 2);
                 resident = if is_forward { grown } else { 2 * resident - grown };
-                spans.push(span(SpanKind::Op, &name, now_us, length_us, 0));
+                spans.push(span(WorkKind::Op, &name, now_us, length_us, 0));
                 now_us += length_us;
                 sample(op, resident);
             }
@@ -170,13 +170,13 @@ fn one_step() -> (Vec<Span>, MemoryCurves) {
         if half == "forward" {
             op_start_us.push(now_us);
             sample(op_start_us.len() as u32 - 1, 859 * MIB);
-            spans.push(span(SpanKind::Op, "head.logits", now_us, 3_800.0, 0));
+            spans.push(span(WorkKind::Op, "head.logits", now_us, 3_800.0, 0));
             now_us += 3_800.0;
         }
     }
     op_start_us.push(now_us);
     sample(op_start_us.len() as u32 - 1, resident);
-    spans.push(span(SpanKind::Op, "adamw", now_us, 3_700.0, 0));
+    spans.push(span(WorkKind::Op, "adamw", now_us, 3_700.0, 0));
     now_us += 3_700.0;
     let memory = MemoryCurves {
         uncapped: spread_over_ops(&uncapped, &op_start_us, now_us),

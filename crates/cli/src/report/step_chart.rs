@@ -2,7 +2,7 @@
 //! has its lanes below those that were predicted.
 
 use super::lanes::{self, LaneBox};
-use super::run::{Lane, MemoryCurves, MemoryPoint, Run, Span, SpanKind};
+use super::run::{Lane, LaneSpan, MemoryCurves, MemoryPoint, Run, WorkKind};
 use super::scale::{self, Scale};
 use super::svg::{CurvePoint, Share, Svg};
 use super::units::{self, Unit};
@@ -44,9 +44,9 @@ pub(super) struct StepChart {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     /// What the streams did, in any order.
-    pub(super) spans: &'a [Span],
+    pub(super) spans: &'a [LaneSpan],
     /// What was measured of a step of which `spans` is a prediction, in any order.
-    pub(super) measured: Option<&'a [Span]>,
+    pub(super) measured: Option<&'a [LaneSpan]>,
     /// Memory over the step.
     pub(super) memory: &'a MemoryCurves,
     /// The cap.
@@ -100,7 +100,7 @@ struct Row {
     name: &'static str,
     /// Where it is, in pixels from the drawing's top.
     top: f64,
-    spans: Vec<Span>,
+    spans: Vec<LaneSpan>,
 }
 
 /// The rows from top to bottom.
@@ -326,20 +326,20 @@ fn draw_row(svg: &mut Svg, row: &Row, boxes: &[LaneBox], axis: Scale) {
     }
 }
 
-fn class_of(kind: SpanKind) -> &'static str {
+fn class_of(kind: WorkKind) -> &'static str {
     match kind {
-        SpanKind::Op => "op",
-        SpanKind::Replay => "replay",
-        SpanKind::SwapOut => "out",
-        SpanKind::SwapIn => "in",
-        SpanKind::Host => "host",
+        WorkKind::Op => "op",
+        WorkKind::Replay => "replay",
+        WorkKind::SwapOut => "out",
+        WorkKind::SwapIn => "in",
+        WorkKind::Host => "host",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Cursor, corners, draw};
-    use crate::report::run::{MemoryCurves, MemoryPoint, Span, SpanKind};
+    use crate::report::run::{LaneSpan, MemoryCurves, MemoryPoint, WorkKind};
     use crate::report::sample;
     use crate::report::scale::Scale;
 
@@ -378,8 +378,8 @@ mod tests {
     fn many_spans_are_joined_and_it_is_said() {
         let mut run = sample::swapping();
         run.spans = (0..20_000)
-            .map(|place| Span {
-                kind: SpanKind::SwapOut,
+            .map(|place| LaneSpan {
+                kind: WorkKind::SwapOut,
                 name: "t".to_owned(),
                 start_us: f64::from(place),
                 end_us: f64::from(place) + 0.5,

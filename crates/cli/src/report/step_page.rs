@@ -4,8 +4,8 @@ use adaptive::CapCosts;
 use askama::Template;
 
 use super::cap_chart::{self, CapChart};
-use super::html::{ChoiceShare, DecisionRow, row_of, shares};
-use super::run::{Decision, MemoryCurves, Span};
+use super::html::{DecisionRow, TreatmentShare, row_of, shares};
+use super::run::{Decision, LaneSpan, MemoryCurves};
 use super::step_chart::{Reach, Shown, StepChart, draw_step};
 
 /// What the page shows.
@@ -26,7 +26,7 @@ pub(crate) struct StepPage {
     /// Memory over the step.
     pub(crate) memory: MemoryCurves,
     /// What the engines do, in any order.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<LaneSpan>,
     /// What was measured of such a step.
     pub(crate) measured: Option<MeasuredSpans>,
     /// What the step would take under other caps.
@@ -52,7 +52,7 @@ impl StepPage {
 #[derive(Clone, Debug)]
 pub(crate) struct MeasuredSpans {
     /// What its streams and the host did, in any order.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<LaneSpan>,
     /// Where it parts from the simulation, in sentences.
     pub(crate) departures: Vec<String>,
 }
@@ -63,7 +63,7 @@ struct Page<'a> {
     page: &'a StepPage,
     step: StepChart,
     caps: Option<CapChart>,
-    shares: Vec<ChoiceShare>,
+    shares: Vec<TreatmentShare>,
     decisions: Vec<DecisionRow<'a>>,
     version: &'static str,
 }

@@ -51,7 +51,7 @@ impl Figures {
 
     /// Figures of the Stable steps, or of all steps when the run never became Stable: what a
     /// longer run would go on doing.
-    pub(super) fn settled(run: &Run) -> Figures {
+    pub(super) fn typical(run: &Run) -> Figures {
         let stable = is_stable(run);
         Figures::of(run, |step| !stable || step.mode == Mode::Stable)
     }
@@ -79,7 +79,7 @@ fn median_count(values: impl Iterator<Item = u64>) -> u64 {
 
 /// How many times longer a settled step takes than an uncapped one, when both are known.
 pub(super) fn slowdown(run: &Run) -> Option<f64> {
-    let ratio = Figures::settled(run).step_us? / run.step_us_uncapped?;
+    let ratio = Figures::typical(run).step_us? / run.step_us_uncapped?;
     ratio.is_finite().then_some(ratio)
 }
 
@@ -100,7 +100,7 @@ pub(super) fn headline(run: &Run) -> String {
         Some(_) => "The model fits under its cap: trained in its full memory".to_owned(),
         None => format!("Trained in {}", units::bytes(run.peak_device_bytes)),
     };
-    let time = match (slowdown(run), Figures::settled(run).step_us) {
+    let time = match (slowdown(run), Figures::typical(run).step_us) {
         (Some(ratio), _) => format!(" at {ratio:.2}x the time"),
         (None, Some(step_us)) => format!(" at {} a step", units::time(step_us)),
         (None, None) => String::new(),
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn settled_figures_are_those_of_stable_steps() {
+    fn typical_figures_are_those_of_stable_steps() {
         let run = sample::swapping();
-        assert_eq!(Figures::settled(&run), Figures::of_mode(&run, Mode::Stable));
-        assert_eq!(Figures::settled(&run).rescues, 0);
+        assert_eq!(Figures::typical(&run), Figures::of_mode(&run, Mode::Stable));
+        assert_eq!(Figures::typical(&run).rescues, 0);
         assert!(Figures::of_mode(&run, Mode::WarmUp).rescues > 0);
         let mut short = run;
         short.steps.truncate(2);
-        assert_eq!(Figures::settled(&short).steps, 2);
+        assert_eq!(Figures::typical(&short).steps, 2);
     }
 
     #[test]

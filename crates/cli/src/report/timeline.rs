@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::lanes;
-use super::run::{Lane, MemoryPoint, Run, Span, SpanKind};
+use super::run::{Lane, LaneSpan, MemoryPoint, Run, WorkKind};
 use super::units;
 
 /// What ran, or is predicted to.
@@ -74,8 +74,8 @@ pub(crate) fn text(run: &Run) -> serde_json::Result<String> {
 pub(crate) fn draw(
     command_line: &str,
     memory_limit_bytes: u64,
-    spans: &[Span],
-    measured: Option<&[Span]>,
+    spans: &[LaneSpan],
+    measured: Option<&[LaneSpan]>,
     memory: &[MemoryPoint],
 ) -> serde_json::Result<String> {
     let title = match measured {
@@ -110,7 +110,7 @@ fn name(name: &str) -> Args {
 }
 
 /// A process with a thread for each lane.
-fn process(process: u32, title: &str, lanes: &[Lane], spans: &[Span]) -> Vec<Event> {
+fn process(process: u32, title: &str, lanes: &[Lane], spans: &[LaneSpan]) -> Vec<Event> {
     let mut events = vec![about("process_name", (process, 0), name(title))];
     for (position, &lane) in (1..).zip(lanes) {
         let thread = (process, position);
@@ -138,16 +138,16 @@ fn about(what: &str, (process, thread): (u32, u32), args: Args) -> Event {
     }
 }
 
-fn complete(span: &Span, (process, thread): (u32, u32)) -> Event {
+fn complete(span: &LaneSpan, (process, thread): (u32, u32)) -> Event {
     let duration_us = span.end_us - span.start_us;
     let category = match span.kind {
-        SpanKind::Op => "op",
-        SpanKind::Replay => "replay",
-        SpanKind::SwapOut => "swap-out",
-        SpanKind::SwapIn => "swap-in",
-        SpanKind::Host => "host",
+        WorkKind::Op => "op",
+        WorkKind::Replay => "replay",
+        WorkKind::SwapOut => "swap-out",
+        WorkKind::SwapIn => "swap-in",
+        WorkKind::Host => "host",
     };
-    let is_copy = matches!(span.kind, SpanKind::SwapOut | SpanKind::SwapIn);
+    let is_copy = matches!(span.kind, WorkKind::SwapOut | WorkKind::SwapIn);
     let args = is_copy.then(|| Args::Copy {
         tensor: span.name.clone(),
         bytes: span.size_bytes,
@@ -171,7 +171,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use crate::report::run::{Span, SpanKind};
+    use crate::report::run::{LaneSpan, WorkKind};
     use crate::report::sample;
 
     fn events_of(run: &crate::report::run::Run) -> Vec<Value> {
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn copies_are_named_after_their_tensors() {
         let mut run = sample::swapping();
-        run.spans = vec![Span {
-            kind: SpanKind::SwapOut,
+        run.spans = vec![LaneSpan {
+            kind: WorkKind::SwapOut,
             name: "layer3.mlp.hidden".to_owned(),
             start_us: 10.0,
             end_us: 1010.0,

@@ -15,7 +15,7 @@ use crate::report::units;
 pub(super) struct Explained {
     limit_bytes: u64,
     host_limit_bytes: u64,
-    link: Link,
+    link: ReportedLink,
     steps: u64,
     steps_by_stage: Stages,
     plan_actions: Option<u64>,
@@ -26,7 +26,7 @@ pub(super) struct Explained {
 }
 
 #[derive(Debug, Deserialize)]
-struct Link {
+struct ReportedLink {
     out_bytes_per_s: f64,
     in_bytes_per_s: f64,
     both_bytes_per_s: f64,

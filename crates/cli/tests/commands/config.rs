@@ -10,17 +10,17 @@ use crate::plan::{on, stacked};
 use crate::rig::{Ran, TINY, names_in, number, smartswap, train};
 
 /// A folder with a trace and a file of settings in it.
-struct Place {
+struct Inputs {
     folder: tempfile::TempDir,
     trace: PathBuf,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Inputs {
+    fn new() -> Inputs {
         let folder = tempfile::tempdir().expect("there is room for a folder");
         let trace = folder.path().join("step.json");
         fs::write(&trace, stacked(10).to_string()).expect("the folder can be written");
-        Place { folder, trace }
+        Inputs { folder, trace }
     }
 
     fn path(&self, name: &str) -> String {
@@ -47,7 +47,7 @@ fn train_with(file: &Path, text: &str, flags: &[&str]) -> Ran {
 
 #[test]
 fn whatever_is_wrong_with_a_file_is_one_line_with_the_place() {
-    let place = Place::new();
+    let place = Inputs::new();
     let check = |file: &str, expect: &[&str]| {
         for command in ["plan", "simulate", "compare"] {
             let ran = place.run(command, file, &["--memory", "80%"]);
@@ -79,7 +79,7 @@ fn whatever_is_wrong_with_a_file_is_one_line_with_the_place() {
 
 #[test]
 fn flags_go_before_the_file_and_the_file_before_the_default() {
-    let place = Place::new();
+    let place = Inputs::new();
     let file = "memory = \"80%\"\nstrategy = \"swap\"\nprefer = \"memory\"\n\
                 link_out = \"20GB/s\"\n";
     let from_file = place.json("plan", file, &[]);
@@ -120,7 +120,7 @@ fn flags_go_before_the_file_and_the_file_before_the_default() {
 
 #[test]
 fn the_budget_can_be_given_as_the_originals_do() {
-    let place = Place::new();
+    let place = Inputs::new();
     let budget = |file: &str| number(&place.json("plan", file, &[]), "budget_bytes");
     let peak = number(&place.json("plan", "memory = \"90%\"", &[]), "peak_before_bytes");
     assert_eq!(budget("smartswap.reduction_memory = \"100MiB\""), peak - (100 << 20));
@@ -132,7 +132,7 @@ fn the_budget_can_be_given_as_the_originals_do() {
 
 #[test]
 fn plans_are_saved_where_asked_for() {
-    let place = Place::new();
+    let place = Inputs::new();
     let out = place.path("own.json");
     let file = format!("memory = \"80%\"\n[plan]\nout = \"{out}\"\n");
     place.json("plan", &file, &[]);
@@ -150,7 +150,7 @@ fn plans_are_saved_where_asked_for() {
 
 #[test]
 fn print_level_says_how_much_is_shown() {
-    let place = Place::new();
+    let place = Inputs::new();
     let shown = |level: &str, command: &str, flags: &[&str]| {
         let file = format!("memory = \"80%\"\nsmartswap.print_level = {level}\n");
         let ran = place.run(command, &file, flags);
@@ -175,7 +175,7 @@ fn print_level_says_how_much_is_shown() {
 
 #[test]
 fn compare_takes_the_originals_constants_from_the_file() {
-    let place = Place::new();
+    let place = Inputs::new();
     let row = |file: &str, strategy: &str| {
         let all = place.json("compare", file, &["--memory", "80%"]);
         let rows = all["contests"][0]["strategies"].as_array().unwrap().clone();

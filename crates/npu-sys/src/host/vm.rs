@@ -2,7 +2,7 @@
 //!
 //! A process may have only so many mappings, 65,530 by default, and the system joins neighbours
 //! that are alike: to take one of them away again splits them, which takes one mapping more. So
-//! ranges are pieces of large spans, and giving one back is a matter of tables alone; and what is
+//! ranges are pieces of large ranges, and giving one back is a matter of tables alone; and what is
 //! shown never joins (see `physical.rs`), so hiding it splits nothing. Giving back always works.
 //!
 //! All here changes only addresses that its own value reserved. Nobody holds Rust references into
@@ -23,14 +23,14 @@ const SPAN_BYTES: usize = 1 << 30;
 #[derive(Debug)]
 pub(super) struct AddressSpace {
     align: usize,
-    spans: Vec<Span>,
+    ranges: Vec<AddressRange>,
     /// Length by start; neighbours are joined.
     free: BTreeMap<usize, usize>,
 }
 
 /// Addresses that nothing else in the process uses.
 #[derive(Debug)]
-struct Span {
+struct AddressRange {
     start: usize,
     size_bytes: usize,
 }
@@ -47,7 +47,7 @@ impl AddressSpace {
     /// Reservations start at multiples of `align_bytes`, a power of two.
     pub(super) fn new(align_bytes: u64) -> AddressSpace {
         let align = usize::try_from(align_bytes).expect("a power of two that fits in addresses");
-        AddressSpace { align, spans: Vec::new(), free: BTreeMap::new() }
+        AddressSpace { align, ranges: Vec::new(), free: BTreeMap::new() }
     }
 
     /// Reserves `size_bytes` addresses, a positive multiple of the alignment.
@@ -57,12 +57,12 @@ impl AddressSpace {
             return Ok(Reservation { start, size_bytes });
         }
         let align = self.align;
-        let map = |size: usize| Span::new(size.checked_add(align).ok_or(Errno::NOMEM)?);
+        let map = |size: usize| AddressRange::new(size.checked_add(align).ok_or(Errno::NOMEM)?);
         // A process that may not have so many addresses has perhaps just enough.
         let span = map(size_bytes.max(SPAN_BYTES)).or_else(|_| map(size_bytes))?;
         let start = span.start.next_multiple_of(align);
         self.insert(start, (span.start + span.size_bytes - start) / align * align);
-        self.spans.push(span);
+        self.ranges.push(span);
         let start = self.take(size_bytes).expect("the span holds it");
         Ok(Reservation { start, size_bytes })
     }
@@ -96,17 +96,17 @@ impl AddressSpace {
     }
 }
 
-impl Span {
-    fn new(size_bytes: usize) -> Result<Span, Errno> {
+impl AddressRange {
+    fn new(size_bytes: usize) -> Result<AddressRange, Errno> {
         let none = ProtFlags::empty();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: no fixed address is asked for, so no existing memory changes.
         let found = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), size_bytes, none, flags) }?;
-        Ok(Span { start: found.expose_provenance(), size_bytes })
+        Ok(AddressRange { start: found.expose_provenance(), size_bytes })
     }
 }
 
-impl Drop for Span {
+impl Drop for AddressRange {
     fn drop(&mut self) {
         let start = std::ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: only the span's own addresses change; see the top of this file.

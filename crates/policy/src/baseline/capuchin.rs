@@ -73,7 +73,7 @@ struct Pick {
     ahead_us: f64,
 }
 
-struct Choice<'a, 's> {
+struct Picker<'a, 's> {
     scene: &'a Scene<'s>,
     need: Vec<u64>,
     picks: Vec<Pick>,
@@ -90,7 +90,7 @@ fn choose(scene: &Scene<'_>) -> Vec<Pick> {
     let mut ranked: Vec<(f64, Gap)> =
         gaps.into_iter().map(|gap| (free_us(scene, &gap), gap)).collect();
     ranked.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let mut choice = Choice {
+    let mut picker = Picker {
         scene,
         need: scene.need(),
         picks: Vec::new(),
@@ -98,12 +98,12 @@ fn choose(scene: &Scene<'_>) -> Vec<Pick> {
     };
     let mut costly: Vec<(f64, Gap, How)> = Vec::new();
     for (free_us, gap) in ranked {
-        if !choice.helps(&gap) {
+        if !picker.helps(&gap) {
             continue;
         }
-        let shown_us = choice.shown_us(&gap).max(-free_us);
+        let shown_us = picker.shown_us(&gap).max(-free_us);
         if shown_us <= 0.0 {
-            choice.take(gap, How::Swap);
+            picker.take(gap, How::Swap);
             continue;
         }
         let (cost_us, how) = match recompute_us(scene, &gap) {
@@ -114,17 +114,17 @@ fn choose(scene: &Scene<'_>) -> Vec<Pick> {
     }
     costly.sort_by(|one, other| other.0.total_cmp(&one.0));
     for (_, gap, how) in costly {
-        if choice.helps(&gap) {
-            choice.take(gap, how);
+        if picker.helps(&gap) {
+            picker.take(gap, how);
         }
     }
-    let turns = choice.turns(None);
-    for pick in &mut choice.picks {
+    let turns = picker.turns(None);
+    for pick in &mut picker.picks {
         let start_us = turns.back_us[pick.gap.block as usize];
         let deadline_us = scene.slot_us[pick.gap.to as usize];
         pick.ahead_us = pick.ahead_us.max(deadline_us - start_us);
     }
-    choice.picks
+    picker.picks
 }
 
 /// When copies run if each waits for the one before, by block.
@@ -135,7 +135,7 @@ struct Turns {
     back_us: Vec<f64>,
 }
 
-impl Choice<'_, '_> {
+impl Picker<'_, '_> {
     /// Whether a gap lowers a slot that is still above the limit. A block goes once.
     fn helps(&self, gap: &Gap) -> bool {
         let limit_bytes = self.scene.machine.limit_bytes;

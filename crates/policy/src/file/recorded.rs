@@ -66,7 +66,7 @@ pub(super) fn read(json: &[u8], path: &Path, config: &RecordedConfig) -> Result<
 
 /// What a tensor is to the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum TensorState {
     /// In a segment, or empty.
     Small,
     /// A block that was not born yet.
@@ -86,7 +86,7 @@ struct Reader<'a> {
     /// By op: the tensors allocated and freed before its record.
     allocated: Vec<Vec<u32>>,
     freed: Vec<Vec<u32>>,
-    places: Vec<Place>,
+    states: Vec<TensorState>,
     /// By tensor: whether an op that can run again has made it, and nobody changed it since.
     made_again: Vec<bool>,
     open: Vec<OpIndex>,
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
                 freed[op].push(index);
             }
         }
-        let places = vec![Place::Unborn; file.tensors.len()];
+        let states = vec![TensorState::Unborn; file.tensors.len()];
         let step_us = file.ops.iter().map(|op| op.us).sum();
         let op = |op: &OpMirror<'_>| TraceOp {
             name: op.name.clone().into_owned(),
@@ -118,16 +118,16 @@ impl<'a> Reader<'a> {
         let mut trace = Trace { step_us, ops, ..Trace::default() };
         mark_replayable(&mut trace);
         let (open, made_again) = (Vec::new(), vec![false; file.tensors.len()]);
-        Reader { file, config, allocated, freed, places, made_again, open, trace }
+        Reader { file, config, allocated, freed, states, made_again, open, trace }
     }
 
     fn read(mut self) -> Trace {
         self.trace.segment_bytes = self.segment_bytes();
         for (index, tensor) in self.file.tensors.iter().enumerate() {
             if !self.is_block(index) {
-                self.places[index] = Place::Small;
+                self.states[index] = TensorState::Small;
             } else if tensor.alloc < 0 {
-                self.place(index, Origin::Persistent);
+                self.add_block(index, Origin::Persistent);
             }
         }
         for index in 0..self.file.ops.len() {
@@ -152,8 +152,8 @@ impl<'a> Reader<'a> {
                 Some(&op) => Origin::Op(op),
                 None => Origin::Before(OpIndex(index as u32)),
             };
-            if self.places[tensor as usize] == Place::Unborn {
-                let block = self.place(tensor as usize, origin);
+            if self.states[tensor as usize] == TensorState::Unborn {
+                let block = self.add_block(tensor as usize, origin);
                 self.trace.events.push(TraceEvent::Allocate(block));
             }
         }
@@ -161,9 +161,9 @@ impl<'a> Reader<'a> {
             self.end();
         }
         for tensor in std::mem::take(&mut self.freed[index]) {
-            if let Place::Block(block) = self.places[tensor as usize] {
+            if let TensorState::Block(block) = self.states[tensor as usize] {
                 self.trace.events.push(TraceEvent::Free(block));
-                self.places[tensor as usize] = Place::Freed;
+                self.states[tensor as usize] = TensorState::Freed;
             }
         }
     }
@@ -209,12 +209,12 @@ impl<'a> Reader<'a> {
     }
 
     fn touch(&mut self, tensor: u32, mode: AccessMode) {
-        if let Place::Block(block) = self.places[tensor as usize] {
+        if let TensorState::Block(block) = self.states[tensor as usize] {
             self.trace.events.push(TraceEvent::Touch(block, mode));
         }
     }
 
-    fn place(&mut self, tensor: usize, origin: Origin) -> BlockIndex {
+    fn add_block(&mut self, tensor: usize, origin: Origin) -> BlockIndex {
         let block = BlockIndex(self.trace.blocks.len() as u32);
         let size_bytes =
             self.file.tensors[tensor].bytes.next_multiple_of(self.config.granularity_bytes);
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
         let name = format!("tensor {tensor}");
         // Which small ones came before it, the file does not say.
         self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held: false, nth: 0 });
-        self.places[tensor] = Place::Block(block);
+        self.states[tensor] = TensorState::Block(block);
         block
     }
 

@@ -25,7 +25,7 @@ const LINKS_MAX: usize = 24;
 
 /// A freed block that is made again for another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct ChainLink {
     pub(super) block: u32,
     /// The slots behind which it is dropped are this one and those of replays that use it later.
     pub(super) last_slot: i64,
@@ -37,7 +37,7 @@ pub(super) struct Link {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     /// Freed before the gap ends, and made again with the block.
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<ChainLink>,
     /// Freed in the gap; they stay on the device until its end.
     pub(super) kept: Vec<u32>,
     /// Alive at the gap's end, where they are used.
@@ -167,7 +167,7 @@ impl Search<'_> {
         if self.chain.links.len() >= LINKS_MAX || size_bytes < chains.min_block_bytes {
             return None;
         }
-        self.chain.links.push(Link { block, last_slot, replay_us });
+        self.chain.links.push(ChainLink { block, last_slot, replay_us });
         Some(self.visit(block, dropped)? + size_bytes)
     }
 }

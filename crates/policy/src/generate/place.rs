@@ -176,7 +176,7 @@ impl Placer<'_> {
         self.selection.choices.iter().enumerate().filter(|(_, choice)| choice.stands)
     }
 
-    /// Settles when each block leaves: in the order in which they can, one copy after the other.
+    /// Sets when each block leaves: in the order in which they can, one copy after the other.
     fn leaves(&self, timeline: &Timeline, departure: Departure, curve: &mut Curve) -> Vec<Leave> {
         let slot_count = self.usage.slot_count() as i64;
         let mut leaves: Vec<Leave> = self
@@ -323,7 +323,7 @@ impl Placer<'_> {
         returns
     }
 
-    /// Settles the slot in which each copy back is issued: not before there is room for it from
+    /// Sets the slot in which each copy back is issued: not before there is room for it from
     /// then on.
     fn find_room(
         &self,

@@ -31,7 +31,7 @@ use swap_core::{Origin, Trace};
 use drops::back_in;
 pub(super) use early::late_blocks;
 
-use super::chain::{Chain, Chains, Link, Need, Needs};
+use super::chain::{Chain, ChainLink, Chains, Need, Needs};
 use super::need::{Scale, need_curve};
 use super::offers::{Offers, Priced};
 use super::taste::Taste;

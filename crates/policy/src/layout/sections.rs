@@ -7,7 +7,7 @@ use super::pack::Item;
 
 /// Sections that follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
+pub(super) struct SectionRange {
     first: u32,
     end: u32,
 }
@@ -16,10 +16,10 @@ pub(super) struct Span {
 pub(super) struct Sections {
     count: usize,
     /// By item.
-    spans: Vec<Vec<Span>>,
+    ranges: Vec<Vec<SectionRange>>,
 }
 
-impl Span {
+impl SectionRange {
     pub(super) fn range(self) -> Range<usize> {
         self.first as usize..self.end as usize
     }
@@ -28,27 +28,28 @@ impl Span {
 impl Sections {
     pub(super) fn new(items: &[Item]) -> Sections {
         let members = members(items);
-        let mut spans: Vec<Vec<Span>> = vec![Vec::new(); items.len()];
+        let mut ranges: Vec<Vec<SectionRange>> = vec![Vec::new(); items.len()];
         for (section, members) in (0..).zip(&members) {
             for &item in members {
-                match spans[item as usize].last_mut() {
-                    Some(span) if span.end == section => span.end += 1,
-                    _ => spans[item as usize].push(Span { first: section, end: section + 1 }),
+                match ranges[item as usize].last_mut() {
+                    Some(range) if range.end == section => range.end += 1,
+                    _ => ranges[item as usize]
+                        .push(SectionRange { first: section, end: section + 1 }),
                 }
             }
         }
-        Sections { count: members.len(), spans }
+        Sections { count: members.len(), ranges }
     }
 
     /// The sections of an item.
-    pub(super) fn of(&self, item: u32) -> &[Span] {
-        &self.spans[item as usize]
+    pub(super) fn of(&self, item: u32) -> &[SectionRange] {
+        &self.ranges[item as usize]
     }
 
     /// From the first to the last section of an item.
     fn hull_of(&self, item: u32) -> Range<usize> {
-        let spans = self.of(item);
-        spans[0].first as usize..spans[spans.len() - 1].end as usize
+        let ranges = self.of(item);
+        ranges[0].first as usize..ranges[ranges.len() - 1].end as usize
     }
 
     /// From the first to the last section of any of these.
@@ -59,16 +60,18 @@ impl Sections {
 
     /// By item: in how many sections it is.
     pub(super) fn lifetimes(&self) -> Vec<u64> {
-        let lifetime = |spans: &Vec<Span>| spans.iter().map(|span| span.range().len() as u64).sum();
-        self.spans.iter().map(lifetime).collect()
+        let lifetime = |ranges: &Vec<SectionRange>| {
+            ranges.iter().map(|range| range.range().len() as u64).sum()
+        };
+        self.ranges.iter().map(lifetime).collect()
     }
 
     /// By section: the sum of its items' sizes.
     pub(super) fn totals(&self, sizes: &[u32]) -> Vec<u32> {
         let mut totals = vec![0; self.count];
-        for (spans, size) in self.spans.iter().zip(sizes) {
-            for span in spans {
-                totals[span.range()].iter_mut().for_each(|total| *total += size);
+        for (ranges, size) in self.ranges.iter().zip(sizes) {
+            for range in ranges {
+                totals[range.range()].iter_mut().for_each(|total| *total += size);
             }
         }
         totals
@@ -76,11 +79,13 @@ impl Sections {
 
     /// By item: the others that are in one of its sections.
     pub(super) fn meets(&self) -> Vec<Vec<u32>> {
-        let touch = |one: &Span, other: &Span| one.first < other.end && other.first < one.end;
-        let meet = |one: u32, other: u32| {
-            self.of(one).iter().any(|span| self.of(other).iter().any(|it| touch(span, it)))
+        let touch = |one: &SectionRange, other: &SectionRange| {
+            one.first < other.end && other.first < one.end
         };
-        let all = 0..self.spans.len() as u32;
+        let meet = |one: u32, other: u32| {
+            self.of(one).iter().any(|range| self.of(other).iter().any(|it| touch(range, it)))
+        };
+        let all = 0..self.ranges.len() as u32;
         let meets = |one: u32| all.clone().filter(|&it| it != one && meet(one, it)).collect();
         all.clone().map(meets).collect()
     }

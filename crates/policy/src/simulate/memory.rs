@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use swap_core::{AccessMode, Direction, Fit, Origin, Room};
 
 use super::residency::Change;
-use super::state::{Moment, NEVER, Place, Ready, State};
+use super::state::{BlockState, Moment, NEVER, Ready, State};
 use crate::usage::NONE;
 
 /// What an allocation may do when there is no room.
@@ -25,8 +25,8 @@ impl State<'_> {
             self.bring_back(self.dependents[index][0] as usize, Pressure::Rescue)?;
         }
         let block = &self.blocks[index];
-        let missed = block.place == Place::Away && !block.put_off;
-        self.counts.misses += u64::from(missed || block.place == Place::Discarded);
+        let missed = block.state == BlockState::Away && !block.put_off;
+        self.counts.misses += u64::from(missed || block.state == BlockState::Discarded);
         self.reach(index)?;
         self.use_now(index, Some(mode));
         self.pin(index);
@@ -35,12 +35,12 @@ impl State<'_> {
 
     /// Makes a block resident for work that is about to be issued.
     fn reach(&mut self, index: usize) -> Result<(), u64> {
-        match self.blocks[index].place {
-            Place::Resident => {}
-            Place::Away | Place::Discarded => {
+        match self.blocks[index].state {
+            BlockState::Resident => {}
+            BlockState::Away | BlockState::Discarded => {
                 self.bring_back(index, Pressure::Rescue)?;
             }
-            Place::Nowhere => unreachable!("only live blocks are used in a well-formed trace"),
+            BlockState::Absent => unreachable!("only live blocks are used in a well-formed trace"),
         }
         self.need(self.blocks[index].arrival);
         Ok(())
@@ -50,7 +50,7 @@ impl State<'_> {
         let index = block as usize;
         let ready = self.acquire_for(index, Pressure::Rescue)?;
         self.need(ready.copy);
-        self.settle(index);
+        self.make_resident(index);
         self.rank += 1;
         self.blocks[index].identity = self.rank;
         self.blocks[index].arrival = NONE;
@@ -87,7 +87,7 @@ impl State<'_> {
     }
 
     fn end_life(&mut self, index: usize) {
-        if self.blocks[index].place == Place::Discarded {
+        if self.blocks[index].state == BlockState::Discarded {
             self.forget_dependent(index);
         }
         self.release(index);
@@ -95,13 +95,13 @@ impl State<'_> {
 
     /// Ends a block's life, wherever it is.
     pub(super) fn release(&mut self, index: usize) {
-        if self.blocks[index].place == Place::Resident {
+        if self.blocks[index].state == BlockState::Resident {
             let ready = Ready { freed: true, owner: 0, ..self.after_last_use(index) };
             self.vacate(index, ready);
         }
         self.drop_slot(index);
         self.forget_wish(index);
-        self.blocks[index].place = Place::Nowhere;
+        self.blocks[index].state = BlockState::Absent;
         self.blocks[index].free_wanted = false;
         self.blocks[index].awaits_dependents = false;
     }
@@ -148,7 +148,8 @@ impl State<'_> {
         // What its owner freed is not kept for more, unless that takes no memory.
         let is_there = |&input: &u32| {
             let block = &self.blocks[input as usize];
-            block.place == Place::Discarded || block.place != Place::Nowhere && !block.free_wanted
+            block.state == BlockState::Discarded
+                || block.state != BlockState::Absent && !block.free_wanted
         };
         if !recipe.inputs.iter().all(is_there) {
             return false;
@@ -156,7 +157,7 @@ impl State<'_> {
         self.drop_slot(index);
         let ready = self.after_last_use(index);
         self.vacate(index, ready);
-        self.blocks[index].place = Place::Discarded;
+        self.blocks[index].state = BlockState::Discarded;
         self.blocks[index].recipe = number;
         for &input in &recipe.inputs {
             self.dependents[input as usize].push(index as u32);
@@ -198,7 +199,7 @@ impl State<'_> {
     /// Copies a block back or replays its producer. Says whether it is resident now.
     fn bring_back(&mut self, index: usize, pressure: Pressure) -> Result<bool, u64> {
         let size_bytes = self.trace.blocks[index].size_bytes;
-        let discarded = self.blocks[index].place == Place::Discarded;
+        let discarded = self.blocks[index].state == BlockState::Discarded;
         if !discarded && self.take_back(index) {
             return Ok(true);
         }
@@ -208,7 +209,7 @@ impl State<'_> {
             Err(missing_bytes) => return Err(missing_bytes),
         };
         self.forget_wish(index);
-        self.settle(index);
+        self.make_resident(index);
         if discarded {
             self.blocks[index].awaits_dependents = false;
             self.need(ready.copy);
@@ -218,7 +219,7 @@ impl State<'_> {
             let after = [self.blocks[index].departure, ready.copy];
             let arrival = self.issue(Direction::In, index, ready.last_use, after);
             self.blocks[index].arrival = arrival;
-            self.changes.last_mut().expect("it has just settled").copied_by(arrival);
+            self.changes.last_mut().expect("it has just become resident").copied_by(arrival);
             self.counts.swapped_in_bytes += size_bytes;
         }
         Ok(true)
@@ -242,7 +243,7 @@ impl State<'_> {
             self.cache.charge(Fit::exact(size_bytes));
         }
         self.forget_wish(index);
-        self.settle(index);
+        self.make_resident(index);
         true
     }
 
@@ -344,7 +345,7 @@ impl State<'_> {
     fn victims(&self) -> Vec<usize> {
         let free_to_go = |index: &usize| {
             let block = &self.blocks[*index];
-            block.place == Place::Resident && block.pins == 0
+            block.state == BlockState::Resident && block.pins == 0
         };
         let mut victims: Vec<(u64, usize)> = (0..self.blocks.len())
             .filter(free_to_go)
@@ -388,7 +389,7 @@ impl State<'_> {
             ready.copy = copy;
         }
         self.vacate(index, ready);
-        self.blocks[index].place = Place::Away;
+        self.blocks[index].state = BlockState::Away;
         true
     }
 
@@ -397,7 +398,7 @@ impl State<'_> {
         while self.host_bytes.saturating_add(size_bytes) > self.machine.host_limit_bytes {
             let clean = |&index: &usize| {
                 let block = &self.blocks[index];
-                block.place == Place::Resident && block.slot
+                block.state == BlockState::Resident && block.slot
             };
             let oldest =
                 (0..self.blocks.len()).filter(clean).min_by_key(|&index| self.blocks[index].slot);
@@ -424,8 +425,8 @@ impl State<'_> {
     }
 
     /// Counts a block that has just got a chunk.
-    fn settle(&mut self, index: usize) {
-        self.blocks[index].place = Place::Resident;
+    fn make_resident(&mut self, index: usize) {
+        self.blocks[index].state = BlockState::Resident;
         self.resident_bytes += self.trace.blocks[index].size_bytes;
         self.changes.push(Change::new(index, true, self.now_us(), NONE));
         self.note_peak();

@@ -4,7 +4,7 @@ use swap_core::{Lot, Plan, Trace};
 
 use super::link::{CopyId, Engines};
 use super::memory::later;
-use super::state::{Place, Ready, State};
+use super::state::{BlockState, Ready, State};
 use super::{ActionTable, run_step};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
@@ -33,7 +33,7 @@ impl Change {
         self.copy = copy;
     }
 
-    fn settle(&mut self, engines: &Engines) {
+    fn set_time(&mut self, engines: &Engines) {
         if let Some(span) = engines.span(self.copy) {
             let bytes_us = if self.arrives { span.start_us } else { span.end_us };
             self.bytes_us = self.called_us.max(bytes_us);
@@ -78,7 +78,7 @@ pub(crate) fn residency(
             let step_us = state.report().step_us;
             state.engines.finish_all();
             let mut changes = state.changes;
-            changes.iter_mut().for_each(|change| change.settle(&state.engines));
+            changes.iter_mut().for_each(|change| change.set_time(&state.engines));
             return Some(Residency { at_start, changes, step_us });
         }
         at_start = next;
@@ -171,5 +171,5 @@ impl Lots<'_> {
 }
 
 fn residents(state: &State<'_>) -> Vec<bool> {
-    state.blocks.iter().map(|block| block.place == Place::Resident).collect()
+    state.blocks.iter().map(|block| block.state == BlockState::Resident).collect()
 }

@@ -14,9 +14,9 @@ use crate::usage::{NONE, Usage};
 
 /// Where a block's bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum BlockState {
     /// It does not live.
-    Nowhere,
+    Absent,
     Resident,
     Away,
     Discarded,
@@ -45,7 +45,7 @@ pub(super) struct Ready {
 pub(super) struct Block {
     /// Tells blocks of all steps apart; 0 before it is born.
     pub(super) identity: u64,
-    pub(super) place: Place,
+    pub(super) state: BlockState,
     pub(super) pins: u32,
     /// Whether the host has its present bytes.
     pub(super) slot: bool,
@@ -70,7 +70,7 @@ pub(super) const NEVER: Moment = Moment { floor_us: 0.0, op: NONE };
 
 const UNBORN: Block = Block {
     identity: 0,
-    place: Place::Nowhere,
+    state: BlockState::Absent,
     pins: 0,
     slot: false,
     recipe: 0,
@@ -199,12 +199,12 @@ impl<'a> State<'a> {
             if room && !away[index] {
                 self.cache.charge(Fit::exact(block.size_bytes));
                 self.resident_bytes += block.size_bytes;
-                self.blocks[index].place = Place::Resident;
+                self.blocks[index].state = BlockState::Resident;
             } else {
                 self.rank += 1;
                 self.host_bytes += block.size_bytes;
                 self.blocks[index].slot = true;
-                self.blocks[index].place = Place::Away;
+                self.blocks[index].state = BlockState::Away;
             }
         }
     }
@@ -240,7 +240,7 @@ impl<'a> State<'a> {
             let successor = usage.successor[index];
             if successor != NONE {
                 next[successor as usize] = self.blocks[index];
-            } else if self.blocks[index].place != Place::Nowhere {
+            } else if self.blocks[index].state != BlockState::Absent {
                 self.release(index);
             }
         }
@@ -267,7 +267,8 @@ impl<'a> State<'a> {
         // So nothing is dropped any more to make room, either.
         self.event = self.trace.events.len();
         for index in 0..self.blocks.len() {
-            if self.blocks[index].place == Place::Discarded && !self.blocks[index].free_wanted {
+            if self.blocks[index].state == BlockState::Discarded && !self.blocks[index].free_wanted
+            {
                 self.bring_dropped_back(index)?;
             }
         }
@@ -318,13 +319,13 @@ impl<'a> State<'a> {
         self.retry_put_off()?;
         for action in actions {
             let index = action.block.0 as usize;
-            match (action.kind, self.blocks[index].place) {
-                (ActionKind::SwapOut, Place::Resident) => self.swap_out(index),
-                (ActionKind::SwapIn, Place::Away) => self.ask_for(index)?,
-                (ActionKind::Discard, Place::Resident) => {
+            match (action.kind, self.blocks[index].state) {
+                (ActionKind::SwapOut, BlockState::Resident) => self.swap_out(index),
+                (ActionKind::SwapIn, BlockState::Away) => self.ask_for(index)?,
+                (ActionKind::Discard, BlockState::Resident) => {
                     self.discard(index, action.due != action.op);
                 }
-                (ActionKind::Replay, Place::Discarded) => self.bring_dropped_back(index)?,
+                (ActionKind::Replay, BlockState::Discarded) => self.bring_dropped_back(index)?,
                 _ => {}
             }
         }

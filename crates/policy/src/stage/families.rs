@@ -20,7 +20,7 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
-use super::{Choice, LoopConfig, Stage, Turn};
+use super::{LoopConfig, NumberedPlan, Stage, Turn};
 use crate::search::Planner;
 
 mod known;
@@ -79,8 +79,8 @@ impl Families {
     }
 
     /// What the next step of this kind runs under, if it is a family's.
-    pub(super) fn choice(&self, kind: Signature) -> Option<&Choice> {
-        self.of_kind(kind).map(Known::choice)
+    pub(super) fn numbered_plan(&self, kind: Signature) -> Option<&NumberedPlan> {
+        self.of_kind(kind).map(Known::numbered_plan)
     }
 
     /// Those that are known to vary, the latest first.

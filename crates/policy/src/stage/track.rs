@@ -6,7 +6,7 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
-use super::{Choice, LoopConfig, Seen, Stage, Turn, Why};
+use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
@@ -77,7 +77,7 @@ impl State {
 /// A judged step: what it ran under, and what was expected and what came of it.
 #[derive(Clone, Debug)]
 struct Outcome {
-    choice: Choice,
+    numbered: NumberedPlan,
     predicted: Prediction,
     measured: Measured,
 }
@@ -85,7 +85,7 @@ struct Outcome {
 /// A plan being tried.
 #[derive(Debug)]
 struct Try {
-    choice: Choice,
+    numbered: NumberedPlan,
     predicted: Prediction,
     /// Which try of this search it is, from 1. 0 is the best plan so far, measured once more and
     /// recorded, to learn what has changed.
@@ -101,8 +101,8 @@ struct Try {
 }
 
 impl Try {
-    fn new(choice: Choice, predicted: Prediction, number: u32) -> Try {
-        Try { choice, predicted, number, runs: 0, holds: false, waits: None, is_sketch: false }
+    fn new(numbered: NumberedPlan, predicted: Prediction, number: u32) -> Try {
+        Try { numbered, predicted, number, runs: 0, holds: false, waits: None, is_sketch: false }
     }
 }
 
@@ -122,10 +122,10 @@ impl Track {
     }
 
     /// A kind of step that was not seen yet, with a plan to try first.
-    pub(crate) fn adopted(choice: Choice, seen_at: u64) -> Track {
-        let op_count = choice.plan.as_ref().map_or(0, |plan| plan.op_count);
+    pub(crate) fn adopted(numbered: NumberedPlan, seen_at: u64) -> Track {
+        let op_count = numbered.plan.as_ref().map_or(0, |plan| plan.op_count);
         let mut track = Track { turns: Vec::new(), ..Track::new(op_count, seen_at) };
-        track.start_try(choice, Prediction::default(), 1, false);
+        track.start_try(numbered, Prediction::default(), 1, false);
         track
     }
 
@@ -154,16 +154,16 @@ impl Track {
     }
 
     /// What the next step of this kind runs under.
-    pub(crate) fn choice(&self) -> Choice {
+    pub(crate) fn numbered_plan(&self) -> NumberedPlan {
         match &self.state {
-            State::WarmUp { .. } => Choice::default(),
-            State::Search(search) => search.choice.clone(),
-            State::Stable { .. } => self.best_choice(),
+            State::WarmUp { .. } => NumberedPlan::default(),
+            State::Search(search) => search.numbered.clone(),
+            State::Stable { .. } => self.best_plan(),
         }
     }
 
-    pub(crate) fn best(&self) -> Option<(&Measured, &Choice)> {
-        self.best.as_ref().map(|best| (&best.measured, &best.choice))
+    pub(crate) fn best(&self) -> Option<(&Measured, &NumberedPlan)> {
+        self.best.as_ref().map(|best| (&best.measured, &best.numbered))
     }
 
     pub(crate) fn feedback(&self) -> &Feedback {
@@ -234,7 +234,7 @@ impl Track {
             State::Search(_) | State::Stable { .. } if seen.surprise => {}
             // No rank had anything new to try.
             State::Search(search) if search.holds && !seen.is_sought() => {
-                self.settle(Why::RanksAreDone);
+                self.become_stable(Why::RanksAreDone);
             }
             State::Search(_) if seen.is_void() => {}
             // Ranks take what they had made in the same step.
@@ -294,9 +294,9 @@ impl Track {
         let fits = *clean && report.held_bytes_peak <= config.limit_bytes;
         // Running on demand competes with every plan.
         let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
-        self.best = Some(Outcome { choice: Choice::default(), predicted, measured });
+        self.best = Some(Outcome { numbered: NumberedPlan::default(), predicted, measured });
         if fits {
-            self.settle(Why::Fits);
+            self.become_stable(Why::Fits);
         } else {
             self.try_next(config, planner, trace, 1, seen.worst.is_some());
         }
@@ -314,17 +314,17 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
-        let made = search.choice.made.as_ref();
+        let made = search.numbered.made.as_ref();
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =
             search.is_sketch && made.is_none_or(|made| made.added_us() > ROUGH * made.unlimited_us);
         let measured = seen.judged(report, Stage::SearchPolicy);
         if !holds {
-            let (choice, predicted) = (search.choice.clone(), search.predicted);
+            let (numbered, predicted) = (search.numbered.clone(), search.predicted);
             let (margin, limit_bytes) = (config.margin, config.limit_bytes);
             self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
             if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
-                return self.settle(Why::FalseAlarm);
+                return self.become_stable(Why::FalseAlarm);
             }
             // An old figure that no longer holds must not outdo the tries to come.
             let best = self.best.as_ref();
@@ -332,7 +332,7 @@ impl Track {
                 number == 0 || best.is_none_or(|best| measured.is_better_than(&best.measured));
             self.turns.push(Turn::Tried { number, predicted, measured, is_best });
             if is_best {
-                self.best = Some(Outcome { choice, predicted, measured });
+                self.best = Some(Outcome { numbered, predicted, measured });
             }
         }
         // It was made for ops that seemed to take longer, so there was more time for copies.
@@ -343,7 +343,7 @@ impl Track {
         let nothing_to_gain =
             measured.is_clean() && measured.hardly_stalls() && is_short && !learnt && !is_rough;
         match &report.trace {
-            Some(_) if nothing_to_gain => self.settle(Why::HardlyLonger),
+            Some(_) if nothing_to_gain => self.become_stable(Why::HardlyLonger),
             Some(_) if holds && number < config.search_steps => {
                 self.keep_best(number + 1, |search| search.holds = true);
             }
@@ -351,7 +351,7 @@ impl Track {
                 self.try_next(config, planner, trace, number + 1, seen.worst.is_some());
             }
             // Without a record there is nothing to plan by.
-            None => self.settle(Why::NoOtherPlan),
+            None => self.become_stable(Why::NoOtherPlan),
         }
     }
 
@@ -365,14 +365,15 @@ impl Track {
         has_others: bool,
     ) {
         if number > config.search_steps {
-            return self.settle(Why::NoTriesLeft);
+            return self.become_stable(Why::NoTriesLeft);
         }
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
             let layout = proposal.layout.map(Arc::new);
-            let choice = Choice { made, layout, ..Choice::of(Arc::new(proposal.plan)) };
-            if !self.tried.contains(&choice.print) {
-                return self.start_try(choice, proposal.predicted, number, proposal.is_sketch);
+            let numbered =
+                NumberedPlan { made, layout, ..NumberedPlan::of(Arc::new(proposal.plan)) };
+            if !self.tried.contains(&numbered.print) {
+                return self.start_try(numbered, proposal.predicted, number, proposal.is_sketch);
             }
         }
         if planner.is_busy(trace.signature) {
@@ -384,7 +385,7 @@ impl Track {
         }
         match has_others {
             true => self.keep_best(number, |search| search.holds = true),
-            false => self.settle(Why::NoOtherPlan),
+            false => self.become_stable(Why::NoOtherPlan),
         }
     }
 
@@ -392,18 +393,24 @@ impl Track {
     /// what all settle on, or while the next plan is made.
     fn keep_best(&mut self, number: u32, why: impl FnOnce(&mut Try)) {
         let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
-        let mut search = Try::new(self.best_choice(), predicted, number);
+        let mut search = Try::new(self.best_plan(), predicted, number);
         why(&mut search);
         self.state = State::Search(search);
     }
 
-    fn start_try(&mut self, choice: Choice, predicted: Prediction, number: u32, is_sketch: bool) {
+    fn start_try(
+        &mut self,
+        numbered: NumberedPlan,
+        predicted: Prediction,
+        number: u32,
+        is_sketch: bool,
+    ) {
         if number > 0 {
-            self.tried.insert(choice.print);
+            self.tried.insert(numbered.print);
         }
-        let actions = choice.plan.as_ref().map_or(0, |plan| plan.actions.len());
+        let actions = numbered.plan.as_ref().map_or(0, |plan| plan.actions.len());
         self.turns.push(Turn::Tries { number, actions, predicted });
-        self.state = State::Search(Try { is_sketch, ..Try::new(choice, predicted, number) });
+        self.state = State::Search(Try { is_sketch, ..Try::new(numbered, predicted, number) });
     }
 
     /// Watches a settled Stable step for signs that the plan no longer serves.
@@ -422,7 +429,7 @@ impl Track {
         if disturbed && self.may_search_again(config) {
             self.turns.push(Turn::Disturbed { measured });
             let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
-            self.start_try(self.best_choice(), predicted, 0, false);
+            self.start_try(self.best_plan(), predicted, 0, false);
         }
     }
 
@@ -440,16 +447,16 @@ impl Track {
         true
     }
 
-    fn settle(&mut self, why: Why) {
+    fn become_stable(&mut self, why: Why) {
         let measured = self.best.as_ref().map(|best| best.measured).unwrap_or_default();
-        let Choice { print, plan, .. } = self.best_choice();
+        let NumberedPlan { print, plan, .. } = self.best_plan();
         let actions = plan.map(|plan| plan.actions.len());
         self.turns.push(Turn::Adopted { actions, measured, why });
-        let moving_in = matches!(&self.state, State::Search(last) if last.choice.print != print);
+        let moving_in = matches!(&self.state, State::Search(last) if last.numbered.print != print);
         self.state = State::Stable { slow: 0, calm: 0, moving_in };
     }
 
-    fn best_choice(&self) -> Choice {
-        self.best.as_ref().map(|best| best.choice.clone()).unwrap_or_default()
+    fn best_plan(&self) -> NumberedPlan {
+        self.best.as_ref().map(|best| best.numbered.clone()).unwrap_or_default()
     }
 }

@@ -49,7 +49,7 @@ fn step(lab: &mut Lab, stays: BlockId, ops: &[OpName]) -> (String, StepReport) {
         }
         there.push(if lab.is_there(stays) { '+' } else { '-' });
         lab.ops.end().expect("ends");
-        lab.settle();
+        lab.complete_all();
     }
     made.into_iter().for_each(|block| lab.ops.free(block).expect("lives"));
     let mut reports = lab.engine.end_step().expect("ends");

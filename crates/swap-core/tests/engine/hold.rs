@@ -25,7 +25,7 @@ fn a_held_block_never_leaves() {
     press(&mut lab, &others, held);
     // Neither the need of others nor a plan sends it away.
     lab.swap_out(held);
-    lab.settle();
+    lab.complete_all();
     assert_eq!(lab.state(held), Residency::Resident);
     // Nor does a touch end the hold.
     lab.op(&[read(held, 1)]).expect("reads");

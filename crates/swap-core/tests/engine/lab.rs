@@ -140,7 +140,7 @@ impl Lab {
         let away = lab.make(1);
         lab.swap_out(away);
         let others = [lab.make(2), lab.make(3)];
-        lab.settle();
+        lab.complete_all();
         (lab, away, others)
     }
 
@@ -231,7 +231,7 @@ impl Lab {
     }
 
     /// Lets everything that is under way finish.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn complete_all(&self) {
         self.host.synchronize().expect("no kernel panicked");
     }
 

@@ -43,19 +43,19 @@ fn orders(lab: &Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) -> O
 }
 
 /// Sends all blocks away and brings them back to these lots.
-fn settle_in(lab: &mut Lab, blocks: &[BlockId], lots: &[Option<Lot>]) {
+fn move_to(lab: &mut Lab, blocks: &[BlockId], lots: &[Option<Lot>]) {
     let out: Vec<(ActionKind, usize)> =
         (0..blocks.len()).map(|at| (ActionKind::SwapOut, at)).collect();
     set(lab, lots, &out);
     lab.tick();
-    lab.settle();
+    lab.complete_all();
     // What they left would be taken back.
     lab.engine.trim().expect("gives back");
     let back: Vec<(ActionKind, usize)> =
         (0..blocks.len()).map(|at| (ActionKind::SwapIn, at)).collect();
     set(lab, lots, &back);
     lab.tick();
-    lab.settle();
+    lab.complete_all();
     let there = blocks.iter().all(|&block| lab.is_there(block));
     assert!(there, "all came back");
 }
@@ -68,7 +68,7 @@ fn lab(units: u64) -> Lab {
 fn a_block_that_is_held_or_lent_keeps_its_lot_whatever_the_orders_become() {
     let mut lab = lab(4);
     let [held, lent] = [1, 2].map(|tag| lab.make(tag));
-    settle_in(&mut lab, &[held, lent], &[lot(0), lot(1)]);
+    move_to(&mut lab, &[held, lent], &[lot(0), lot(1)]);
     lab.engine.hold(held, "a test").expect("lives");
     lend(&mut lab, lent).expect("is there");
     let compute = lab.engine.stream_handles().expect("handles")[0];
@@ -94,7 +94,7 @@ fn blocks_that_are_away_find_the_lots_of_new_orders_or_chunks() {
     let mut lab = lab(4);
     let blocks = [1, 2, 3].map(|tag| lab.make(tag));
     let lots = [lot(0), lot(1), lot(2)];
-    settle_in(&mut lab, &blocks, &lots);
+    move_to(&mut lab, &blocks, &lots);
     let all_out = [0, 1, 2].map(|at| (ActionKind::SwapOut, at));
     let all_in = [0, 1, 2].map(|at| (ActionKind::SwapIn, at));
     let turned = [lot(2), lot(0), lot(1)];
@@ -123,7 +123,7 @@ fn a_block_in_memory_of_its_own_is_in_its_lot_when_it_has_come_back() {
         for kind in [ActionKind::SwapOut, ActionKind::SwapIn] {
             set(&mut lab, &[lot(0)], &[(kind, 0)]);
             lab.tick();
-            lab.settle();
+            lab.complete_all();
             // Time to unmap what is in no lot.
             (0..4).for_each(|_| lab.tick());
         }
@@ -144,7 +144,7 @@ fn a_block_comes_back_when_its_plan_says_so_though_its_lot_can_never_be_had() {
         let block = lab.make(1);
         set(&mut lab, &[wrong], &[(ActionKind::SwapOut, 0)]);
         lab.tick();
-        lab.settle();
+        lab.complete_all();
         lab.engine.trim().expect("gives back");
         set(&mut lab, &[wrong], &[(ActionKind::SwapIn, 0)]);
         lab.tick();
@@ -160,7 +160,7 @@ fn what_a_replay_makes_beside_a_layout_is_right_and_leaves_nothing() {
     let input = lab.make(1);
     let made = lab.derive(&[read(input, 1)], 2);
     let other = lab.make(3);
-    settle_in(&mut lab, &[input, made, other], &[lot(0), lot(1), lot(2)]);
+    move_to(&mut lab, &[input, made, other], &[lot(0), lot(1), lot(2)]);
     lab.op(&[read(made, 2), read(other, 3)]).expect("reads");
     set(&mut lab, &[lot(1), lot(0), lot(2)], &[(ActionKind::Discard, 1), (ActionKind::SwapOut, 0)]);
     lab.tick();
@@ -177,7 +177,7 @@ fn the_same_lots_once_more_are_other_memory() {
     let input = lab.make(1);
     let made = lab.derive(&[read(input, 1)], 2);
     let lots = [lot(0), lot(1)];
-    settle_in(&mut lab, &[input, made], &lots);
+    move_to(&mut lab, &[input, made], &lots);
     set(&mut lab, &lots, &[(ActionKind::Discard, 1)]);
     lab.tick();
     assert_eq!(lab.state(made), Residency::Discarded);
@@ -189,7 +189,7 @@ fn the_same_lots_once_more_are_other_memory() {
     lab.op(&[read(made, 2)]).expect("replays into the lot of the second");
     set(&mut lab, &lots, &[(ActionKind::SwapOut, 1)]);
     lab.tick();
-    lab.settle();
+    lab.complete_all();
     lab.engine.trim().expect("gives back");
     lab.op(&[read(made, 2)]).expect("reads what was copied from there");
     lab.finish();

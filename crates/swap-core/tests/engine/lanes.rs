@@ -22,7 +22,7 @@ fn crowded(device: HostConfig) -> (Lab, Vec<(swap_core::BlockId, u64)>) {
 fn step(lab: &mut Lab, blocks: &[(swap_core::BlockId, u64)], late_us: f64) -> StepReport {
     for (number, &(block, tag)) in blocks.iter().chain(blocks).enumerate() {
         if number == 2 && late_us > 0.0 {
-            lab.settle();
+            lab.complete_all();
             lab.host.advance(late_us).expect("a virtual clock");
         }
         let operand = if number < blocks.len() { read(block, tag) } else { write(block, tag) };
@@ -43,7 +43,7 @@ fn measured(
     blocks: &[(swap_core::BlockId, u64)],
     late_us: f64,
 ) -> (Lanes, Vec<DeviceSpan>, f64, StepReport) {
-    lab.settle();
+    lab.complete_all();
     assert!(lab.engine.measure_lanes().expect("works"));
     lab.host.start_timeline();
     let began_us = lab.host.now_us();
@@ -172,12 +172,12 @@ fn replays_are_measured_as_such() {
     let source = lab.make(1);
     let derived = lab.derive(&[read(source, 1)], 2);
     lab.discard(derived);
-    lab.settle();
+    lab.complete_all();
     assert!(lab.engine.measure_lanes().expect("works"));
     lab.host.start_timeline();
     let began_us = lab.host.now_us();
     lab.op(&[read(derived, 2)]).expect("it is made again");
-    lab.settle();
+    lab.complete_all();
     let kernels = of_kind(&lab.host.take_timeline(), SpanKind::Compute);
     let lanes = end_step(&mut lab).lanes.expect("measured");
     assert_eq!((lanes.replays.len(), lanes.ops.len(), kernels.len()), (1, 1, 2));

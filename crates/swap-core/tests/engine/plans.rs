@@ -62,7 +62,7 @@ fn a_block_that_came_back_by_a_touch_is_not_asked_for_any_more() {
     }
     let fresh = [(); 2].map(|()| lab.engine.allocate(BLOCK, "").expect("others leave"));
     lab.places.extend(fresh.map(|block| (block, BLOCK)));
-    lab.settle();
+    lab.complete_all();
     lab.free(fresh[0]);
     lab.tick();
     assert_eq!(lab.state(block), Residency::Away);

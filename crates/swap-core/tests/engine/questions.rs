@@ -21,7 +21,7 @@ fn ops_that_run_ahead_of_the_device_ask_it_now_and_then() {
     assert!((10..=OPS / 3).contains(&questions), "{questions} questions in {OPS} ops");
     assert_eq!(lab.host.ledger().mapping_count, mappings);
 
-    lab.settle();
+    lab.complete_all();
     (0..4).for_each(|_| lab.tick());
     assert_eq!(lab.host.ledger().mapping_count, mappings - 1, "its address is unmapped");
     lab.finish();

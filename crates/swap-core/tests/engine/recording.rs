@@ -19,7 +19,7 @@ fn the_time_of_an_op_is_that_of_its_work_without_its_waits() {
     let mut lab = Lab::new(2 * BLOCK);
     let away = lab.make(1);
     let others = [lab.make(2), lab.make(3)];
-    lab.settle();
+    lab.complete_all();
     let (trace, report) = record(&mut lab, |lab| {
         lab.op(&[read(others[1], 3)]).expect("reads");
         // The second op has work before it waits for a block that must be copied in.

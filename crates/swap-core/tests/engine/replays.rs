@@ -265,7 +265,7 @@ fn room_for_a_written_input_is_not_made_by_discarding_what_needs_it() {
     let derived = lab.derive(&[read(input, 1)], 2);
     lab.swap_out(input);
     let other = lab.make(3);
-    lab.settle();
+    lab.complete_all();
     // The input must come back, and only one of the other two can go.
     let _ = lab.op(&[write(input, 9)]);
     lab.ops = lab.engine.op_stack();

@@ -31,7 +31,7 @@ fn a_chunk_that_others_used_is_not_taken_back() {
     lab.swap_out(block);
     // The chunk goes to a third block and comes back to the cache.
     let third = lab.make(3);
-    lab.settle();
+    lab.complete_all();
     lab.swap_out(third);
     lab.op(&[read(block, 1), read(other, 2)]).expect("reads");
     lab.op(&[read(third, 3)]).expect("reads");
@@ -43,7 +43,7 @@ fn a_block_that_leaves_while_it_arrives_and_is_taken_back_has_arrived() {
     let mut lab = Lab::new(ENOUGH);
     let block = lab.make(1);
     lab.swap_out(block);
-    lab.settle();
+    lab.complete_all();
     lab.tick();
     // Another block takes its chunk, so that it must be copied in.
     let thief = lab.make(2);
@@ -61,13 +61,13 @@ fn a_block_that_was_only_read_leaves_without_a_copy() {
     let mut lab = Lab::new(2 * BLOCK);
     let block = lab.make(1);
     lab.swap_out(block);
-    lab.settle();
+    lab.complete_all();
     let _thief = lab.make(2);
     lab.op(&[read(block, 1)]).expect("reads");
-    lab.settle();
+    lab.complete_all();
     let copied = lab.host.ledger().copied_out_bytes;
     lab.swap_out(block);
-    lab.settle();
+    lab.complete_all();
     assert_eq!(lab.state(block), Residency::Away);
     assert_eq!(lab.host.ledger().copied_out_bytes, copied);
     lab.op(&[read(block, 1)]).expect("reads");
@@ -80,12 +80,12 @@ fn a_write_makes_the_next_swap_out_copy() {
     let mut lab = Lab::new(ENOUGH);
     let block = lab.make(1);
     lab.swap_out(block);
-    lab.settle();
+    lab.complete_all();
     lab.op(&[write(block, 7)]).expect("writes");
-    lab.settle();
+    lab.complete_all();
     let copied = lab.host.ledger().copied_out_bytes;
     lab.swap_out(block);
-    lab.settle();
+    lab.complete_all();
     assert_eq!(lab.host.ledger().copied_out_bytes, copied + BLOCK);
     let thief = lab.make(2);
     lab.op(&[read(block, 7), read(thief, 2)]).expect("reads");
@@ -120,16 +120,16 @@ fn free_in(expect: Option<Residency>, bring: impl Fn(&mut Lab, swap_core::BlockI
 
 #[test]
 fn free_is_legal_in_every_state() {
-    free_in(Some(Residency::Resident), |lab, _| lab.settle());
+    free_in(Some(Residency::Resident), |lab, _| lab.complete_all());
     free_in(Some(Residency::Leaving), |lab, block| lab.swap_out(block));
     free_in(Some(Residency::Away), |lab, block| {
         lab.swap_out(block);
-        lab.settle();
+        lab.complete_all();
     });
     free_in(Some(Residency::Arriving), |lab, block| {
         lab.swap_out(block);
         let _thief = lab.make(3);
-        lab.settle();
+        lab.complete_all();
         lab.act(&[(ActionKind::SwapIn, block)]);
         let thief = lab.places.pop().expect("made above").0;
         lab.engine.free(thief).expect("lives");
@@ -142,7 +142,7 @@ fn a_block_freed_inside_its_op_is_reused_only_after_it() {
     let mut lab = Lab::new(ENOUGH);
     let side = lab.check_stream();
     let block = lab.make(1);
-    lab.settle();
+    lab.complete_all();
     lab.ops.begin(OP).expect("begins");
     work(&mut lab.ops, &[read(block, 1)], &lab.errors).expect("works");
     lab.engine.free(block).expect("lives");
@@ -322,7 +322,7 @@ fn nothing_is_taken_from_a_device_that_cannot_be_waited_for() {
     drop(engine);
     // The kernel still runs, on memory that is still there.
     release.send(()).expect("the kernel waits");
-    lab.settle();
+    lab.complete_all();
     assert_eq!(lab.check.violations().first(), None);
     lab.op(&[read(block, 1)]).expect("reads");
     lab.errors();

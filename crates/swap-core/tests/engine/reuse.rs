@@ -166,7 +166,7 @@ fn touch_behind_the_engines_back(what: &str) {
     let address = lab.engine.address(block).expect("lives").0;
     if what == "away" {
         lab.swap_out(block);
-        lab.settle();
+        lab.complete_all();
         assert_eq!(lab.state(block), Residency::Away);
         // The next op finds the copy complete, and unmaps the address.
         lab.tick();

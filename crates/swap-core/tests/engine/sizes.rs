@@ -53,7 +53,7 @@ fn step_of(lab: &mut Lab, size_bytes: u64, tag: u64) -> (String, StepReport) {
         let block = made.expect("made in the first op");
         there.push(if lab.is_there(block) { '+' } else { '-' });
         lab.ops.end().expect("ends");
-        lab.settle();
+        lab.complete_all();
     }
     lab.ops.free(made.expect("made above")).expect("lives");
     let mut reports = lab.engine.end_step().expect("ends");

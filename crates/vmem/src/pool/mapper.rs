@@ -16,7 +16,7 @@ use super::physical::{MapFailure, map_with_access, unmap_unused};
 
 use self::board::{Board, Busy, Next, Wake};
 
-pub(super) use self::board::{Need, Progress, Settled, Task};
+pub(super) use self::board::{Need, Progress, RangeState, Task};
 
 mod board;
 
@@ -59,7 +59,7 @@ impl Mapper {
         self.shared.change(|board| board.post(range, task, need));
     }
 
-    /// How far a range is; `None` if it was not posted, or settled since.
+    /// How far a range is; `None` if it was not posted, or taken since.
     pub(super) fn progress(&self, range: VaRange) -> Option<Progress> {
         if !self.is_running() {
             return None;
@@ -69,14 +69,14 @@ impl Mapper {
 
     /// What is behind a range, waiting if it is its turn right now. A range whose turn has not come
     /// is left as it is. `None` if it was not posted.
-    pub(super) fn settle(&self, range: VaRange) -> Option<Settled> {
+    pub(super) fn take(&self, range: VaRange) -> Option<RangeState> {
         if !self.is_running() {
             return None;
         }
         let mut board = self.shared.lock();
         loop {
-            match board.settle(range) {
-                Ok(settled) => return settled,
+            match board.take(range) {
+                Ok(state) => return state,
                 Err(Busy) => {
                     board = self.shared.done.wait(board).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -117,22 +117,22 @@ impl Shared {
 
 fn run(driver: &Caller, shared: &Shared) {
     while let Some((range, task)) = shared.next() {
-        let settled = perform(driver, range, task);
-        shared.change(|board| board.finish(range, settled));
+        let state = perform(driver, range, task);
+        shared.change(|board| board.finish(range, state));
     }
 }
 
-fn perform(driver: &Caller, range: VaRange, task: Task) -> Settled {
+fn perform(driver: &Caller, range: VaRange, task: Task) -> RangeState {
     let (done, result) = match task {
-        Task::Map(chunk) => (Settled::Mapped, map_with_access(driver, range, chunk)),
+        Task::Map(chunk) => (RangeState::Mapped, map_with_access(driver, range, chunk)),
         Task::Unmap => {
             // SAFETY: a range is posted to be unmapped once its uses were seen to be complete.
             let result = unsafe { unmap_unused(driver, range) };
             let failed = |error| MapFailure { error, still_mapped: true };
-            (Settled::Unmapped, result.map_err(failed))
+            (RangeState::Unmapped, result.map_err(failed))
         }
     };
-    result.map_or_else(Settled::Failed, |()| done)
+    result.map_or_else(RangeState::Failed, |()| done)
 }
 
 impl Drop for Mapper {

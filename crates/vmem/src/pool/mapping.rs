@@ -19,12 +19,12 @@ impl Pool {
     /// # Panics
     /// If the block is not live or has no chunk.
     pub fn map_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        let Place::Swappable { mapping, .. } = &self.block(id).place else { return Ok(()) };
+        let BlockMemory::Swappable { mapping, .. } = &self.block(id).memory else { return Ok(()) };
         match mapping {
             Mapping::Mapped => return Ok(()),
             Mapping::Unmapped => {}
             Mapping::Coming => {
-                if self.settle_block(id)? {
+                if self.finish_mapping(id)? {
                     return Ok(());
                 }
             }
@@ -40,7 +40,7 @@ impl Pool {
             // Part of what was here may be. If it stays, the call below says so.
             let _ = self.release_leftovers();
         }
-        let Place::Swappable { range, backing, .. } = &self.block(id).place else {
+        let BlockMemory::Swappable { range, backing, .. } = &self.block(id).memory else {
             unreachable!("checked above")
         };
         let range = *range;
@@ -71,9 +71,9 @@ impl Pool {
     /// # Panics
     /// If the block is not live or has no chunk.
     pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
-        let would_wait = match &self.block(id).place {
-            Place::Swappable { mapping: Mapping::Stale { uses, .. }, .. }
-            | Place::Swappable { mapping: Mapping::Kept { uses, .. }, .. } => {
+        let would_wait = match &self.block(id).memory {
+            BlockMemory::Swappable { mapping: Mapping::Stale { uses, .. }, .. }
+            | BlockMemory::Swappable { mapping: Mapping::Kept { uses, .. }, .. } => {
                 !streams.are_complete(uses, Site::UnmapBlockAfterUse)?
             }
             _ => false,
@@ -141,12 +141,14 @@ impl Pool {
         if !self.mapper.is_running() {
             return self.map_block(streams, id);
         }
-        let (range, handle, mapping) = match &self.block(id).place {
-            Place::Swappable { range, backing: Backing::Chunk(chunk), mapping } => {
+        let (range, handle, mapping) = match &self.block(id).memory {
+            BlockMemory::Swappable { range, backing: Backing::Chunk(chunk), mapping } => {
                 (*range, chunk.handle, mapping)
             }
-            Place::Swappable {
-                backing: Backing::Lot { .. }, mapping: Mapping::Unmapped, ..
+            BlockMemory::Swappable {
+                backing: Backing::Lot { .. },
+                mapping: Mapping::Unmapped,
+                ..
             } => {
                 return self.map_block(streams, id);
             }
@@ -167,17 +169,17 @@ impl Pool {
     }
 
     /// Learns what is behind a block's address that was posted. Returns whether its chunk is.
-    pub(super) fn settle_block(&mut self, id: BlockId) -> Result<bool, DriverError> {
-        let Place::Swappable { range, .. } = self.block(id).place else {
+    pub(super) fn finish_mapping(&mut self, id: BlockId) -> Result<bool, DriverError> {
+        let BlockMemory::Swappable { range, .. } = self.block(id).memory else {
             unreachable!("only swappable blocks are mapped")
         };
-        let mapped = match self.mapper.settle(range) {
-            None | Some(Settled::Mapped) => true,
-            Some(Settled::Failed(failure)) if failure.still_mapped => {
+        let mapped = match self.mapper.take(range) {
+            None | Some(RangeState::Mapped) => true,
+            Some(RangeState::Failed(failure)) if failure.still_mapped => {
                 return Err(self.note_failure(id, failure));
             }
             // The caller maps it itself, and reports what stands in the way.
-            Some(Settled::Unmapped | Settled::Failed(_)) => false,
+            Some(RangeState::Unmapped | RangeState::Failed(_)) => false,
         };
         self.set_mapping(id, if mapped { Mapping::Mapped } else { Mapping::Unmapped });
         Ok(mapped)
@@ -185,7 +187,8 @@ impl Pool {
 
     /// Notes that a block's address could not be mapped, and perhaps is so in part.
     pub(super) fn note_failure(&mut self, id: BlockId, failure: MapFailure) -> DriverError {
-        let Place::Swappable { backing: Backing::Chunk(chunk), .. } = &self.block(id).place else {
+        let BlockMemory::Swappable { backing: Backing::Chunk(chunk), .. } = &self.block(id).memory
+        else {
             unreachable!("the caller mapped the block's chunk")
         };
         let chunk = chunk.handle;
@@ -204,7 +207,7 @@ impl Pool {
         let Some(range) = spare.range else { return };
         let (chunk, uses) = (spare.chunk.handle, spare.ready.clone());
         if self.mapper.progress(range) == Some(Progress::Waiting)
-            && let Some(Settled::Unmapped) = self.mapper.settle(range)
+            && let Some(RangeState::Unmapped) = self.mapper.take(range)
         {
             return self.keep_range(range);
         }
@@ -244,10 +247,10 @@ impl Pool {
     ) -> Result<bool, DriverError> {
         match self.mapper.progress(stale.range) {
             // A failure may have left it mapped, which only another try can tell.
-            Some(Progress::Done) => Ok(match self.mapper.settle(stale.range) {
-                Some(Settled::Unmapped) => true,
-                Some(Settled::Failed(failure)) => !failure.still_mapped,
-                Some(Settled::Mapped) | None => false,
+            Some(Progress::Done) => Ok(match self.mapper.take(stale.range) {
+                Some(RangeState::Unmapped) => true,
+                Some(RangeState::Failed(failure)) => !failure.still_mapped,
+                Some(RangeState::Mapped) | None => false,
             }),
             None if stale.is_out_of_use(streams)? => {
                 self.mapper.post(stale.range, Task::Unmap, Need::Perhaps);
@@ -266,7 +269,7 @@ impl Pool {
         if self.stale_uses(id).is_none() {
             return Ok(true);
         }
-        let Place::Swappable { range, .. } = self.block(id).place else { return Ok(true) };
+        let BlockMemory::Swappable { range, .. } = self.block(id).memory else { return Ok(true) };
         match self.mapper.progress(range) {
             None if self.is_out_of_use(streams, id)? == Some(false) => Ok(false),
             None => {
@@ -274,12 +277,12 @@ impl Pool {
                 self.mapper.post(range, Task::Unmap, need);
                 Ok(false)
             }
-            Some(Progress::Done) => match self.mapper.settle(range) {
-                Some(Settled::Unmapped) => {
+            Some(Progress::Done) => match self.mapper.take(range) {
+                Some(RangeState::Unmapped) => {
                     self.set_mapping(id, Mapping::Unmapped);
                     self.map_soon(streams, id).map(|()| true)
                 }
-                Some(Settled::Failed(failure)) if !failure.still_mapped => {
+                Some(RangeState::Failed(failure)) if !failure.still_mapped => {
                     self.set_mapping(id, Mapping::Unmapped);
                     Ok(true)
                 }

@@ -15,7 +15,7 @@ impl Pool {
         let departure = Departure(self.departures);
         let block = self.block_mut(id);
         let (fit, uses) = (block.fit(), block.uses.clone());
-        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
+        let BlockMemory::Swappable { backing, mapping, .. } = &mut block.memory else {
             unreachable!("small blocks keep their memory")
         };
         let is_mapped = matches!(mapping, Mapping::Mapped | Mapping::Coming);
@@ -48,7 +48,8 @@ impl Pool {
     /// If the block is not live, not swappable, or has a chunk.
     pub fn retake(&mut self, id: BlockId, departure: Departure) -> bool {
         let fit = self.block(id).fit();
-        if let Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } = self.block(id).place
+        if let BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } =
+            self.block(id).memory
             && let Some(ready) = self.retake_lot(lot, departure)
         {
             let home = self.home_of_lot(lot);
@@ -60,20 +61,20 @@ impl Pool {
             return false;
         };
         self.set_aside(&spare);
-        let Place::Swappable { range, .. } = self.block(id).place else {
+        let BlockMemory::Swappable { range, .. } = self.block(id).memory else {
             unreachable!("small blocks keep their memory")
         };
         let handle = spare.chunk.handle;
         let stale = matches!(
-            &self.block(id).place,
-            Place::Swappable { mapping: Mapping::Stale { chunk, is_whole: true, .. }, .. }
+            &self.block(id).memory,
+            BlockMemory::Swappable { mapping: Mapping::Stale { chunk, is_whole: true, .. }, .. }
                 if *chunk == handle
         );
         if stale {
-            match self.mapper.settle(range) {
-                None | Some(Settled::Mapped) => self.set_mapping(id, Mapping::Mapped),
-                Some(Settled::Failed(failure)) if failure.still_mapped => {}
-                Some(Settled::Unmapped | Settled::Failed(_)) => {
+            match self.mapper.take(range) {
+                None | Some(RangeState::Mapped) => self.set_mapping(id, Mapping::Mapped),
+                Some(RangeState::Failed(failure)) if failure.still_mapped => {}
+                Some(RangeState::Unmapped | RangeState::Failed(_)) => {
                     self.set_mapping(id, Mapping::Unmapped);
                 }
             }
@@ -87,7 +88,7 @@ impl Pool {
         let block = self.block_mut(id);
         block.uses.merge(ready);
         let size_bytes = block.size_bytes;
-        let Place::Swappable { backing, mapping, .. } = &mut block.place else {
+        let BlockMemory::Swappable { backing, mapping, .. } = &mut block.memory else {
             unreachable!("small blocks keep their memory")
         };
         assert!(matches!(backing, Backing::Nothing), "the block has memory already");
@@ -142,8 +143,8 @@ impl Pool {
     }
 
     pub(super) fn has_backing(&self, id: BlockId) -> bool {
-        match &self.block(id).place {
-            Place::Swappable { backing, .. } => !matches!(backing, Backing::Nothing),
+        match &self.block(id).memory {
+            BlockMemory::Swappable { backing, .. } => !matches!(backing, Backing::Nothing),
             _ => false,
         }
     }

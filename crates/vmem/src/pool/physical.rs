@@ -293,10 +293,10 @@ impl Pool {
     /// # Safety
     /// As for [`unmap_unused`].
     pub(super) unsafe fn unmap(&self, range: VaRange) -> Result<(), DriverError> {
-        match self.mapper.settle(range) {
-            None | Some(Settled::Mapped) => {}
-            Some(Settled::Failed(failure)) if failure.still_mapped => {}
-            Some(Settled::Unmapped | Settled::Failed(_)) => return Ok(()),
+        match self.mapper.take(range) {
+            None | Some(RangeState::Mapped) => {}
+            Some(RangeState::Failed(failure)) if failure.still_mapped => {}
+            Some(RangeState::Unmapped | RangeState::Failed(_)) => return Ok(()),
         }
         // SAFETY: the caller promises it.
         unsafe { unmap_unused(&self.driver, range) }
@@ -316,19 +316,21 @@ impl Pool {
         if !self.is_live(id) {
             return None;
         }
-        match &self.block(id).place {
-            Place::Swappable { mapping: Mapping::Stale { uses, .. }, .. } => Some(uses),
+        match &self.block(id).memory {
+            BlockMemory::Swappable { mapping: Mapping::Stale { uses, .. }, .. } => Some(uses),
             _ => None,
         }
     }
 
     /// Whether the chunk is a live block's stale mapping.
     fn shows_stale(&self, id: BlockId, handle: ChunkHandle) -> bool {
-        let stale = |place: &Place| match place {
-            Place::Swappable { mapping: Mapping::Stale { chunk, .. }, .. } => *chunk == handle,
+        let stale = |memory: &BlockMemory| match memory {
+            BlockMemory::Swappable { mapping: Mapping::Stale { chunk, .. }, .. } => {
+                *chunk == handle
+            }
             _ => false,
         };
-        self.is_live(id) && stale(&self.block(id).place)
+        self.is_live(id) && stale(&self.block(id).memory)
     }
 
     /// Unmaps what a block gave away.
@@ -336,7 +338,7 @@ impl Pool {
     /// # Safety
     /// Its [`stale_uses`](Pool::stale_uses) are complete, and the host knows it.
     pub(super) unsafe fn unmap_stale(&mut self, id: BlockId) -> Result<(), DriverError> {
-        let Place::Swappable { range, .. } = self.block(id).place else {
+        let BlockMemory::Swappable { range, .. } = self.block(id).memory else {
             unreachable!("only swappable blocks go stale")
         };
         // SAFETY: the caller promises it.
@@ -346,7 +348,7 @@ impl Pool {
     }
 
     pub(super) fn set_mapping(&mut self, id: BlockId, new: Mapping) {
-        if let Place::Swappable { mapping, .. } = &mut self.block_mut(id).place {
+        if let BlockMemory::Swappable { mapping, .. } = &mut self.block_mut(id).memory {
             *mapping = new;
         }
     }

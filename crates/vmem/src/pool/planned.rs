@@ -165,8 +165,8 @@ impl Pool {
     /// # Panics
     /// If the block is not live.
     pub fn left(&self, id: BlockId, lot: Lot) -> bool {
-        match &self.block(id).place {
-            Place::Swappable { mapping: Mapping::Kept { lot: kept, .. }, .. } => {
+        match &self.block(id).memory {
+            BlockMemory::Swappable { mapping: Mapping::Kept { lot: kept, .. }, .. } => {
                 Some(kept.layout) == self.layout && kept.lot == lot
             }
             _ => false,
@@ -386,8 +386,8 @@ impl Pool {
     ) -> Result<(), DriverError> {
         let index = self.planned_index(number).expect("the caller has it");
         let planned = &self.planned[index];
-        let keeps = |block: &Block| match &block.place {
-            Place::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
+        let keeps = |block: &Block| match &block.memory {
+            BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
                 lot.layout == number && planned.is_in(tile, lot.lot)
             }
             _ => false,
@@ -408,8 +408,8 @@ impl Pool {
         streams: &mut Streams,
         id: BlockId,
     ) -> Result<(), DriverError> {
-        let Place::Swappable { range, mapping: Mapping::Kept { lot, uses }, .. } =
-            &self.block(id).place
+        let BlockMemory::Swappable { range, mapping: Mapping::Kept { lot, uses }, .. } =
+            &self.block(id).memory
         else {
             return Ok(());
         };
@@ -425,7 +425,7 @@ impl Pool {
     /// that the block had, in which others are now: a use that nobody told of then goes unnoticed.
     pub fn hide_away(&mut self, hides: bool) {
         let keeps = |block: &Block| {
-            matches!(block.place, Place::Swappable { mapping: Mapping::Kept { .. }, .. })
+            matches!(block.memory, BlockMemory::Swappable { mapping: Mapping::Kept { .. }, .. })
         };
         let kept = (0..).zip(&self.blocks).filter(|(_, block)| keeps(block));
         let ids = kept.map(|(index, block)| BlockId { index, generation: block.generation });
@@ -437,8 +437,8 @@ impl Pool {
         for _ in 0..UNMAPS_PER_POLL {
             let oldest = self.hiding.as_ref().and_then(VecDeque::front).copied();
             let Some(id) = oldest.filter(|_| self.unreleased.is_empty()) else { break };
-            let kept = self.is_live(id).then(|| &self.block(id).place);
-            if let Some(Place::Swappable { mapping: Mapping::Kept { uses, .. }, .. }) = kept {
+            let kept = self.is_live(id).then(|| &self.block(id).memory);
+            if let Some(BlockMemory::Swappable { mapping: Mapping::Kept { uses, .. }, .. }) = kept {
                 let uses = uses.clone();
                 if !streams.are_complete(&uses, Site::UnmapBlockAfterUse)? {
                     break;

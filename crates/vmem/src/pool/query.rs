@@ -8,10 +8,10 @@ impl Pool {
     /// # Panics
     /// If the block is not live.
     pub fn address(&self, id: BlockId) -> DevicePtr {
-        match &self.block(id).place {
-            Place::Swappable { range, .. } => range.start,
-            Place::Segment { start, .. } => *start,
-            Place::Nowhere => unreachable!("`block` returns live blocks only"),
+        match &self.block(id).memory {
+            BlockMemory::Swappable { range, .. } => range.start,
+            BlockMemory::Piece { start, .. } => *start,
+            BlockMemory::Freed => unreachable!("`block` returns live blocks only"),
         }
     }
 
@@ -20,9 +20,9 @@ impl Pool {
     /// # Panics
     /// If the block is not live or has no chunk of its own.
     pub fn home(&self, id: BlockId) -> DevicePtr {
-        match &self.block(id).place {
-            Place::Swappable { backing: Backing::Chunk(chunk), .. } => chunk.home.start,
-            Place::Swappable { backing: Backing::Lot { home, .. }, .. } => home.start,
+        match &self.block(id).memory {
+            BlockMemory::Swappable { backing: Backing::Chunk(chunk), .. } => chunk.home.start,
+            BlockMemory::Swappable { backing: Backing::Lot { home, .. }, .. } => home.start,
             _ => unreachable!("the caller knows that the block has a chunk"),
         }
     }
@@ -48,24 +48,24 @@ impl Pool {
     /// # Panics
     /// If the block is not live.
     pub fn is_swappable(&self, id: BlockId) -> bool {
-        matches!(self.block(id).place, Place::Swappable { .. })
+        matches!(self.block(id).memory, BlockMemory::Swappable { .. })
     }
 
     /// The block's address if it shows the block's chunk. `None` if it was freed, too.
     pub fn mapped_address(&self, id: BlockId) -> Option<DevicePtr> {
         let block =
             self.blocks.get(id.index()).filter(|block| block.generation == id.generation)?;
-        match &block.place {
-            Place::Swappable { range, mapping: Mapping::Mapped, .. } => Some(range.start),
-            Place::Segment { start, .. } => Some(*start),
-            Place::Swappable { .. } | Place::Nowhere => None,
+        match &block.memory {
+            BlockMemory::Swappable { range, mapping: Mapping::Mapped, .. } => Some(range.start),
+            BlockMemory::Piece { start, .. } => Some(*start),
+            BlockMemory::Swappable { .. } | BlockMemory::Freed => None,
         }
     }
 
     /// Whether the name is of a block that was not freed.
     pub fn is_live(&self, id: BlockId) -> bool {
         self.blocks.get(id.index()).is_some_and(|block| {
-            block.generation == id.generation && !matches!(block.place, Place::Nowhere)
+            block.generation == id.generation && !matches!(block.memory, BlockMemory::Freed)
         })
     }
 

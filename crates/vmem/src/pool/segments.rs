@@ -16,7 +16,7 @@ impl Pool {
         streams: &mut Streams,
         size_bytes: u64,
         stream: StreamId,
-    ) -> Result<(Place, Uses), MemoryError> {
+    ) -> Result<(BlockMemory, Uses), MemoryError> {
         let (piece, start, mut uses) = match self.carver.carve(stream.0, size_bytes) {
             Some(carved) => carved,
             None => {
@@ -35,7 +35,7 @@ impl Pool {
                 return Err(error.into());
             }
         }
-        Ok((Place::Segment { piece, start: DevicePtr(start) }, uses))
+        Ok((BlockMemory::Piece { piece, start: DevicePtr(start) }, uses))
     }
 
     fn add_segment(&mut self, streams: &mut Streams, stream: StreamId) -> Result<(), MemoryError> {

@@ -1,4 +1,4 @@
-//! What was done last to each byte of one piece of memory, kept per span of like bytes.
+//! What was done last to each byte of one piece of memory, kept per extent of like bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -82,15 +82,15 @@ impl Past {
 }
 
 #[derive(Debug)]
-struct Span {
+struct Extent {
     end: u64,
     past: Past,
 }
 
-/// The past of each byte, by offset. Spans do not overlap; bytes without one were never used.
+/// The past of each byte, by offset. Extents do not overlap; bytes without one were never used.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    spans: BTreeMap<u64, Span>,
+    extents: BTreeMap<u64, Extent>,
 }
 
 impl Shadow {
@@ -131,7 +131,8 @@ impl Shadow {
     ) {
         self.split(bytes.start);
         self.split(bytes.end);
-        let inside: Vec<(u64, Span)> = self.spans.extract_if(bytes.clone(), |_, _| true).collect();
+        let inside: Vec<(u64, Extent)> =
+            self.extents.extract_if(bytes.clone(), |_, _| true).collect();
         if stamp.site.mode.writes() {
             let reads_since = Frontier::default();
             let last_write = Some(Arc::clone(stamp));
@@ -142,7 +143,7 @@ impl Shadow {
                 past.read(stamp, clock, host);
                 shadow.append(bytes, past);
             };
-            for (start, Span { end, past }) in inside {
+            for (start, Extent { end, past }) in inside {
                 if at < start {
                     read(self, at..start, Past::default());
                 }
@@ -153,41 +154,41 @@ impl Shadow {
                 read(self, at..bytes.end, Past::default());
             }
         }
-        if let Some(Span { end, past }) = self.spans.remove(&bytes.end) {
+        if let Some(Extent { end, past }) = self.extents.remove(&bytes.end) {
             self.append(bytes.end..end, past);
         }
     }
 
     fn overlapping(&self, bytes: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &Past)> {
         let (start, end) = (bytes.start, bytes.end);
-        let before = self.spans.range(..start).next_back();
-        let inside = self.spans.range(start..end);
-        before.into_iter().chain(inside).filter_map(move |(&from, span)| {
-            let shared = from.max(start)..span.end.min(end);
-            (!shared.is_empty()).then_some((shared, &span.past))
+        let before = self.extents.range(..start).next_back();
+        let inside = self.extents.range(start..end);
+        before.into_iter().chain(inside).filter_map(move |(&from, extent)| {
+            let shared = from.max(start)..extent.end.min(end);
+            (!shared.is_empty()).then_some((shared, &extent.past))
         })
     }
 
-    /// Makes `at` a border between spans.
+    /// Makes `at` a border between extents.
     fn split(&mut self, at: u64) {
-        let Some((_, span)) = self.spans.range_mut(..at).next_back() else { return };
-        if at < span.end {
-            let right = Span { end: span.end, past: span.past.clone() };
-            span.end = at;
-            self.spans.insert(at, right);
+        let Some((_, extent)) = self.extents.range_mut(..at).next_back() else { return };
+        if at < extent.end {
+            let right = Extent { end: extent.end, past: extent.past.clone() };
+            extent.end = at;
+            self.extents.insert(at, right);
         }
     }
 
-    /// Inserts a span where there is none, as part of its left neighbour if that is alike.
+    /// Inserts an extent where there is none, as part of its left neighbour if that is alike.
     fn append(&mut self, bytes: Range<u64>, past: Past) {
-        if let Some((_, left)) = self.spans.range_mut(..bytes.start).next_back()
+        if let Some((_, left)) = self.extents.range_mut(..bytes.start).next_back()
             && left.end == bytes.start
             && left.past.is_same(&past)
         {
             left.end = bytes.end;
             return;
         }
-        self.spans.insert(bytes.start, Span { end: bytes.end, past });
+        self.extents.insert(bytes.start, Extent { end: bytes.end, past });
     }
 }
 

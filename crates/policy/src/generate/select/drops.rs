@@ -285,7 +285,7 @@ impl Selector<'_> {
     }
 
     /// The slot behind which a block is used no more before its owner frees it.
-    fn drop_slot(&self, link: &Link) -> i64 {
+    fn drop_slot(&self, link: &ChainLink) -> i64 {
         let uses = self.replay_uses[link.block as usize].iter();
         uses.fold(link.last_slot, |last, &slot| last.max(slot))
     }

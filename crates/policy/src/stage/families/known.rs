@@ -6,7 +6,7 @@ use std::sync::Arc;
 use swap_core::{Plan, Signature, StepReport, Trace};
 
 use super::super::guarded::Guarded;
-use super::super::{Choice, LoopConfig, Measured, Stage, Turn};
+use super::super::{LoopConfig, Measured, NumberedPlan, Stage, Turn};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
 use crate::family::{Family, peak_bytes, plan_for_member, with_state_held};
@@ -52,8 +52,8 @@ pub(super) struct Known {
     levels: Vec<Level>,
     /// The members that they were predicted from, up to enough; 0 if they have to be anew.
     learnt_from: usize,
-    choice: Choice,
-    /// Steps under this choice.
+    numbered: NumberedPlan,
+    /// Steps under this plan.
     steady_steps: u32,
     /// Steps in a row that were short of memory under the lowest level.
     short: u32,
@@ -70,7 +70,7 @@ impl Known {
             recent: VecDeque::new(),
             levels: Vec::new(),
             learnt_from: 0,
-            choice: Choice::default(),
+            numbered: NumberedPlan::default(),
             steady_steps: 0,
             short: 0,
             widened: 0,
@@ -123,8 +123,8 @@ impl Known {
         }
     }
 
-    pub(super) fn choice(&self) -> &Choice {
-        &self.choice
+    pub(super) fn numbered_plan(&self) -> &NumberedPlan {
+        &self.numbered
     }
 
     /// Takes in a finished step, and whether the one before was of this family: behind another
@@ -173,7 +173,7 @@ impl Known {
         if is_settled {
             self.count(&measured, probe_bytes);
         }
-        let is_settled = is_settled && self.choice.plan.is_some();
+        let is_settled = is_settled && self.numbered.plan.is_some();
         let is_ordinary = probe_bytes <= self.lowest_bytes();
         let is_short = is_ordinary && is_settled && !measured.is_clean();
         if follows_its_like {
@@ -342,11 +342,12 @@ impl Known {
     fn choose(&mut self, given: &mut u64) {
         let Some(probe) = self.family.probe() else { return };
         *given += 1;
-        let choice = Sizes::choice(&self.levels, *given, self.kind, probe).unwrap_or_default();
-        if choice.print != self.choice.print {
+        let numbered =
+            Sizes::numbered_plan(&self.levels, *given, self.kind, probe).unwrap_or_default();
+        if numbered.print != self.numbered.print {
             self.steady_steps = 0;
         }
-        self.choice = choice;
+        self.numbered = numbered;
     }
 }
 

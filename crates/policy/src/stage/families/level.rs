@@ -5,7 +5,7 @@ use std::sync::Arc;
 use swap_core::{BlockIndex, Lot, Orders, Plan, Signature, Trace};
 
 use super::super::guarded::Guarded;
-use super::super::{Choice, Measured, Turn};
+use super::super::{Measured, NumberedPlan, Turn};
 use crate::search::{Feedback, Planner, Prediction};
 
 /// What steps of other sizes than their plan's run under.
@@ -27,24 +27,24 @@ impl PartialEq for Sizes {
 }
 
 impl Sizes {
-    /// What is in hand of these levels, the lowest first, as the choice for steps that begin.
+    /// What is in hand of these levels, the lowest first, as the plan for steps that begin.
     /// `None` without any.
-    pub(super) fn choice(
+    pub(super) fn numbered_plan(
         levels: &[Level],
         number: u64,
         kind: Signature,
         probe: BlockIndex,
-    ) -> Option<Choice> {
+    ) -> Option<NumberedPlan> {
         // What was made when another block was the probe would be told of by that.
         let is_told = |made: &&Made| made.probe == probe;
         let mut in_hand = levels.iter().filter_map(Level::made).filter(is_told);
         let lowest = in_hand.next()?;
         let larger = in_hand.filter_map(|made| {
-            Some((Arc::clone(made.choice.plan.as_ref()?), Arc::clone(&made.trace)))
+            Some((Arc::clone(made.numbered.plan.as_ref()?), Arc::clone(&made.trace)))
         });
         let trace = Arc::clone(&lowest.trace);
         let sizes = Sizes { number, kind, probe, trace, larger: larger.collect() };
-        Some(Choice { sizes: Some(Arc::new(sizes)), ..lowest.choice.clone() })
+        Some(NumberedPlan { sizes: Some(Arc::new(sizes)), ..lowest.numbered.clone() })
     }
 
     /// The step that the plan was made for: larger than those that run under it.
@@ -139,7 +139,7 @@ enum State {
 /// A plan and the step that it was made for.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
-    choice: Choice,
+    numbered: NumberedPlan,
     trace: Arc<Trace>,
     probe: BlockIndex,
     pub(super) predicted: Prediction,
@@ -195,7 +195,7 @@ impl Level {
     pub(super) fn summary(&self) -> LevelSummary {
         let Counted { steps, misses, rescues, ratios } = self.counted;
         let made = self.made();
-        let plan = made.and_then(|made| made.choice.plan.as_ref());
+        let plan = made.and_then(|made| made.numbered.plan.as_ref());
         LevelSummary {
             probe_bytes: self.probe_bytes,
             actions: plan.map(|plan| plan.actions.len()),
@@ -209,7 +209,7 @@ impl Level {
 
     /// Whether its steps move anything.
     pub(super) fn moves(&self) -> bool {
-        let plan = self.made().and_then(|made| made.choice.plan.as_ref());
+        let plan = self.made().and_then(|made| made.numbered.plan.as_ref());
         plan.is_some_and(|plan| !plan.actions.is_empty())
     }
 
@@ -225,7 +225,7 @@ impl Level {
             let Some(predicted) = variant.plan(planner, feedback, self.probe, &cost) else {
                 continue;
             };
-            let plan = variant.made().and_then(|made| made.choice.plan.as_ref());
+            let plan = variant.made().and_then(|made| made.numbered.plan.as_ref());
             let actions = plan.map_or(0, |plan| plan.actions.len());
             turns.push(Turn::PlannedUpTo { probe_bytes: self.probe_bytes, actions, predicted });
             if feedback.tries == 0 {
@@ -256,8 +256,8 @@ impl Variant {
         };
         let (cost, predicted) = (cost(&proposal.plan, &self.trace), proposal.predicted);
         let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
-        let choice = Choice { made: made.map(Arc::new), layout, ..Choice::of(plan) };
-        let made = Made { choice, trace: Arc::clone(&self.trace), probe, predicted, cost };
+        let numbered = NumberedPlan { made: made.map(Arc::new), layout, ..NumberedPlan::of(plan) };
+        let made = Made { numbered, trace: Arc::clone(&self.trace), probe, predicted, cost };
         self.state = match proposal.is_sketch {
             true => State::Open(Some(made)),
             false => State::Done(made),
@@ -285,7 +285,7 @@ impl Made {
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
         let step_us = trace.ops_us();
         let predicted = Prediction { step_us, ..Prediction::default() };
-        let choice = Choice::of(Arc::new(plan));
-        Made { choice, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }
+        let numbered = NumberedPlan::of(Arc::new(plan));
+        Made { numbered, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }
     }
 }

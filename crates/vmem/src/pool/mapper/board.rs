@@ -40,7 +40,7 @@ pub(in crate::pool) enum Progress {
 
 /// What is behind a range that was posted.
 #[derive(Clone, Debug)]
-pub(in crate::pool) enum Settled {
+pub(in crate::pool) enum RangeState {
     /// Something is mapped there: what was to be, or still what was before.
     Mapped,
     /// Nothing is mapped there.
@@ -76,10 +76,10 @@ pub(super) struct Busy;
 enum Job {
     Waiting { range: VaRange, task: Task },
     Running,
-    Done(Settled),
+    Done(RangeState),
 }
 
-/// The ranges that were posted and not settled yet.
+/// The ranges that were posted and not taken yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Board {
     /// By first address of the range.
@@ -94,7 +94,7 @@ impl Board {
     pub(super) fn post(&mut self, range: VaRange, task: Task, need: Need) -> Wake {
         let start = range.start.0;
         let before = self.jobs.insert(start, Job::Waiting { range, task });
-        assert!(before.is_none(), "a range is posted once and settled before it is used again");
+        assert!(before.is_none(), "a range is posted once and taken before it is used again");
         match need {
             Need::Soon => self.soon.push_back(start),
             Need::Perhaps => self.perhaps.push_back(start),
@@ -102,7 +102,7 @@ impl Board {
         Wake::Mapper
     }
 
-    /// How far a range is; `None` if it was not posted, or settled since.
+    /// How far a range is; `None` if it was not posted, or taken since.
     pub(super) fn progress(&self, range: VaRange) -> Option<Progress> {
         Some(match self.jobs.get(&range.start.0)? {
             Job::Waiting { .. } => Progress::Waiting,
@@ -112,15 +112,15 @@ impl Board {
     }
 
     /// Takes a range off the board, as it is. `None` if it was not posted.
-    pub(super) fn settle(&mut self, range: VaRange) -> Result<Option<Settled>, Busy> {
+    pub(super) fn take(&mut self, range: VaRange) -> Result<Option<RangeState>, Busy> {
         let start = range.start.0;
         if let Some(Job::Running) = self.jobs.get(&start) {
             return Err(Busy);
         }
         Ok(self.jobs.remove(&start).map(|job| match job {
-            Job::Waiting { task: Task::Unmap, .. } => Settled::Mapped,
-            Job::Waiting { task: Task::Map(_), .. } => Settled::Unmapped,
-            Job::Done(settled) => settled,
+            Job::Waiting { task: Task::Unmap, .. } => RangeState::Mapped,
+            Job::Waiting { task: Task::Map(_), .. } => RangeState::Unmapped,
+            Job::Done(state) => state,
             Job::Running => unreachable!("seen above"),
         }))
     }
@@ -130,7 +130,7 @@ impl Board {
         while !self.closed {
             let next = self.soon.pop_front().or_else(|| self.perhaps.pop_front());
             let Some(start) = next else { return Next::Wait };
-            // It may have been settled, and even posted and done again, since.
+            // It may have been taken, and even posted and done again, since.
             if let Some(job) = self.jobs.get_mut(&start)
                 && let Job::Waiting { range, task } = *job
             {
@@ -142,8 +142,8 @@ impl Board {
     }
 
     /// Ends a range's turn.
-    pub(super) fn finish(&mut self, range: VaRange, settled: Settled) -> Wake {
-        self.jobs.insert(range.start.0, Job::Done(settled));
+    pub(super) fn finish(&mut self, range: VaRange, state: RangeState) -> Wake {
+        self.jobs.insert(range.start.0, Job::Done(state));
         Wake::Waiters
     }
 

@@ -50,7 +50,7 @@ impl Bench {
     }
 
     fn ranges(&self) -> Vec<Range<u64>> {
-        self.shadow.spans.iter().map(|(&start, span)| start..span.end).collect()
+        self.shadow.extents.iter().map(|(&start, extent)| start..extent.end).collect()
     }
 }
 
@@ -88,7 +88,7 @@ fn what_the_host_knows_to_be_complete_is_forgotten() {
     for index in 0..100 {
         assert!(bench.write(1, index * 10..index * 10 + 10));
     }
-    assert_eq!(bench.shadow.spans.len(), 100);
+    assert_eq!(bench.shadow.extents.len(), 100);
     bench.synchronize(1);
     assert!(bench.read(2, 0..1000));
     assert_eq!(bench.ranges(), vec![0..1000]);
@@ -107,8 +107,8 @@ fn a_long_run_stays_as_small_as_its_borders() {
             assert!(bench.read(stream, start..start + 64));
         }
         bench.synchronize(stream);
-        assert!(bench.shadow.spans.len() <= 16);
-        assert!(bench.shadow.spans.values().all(|s| s.past.reads_since.stamps.len() <= 1));
+        assert!(bench.shadow.extents.len() <= 16);
+        assert!(bench.shadow.extents.values().all(|s| s.past.reads_since.stamps.len() <= 1));
     }
 }
 
@@ -120,7 +120,7 @@ fn readers_that_are_not_ordered_are_all_kept() {
             assert!(bench.read(stream, 0..8));
         }
     }
-    let reads = &bench.shadow.spans[&0].past.reads_since;
+    let reads = &bench.shadow.extents[&0].past.reads_since;
     assert_eq!(reads.stamps.len(), 4, "the latest of each stream");
     for stream in 1..=3 {
         bench.synchronize(stream);

@@ -1,6 +1,6 @@
 //! All orders in which the thread that runs operators and the mapping thread can come, for all
 //! short programs: nobody sleeps for ever, nobody touches a range that is the other's, and what a
-//! settled range is said to be it is.
+//! range is said to be it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ const CALLS: u32 = 5;
 enum Call {
     /// Maps the range, or unmaps it where it is mapped.
     Post(u64, Need),
-    Settle(u64),
+    Take(u64),
     Close,
     /// Waits for the end of the mapping thread.
     Join,
 }
 
 const CALLED: [Call; 4] =
-    [Call::Post(1, Need::Soon), Call::Settle(1), Call::Post(2, Need::Perhaps), Call::Settle(2)];
+    [Call::Post(1, Need::Soon), Call::Take(1), Call::Post(2, Need::Perhaps), Call::Take(2)];
 
 /// Where the mapping thread is. It holds no lock between two of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ struct World {
     board: Board,
     mapper: Mapper,
     calls: Vec<Call>,
-    /// The other thread sleeps until the turn of the range that it settles is over.
+    /// The other thread sleeps until the turn of the range that it takes is over.
     sleeps: bool,
     wakes: Option<Wake>,
     /// By range that is not posted: whether it is mapped.
@@ -101,8 +101,8 @@ impl World {
             }
             Mapper::Finishes(range, task) => {
                 let is_mapped = matches!(task, Task::Map(_));
-                let settled = if is_mapped { Settled::Mapped } else { Settled::Unmapped };
-                Mapper::Wakes(world.board.finish(range, settled))
+                let state = if is_mapped { RangeState::Mapped } else { RangeState::Unmapped };
+                Mapper::Wakes(world.board.finish(range, state))
             }
             Mapper::Wakes(wake) => {
                 world.wake(wake);
@@ -130,16 +130,16 @@ impl World {
                     world.wakes = Some(world.board.post(range(number), task, need));
                 }
             }
-            Call::Settle(number) => match world.board.settle(range(number)) {
+            Call::Take(number) => match world.board.take(range(number)) {
                 Ok(None) => assert!(world.known.contains_key(&number), "a post was forgotten"),
-                Ok(Some(settled)) => {
-                    let is_mapped = matches!(settled, Settled::Mapped);
+                Ok(Some(state)) => {
+                    let is_mapped = matches!(state, RangeState::Mapped);
                     assert_eq!(is_mapped, world.mapped.contains(&number), "as it is said to be");
                     let before = world.known.insert(number, is_mapped);
-                    assert_eq!(before, None, "settled twice");
+                    assert_eq!(before, None, "taken twice");
                 }
                 Err(Busy) => {
-                    world.calls.push(Call::Settle(number));
+                    world.calls.push(Call::Take(number));
                     world.sleeps = true;
                 }
             },

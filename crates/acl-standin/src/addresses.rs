@@ -10,7 +10,7 @@ use crate::tables::Tables;
 
 /// Which memory some bytes are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum MemoryKind {
     /// Device memory.
     Device,
     /// Pinned host memory that the device knows by the same address.
@@ -30,26 +30,26 @@ pub(crate) enum Direction {
     DeviceToDevice,
 }
 
-impl Place {
+impl MemoryKind {
     pub(crate) fn is_device(self) -> bool {
-        matches!(self, Place::Device | Place::Shared)
+        matches!(self, MemoryKind::Device | MemoryKind::Shared)
     }
 
     pub(crate) fn is_host(self) -> bool {
-        self != Place::Device
+        self != MemoryKind::Device
     }
 }
 
 impl Direction {
-    /// What the kind of a copy says, if the places agree with it.
-    pub(crate) fn of(kind: i32, to: Place, from: Place) -> Outcome<Direction> {
+    /// What the kind of a copy says, if the memory on both sides agrees with it.
+    pub(crate) fn of(kind: i32, to: MemoryKind, from: MemoryKind) -> Outcome<Direction> {
         use Direction::{DeviceToDevice, DeviceToHost, HostToDevice, HostToHost};
         let direction = match kind {
             0 => HostToHost,
             1 => HostToDevice,
             2 => DeviceToHost,
             3 | 6 => DeviceToDevice,
-            4 => match (to == Place::Device, from == Place::Device) {
+            4 => match (to == MemoryKind::Device, from == MemoryKind::Device) {
                 (false, false) => HostToHost,
                 (true, false) => HostToDevice,
                 (false, true) => DeviceToHost,
@@ -82,12 +82,17 @@ fn before<T>(table: &BTreeMap<u64, T>, address: u64) -> Option<(&T, u64)> {
 
 impl Tables {
     /// Says which memory `address + size_bytes` is, all of it.
-    pub(crate) fn place(&self, scope: &Scope, address: u64, size_bytes: u64) -> Outcome<Place> {
+    pub(crate) fn memory_kind(
+        &self,
+        scope: &Scope,
+        address: u64,
+        size_bytes: u64,
+    ) -> Outcome<MemoryKind> {
         if address == 0 || address.checked_add(size_bytes).is_none() {
             return refuse(INVALID_PARAM, format!("{address:#x} + {size_bytes} is no address"));
         }
-        if let Some(place) = self.device_place(scope, address, size_bytes)? {
-            return Ok(place);
+        if let Some(kind) = self.device_kind(scope, address, size_bytes)? {
+            return Ok(kind);
         }
         self.refuse_alias(address, size_bytes)?;
         let beyond = |known: u64| {
@@ -101,7 +106,7 @@ impl Tables {
             if end > host.asked_bytes {
                 return beyond(end - host.asked_bytes);
             }
-            return Ok(if host.is_shared { Place::Shared } else { Place::Pinned });
+            return Ok(if host.is_shared { MemoryKind::Shared } else { MemoryKind::Pinned });
         }
         if let Some((registered, offset)) = before(&self.registered, address)
             && offset < registered.size_bytes
@@ -110,7 +115,7 @@ impl Tables {
             if end > registered.size_bytes {
                 return beyond(end - registered.size_bytes);
             }
-            return Ok(Place::Pinned);
+            return Ok(MemoryKind::Pinned);
         }
         let end = address + size_bytes;
         let runs_into = self.allocations.range(address..end).next().is_some()
@@ -121,11 +126,16 @@ impl Tables {
             let text = format!("{address:#x} + {size_bytes} runs into memory of another kind");
             return refuse(RT_PARAM_INVALID, text);
         }
-        Ok(Place::Pageable)
+        Ok(MemoryKind::Pageable)
     }
 
     /// Device memory, if the address is the device's.
-    fn device_place(&self, scope: &Scope, address: u64, size_bytes: u64) -> Outcome<Option<Place>> {
+    fn device_kind(
+        &self,
+        scope: &Scope,
+        address: u64,
+        size_bytes: u64,
+    ) -> Outcome<Option<MemoryKind>> {
         let shown = format!("{address:#x} + {size_bytes}");
         let elsewhere = |device| {
             let text = format!("{shown} is on device {device}, the thread's is {}", scope.device);
@@ -141,7 +151,7 @@ impl Tables {
                 let text = format!("{shown} goes past the {} bytes asked", allocation.asked_bytes);
                 return refuse(RT_PARAM_INVALID, text);
             }
-            return Ok(Some(Place::Device));
+            return Ok(Some(MemoryKind::Device));
         }
         let Some((range, offset)) = before(&self.ranges, address) else { return Ok(None) };
         if offset >= range.range.size_bytes {
@@ -159,7 +169,7 @@ impl Tables {
                 _ => return refuse(RT_PARAM_INVALID, format!("{shown} is not all mapped")),
             }
         }
-        Ok(Some(Place::Device))
+        Ok(Some(MemoryKind::Device))
     }
 
     /// Refuses the addresses at which the device sees mapped host memory.

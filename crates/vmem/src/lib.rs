@@ -59,6 +59,7 @@
 
 mod arena;
 mod block;
+mod blocks;
 mod budget;
 mod carver;
 mod chunk_cache;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
 use crate::block::{Backing, Block, BlockId, BlockMemory, Chunk, Departure, Mapping, Spare};
-use crate::carver::{Carver, EmptyRegion};
+use crate::blocks::Blocks;
+use crate::carver::{Carver, EmptyRegion, PieceId};
 use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
 use crate::lot::Lot;
@@ -27,18 +28,21 @@ use caller::Caller;
 use mapper::{Mapper, Need, Progress, RangeState, Task};
 use physical::MapFailure;
 
-use self::plain::PlainSegment;
-use self::planned::{Leftover, Planned};
+use self::leaving::Leaving;
+use self::planned::{Layouts, Leftover};
+use self::ranges::{SpareRanges, Stale, StaleRange};
+use self::segments::Segments;
 
 mod caller;
+mod leaving;
 mod mapper;
 mod mapping;
 mod moves;
 mod outside;
 mod physical;
-mod plain;
 mod planned;
 mod query;
+mod ranges;
 mod segments;
 
 /// Sizes of small blocks are multiples of this.
@@ -73,32 +77,15 @@ pub struct Pool {
     granularity_bytes: u64,
     has_virtual_memory: bool,
     cache: ChunkCache<Spare>,
-    blocks: Vec<Block>,
-    unused: Vec<u32>,
-    /// Reserved addresses with nothing mapped, by size.
-    spare_ranges: BTreeMap<u64, Vec<VaRange>>,
-    /// Live blocks that may have a stale mapping, oldest first.
-    stale_blocks: VecDeque<BlockId>,
-    /// Ranges of no block whose mapping is stale, oldest first.
-    stale_ranges: VecDeque<StaleRange>,
-    segments: Vec<Chunk>,
-    plain_segments: Vec<PlainSegment>,
-    carver: Carver,
-    /// Chunks that leave the pool as soon as the device is known to be done with them, oldest
-    /// first. They are no longer the cache's.
-    leaving: VecDeque<Spare>,
-    leaving_bytes: u64,
+    blocks: Blocks,
+    spare_ranges: SpareRanges,
+    stale: Stale,
+    segments: Segments,
+    leaving: Leaving,
     /// What the driver failed to take back; tried again later.
     unreleased: Vec<Leftover>,
     departures: u64,
-    /// Memory of the present layout and of earlier ones, in their order.
-    planned: Vec<Planned>,
-    /// The present layout.
-    layout: Option<u32>,
-    layouts: u32,
-    /// While the addresses of what is away are to show nothing: live blocks that may still show a
-    /// lot which they gave away, oldest first.
-    hiding: Option<VecDeque<BlockId>>,
+    layouts: Layouts,
     stats: MemoryStats,
 }
 
@@ -109,13 +96,6 @@ fn in_units(size_bytes: u64, unit_bytes: u64) -> Result<u64, MemoryError> {
         .checked_next_multiple_of(unit_bytes)
         .filter(|&bytes| i64::try_from(bytes).is_ok())
         .ok_or(MemoryError::BadSize { requested_bytes: size_bytes })
-}
-
-#[derive(Debug)]
-struct StaleRange {
-    range: VaRange,
-    chunk: ChunkHandle,
-    uses: Uses,
 }
 
 impl Pool {
@@ -150,22 +130,14 @@ impl Pool {
             granularity_bytes,
             has_virtual_memory,
             cache: ChunkCache::new(config.limit_bytes),
-            blocks: Vec::new(),
-            unused: Vec::new(),
-            spare_ranges: BTreeMap::new(),
-            stale_blocks: VecDeque::new(),
-            stale_ranges: VecDeque::new(),
-            segments: Vec::new(),
-            plain_segments: Vec::new(),
-            carver: Carver::default(),
-            leaving: VecDeque::new(),
-            leaving_bytes: 0,
+            blocks: Blocks::default(),
+            spare_ranges: SpareRanges::default(),
+            stale: Stale::default(),
+            segments: Segments::default(),
+            leaving: Leaving::default(),
             unreleased: Vec::new(),
             departures: 0,
-            planned: Vec::new(),
-            layout: None,
-            layouts: 0,
-            hiding: None,
+            layouts: Layouts::default(),
             stats: MemoryStats::default(),
         })
     }
@@ -261,20 +233,7 @@ impl Pool {
         self.stats.allocated_bytes.grow(size_bytes);
         self.stats.active_bytes.grow(size_bytes);
         self.stats.allocations += 1;
-        let mut block = Block { generation: 0, requested_bytes, size_bytes, uses, memory };
-        match self.unused.pop() {
-            Some(index) => {
-                let slot = &mut self.blocks[index as usize];
-                block.generation = slot.generation + 1;
-                *slot = block;
-                BlockId { index, generation: slot.generation }
-            }
-            None => {
-                let index = u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks");
-                self.blocks.push(block);
-                BlockId { index, generation: 0 }
-            }
-        }
+        self.blocks.insert(requested_bytes, size_bytes, memory, uses)
     }
 
     fn place_planned(
@@ -341,7 +300,7 @@ impl Pool {
                 None | Some(RangeState::Mapped) => return Ok(range),
                 Some(RangeState::Failed(failure)) if failure.still_mapped => {
                     let chunk = spare.chunk.handle;
-                    self.stale_ranges.push_back(StaleRange { range, chunk, uses: Uses::default() });
+                    self.stale.push_range(range, chunk, Uses::default());
                 }
                 Some(RangeState::Unmapped | RangeState::Failed(_)) => self.keep_range(range),
             }
@@ -356,18 +315,14 @@ impl Pool {
     /// # Panics
     /// If the block is not live.
     pub fn free(&mut self, id: BlockId) {
-        let block = self.block_mut(id);
-        let uses = std::mem::take(&mut block.uses);
-        let (size_bytes, requested_bytes) = (block.size_bytes, block.requested_bytes);
-        let memory = std::mem::replace(&mut block.memory, BlockMemory::Freed);
-        self.unused.push(id.index);
-        self.stats.requested_bytes.shrink(requested_bytes);
+        self.stats.requested_bytes.shrink(self.requested_bytes(id));
+        let (size_bytes, memory, uses) = self.blocks.remove(id);
         self.stats.allocated_bytes.shrink(size_bytes);
         match memory {
-            BlockMemory::Freed => unreachable!("`block_mut` returns live blocks only"),
+            BlockMemory::Freed => unreachable!("only live blocks are taken out"),
             BlockMemory::Piece { piece, .. } => {
                 self.stats.active_bytes.shrink(size_bytes);
-                self.carver.give_back(piece, uses);
+                self.segments.give_back(piece, uses);
             }
             BlockMemory::Swappable { range, backing, mapping } => {
                 if !matches!(backing, Backing::Nothing) {
@@ -386,7 +341,7 @@ impl Pool {
             Mapping::Mapped | Mapping::Coming => {}
             Mapping::Unmapped => self.keep_range(range),
             Mapping::Stale { chunk, uses, .. } => {
-                self.stale_ranges.push_back(StaleRange { range, chunk, uses });
+                self.stale.push_range(range, chunk, uses);
             }
             Mapping::Kept { lot, .. } => self.keep_shown(lot, range),
         }
@@ -406,12 +361,10 @@ impl Pool {
     }
 
     fn block(&self, id: BlockId) -> &Block {
-        assert!(self.is_live(id), "{id:?} was freed");
-        &self.blocks[id.index()]
+        self.blocks.get(id)
     }
 
     fn block_mut(&mut self, id: BlockId) -> &mut Block {
-        assert!(self.is_live(id), "{id:?} was freed");
-        &mut self.blocks[id.index()]
+        self.blocks.get_mut(id)
     }
 }

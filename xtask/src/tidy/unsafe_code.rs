@@ -35,7 +35,7 @@ const ALLOWED: [&str; 37] = [
     "crates/vmem/src/pool/mapper.rs",
     "crates/vmem/src/pool/mapping.rs",
     "crates/vmem/src/pool/physical.rs",
-    "crates/vmem/src/pool/plain.rs",
+    "crates/vmem/src/pool/segments/plain.rs",
     "crates/vmem/src/pool/planned.rs",
     "crates/swap-core/src/copies.rs",
     "crates/swap-core/src/ops.rs",

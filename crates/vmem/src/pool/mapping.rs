@@ -93,7 +93,7 @@ impl Pool {
             return self.poll_posted(streams);
         }
         for _ in 0..UNMAPS_PER_POLL {
-            let Some(&id) = self.stale_blocks.front() else { break };
+            let Some(id) = self.stale.oldest_block() else { break };
             match self.is_out_of_use(streams, id)? {
                 None => {}
                 Some(false) => break,
@@ -105,16 +105,16 @@ impl Pool {
                     }
                 }
             }
-            self.stale_blocks.pop_front();
+            self.stale.pop_block();
         }
         for _ in 0..UNMAPS_PER_POLL {
-            let Some(stale) = self.stale_ranges.front() else { break };
+            let Some(stale) = self.stale.oldest_range() else { break };
             if !stale.is_out_of_use(streams)? {
                 break;
             }
             // SAFETY: queried just now.
             unsafe { self.unmap(stale.range) }?;
-            let stale = self.stale_ranges.pop_front().expect("seen above");
+            let stale = self.stale.pop_range().expect("seen above");
             self.keep_range(stale.range);
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Pool {
         if failure.still_mapped {
             let uses = Uses::default();
             self.set_mapping(id, Mapping::Stale { chunk, uses, is_whole: false });
-            self.stale_blocks.push_back(id);
+            self.stale.push_block(id);
         } else {
             self.set_mapping(id, Mapping::Unmapped);
         }
@@ -211,27 +211,27 @@ impl Pool {
         {
             return self.keep_range(range);
         }
-        self.stale_ranges.push_back(StaleRange { range, chunk, uses });
+        self.stale.push_range(range, chunk, uses);
     }
 
     /// Leaves stale mappings whose last use is complete to the other thread, and notes those that
     /// are gone.
     pub(super) fn poll_posted(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        for _ in 0..self.stale_blocks.len().min(POSTS_PER_POLL) {
-            let id = self.stale_blocks.pop_front().expect("counted");
+        for _ in 0..self.stale.block_count().min(POSTS_PER_POLL) {
+            let id = self.stale.pop_block().expect("counted");
             let polled = self.poll_stale_block(streams, id);
             // One that failed is looked at again.
             if !matches!(polled, Ok(true)) {
-                self.stale_blocks.push_back(id);
+                self.stale.push_block(id);
             }
             polled?;
         }
-        for _ in 0..self.stale_ranges.len().min(POSTS_PER_POLL) {
-            let stale = self.stale_ranges.pop_front().expect("counted");
+        for _ in 0..self.stale.range_count().min(POSTS_PER_POLL) {
+            let stale = self.stale.pop_range().expect("counted");
             match self.poll_stale_range(streams, &stale) {
                 Ok(true) => self.keep_range(stale.range),
                 polled => {
-                    self.stale_ranges.push_back(stale);
+                    self.stale.put_back_range(stale);
                     polled?;
                 }
             }

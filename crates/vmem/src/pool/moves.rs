@@ -25,7 +25,7 @@ impl Pool {
                 let handle = chunk.handle;
                 if is_mapped {
                     *mapping = Mapping::Stale { chunk: handle, uses, is_whole: true };
-                    self.stale_blocks.push_back(id);
+                    self.stale.push_block(id);
                 }
                 let range = self.map_ahead(handle, fit.chunk_bytes);
                 self.cache.put(fit, Spare { chunk, range, ready, departure: Some(departure) });
@@ -33,7 +33,7 @@ impl Pool {
             Backing::Lot { lot, .. } => {
                 if is_mapped {
                     *mapping = Mapping::Kept { lot, uses };
-                    self.hiding.iter_mut().for_each(|hiding| hiding.push_back(id));
+                    self.layouts.note_kept(id);
                 }
                 self.vacate(lot, &ready, Some(departure));
             }

@@ -110,10 +110,7 @@ impl Pool {
     }
 
     fn leave(&mut self, given_back: Vec<(u64, Spare)>) {
-        for (size_bytes, spare) in given_back {
-            self.leaving_bytes += size_bytes;
-            self.leaving.push_back(spare);
-        }
+        given_back.into_iter().for_each(|(_, spare)| self.leaving.push(spare));
     }
 
     /// Releases the chunks that leave and that the device is done with. Waits on the host only
@@ -124,13 +121,12 @@ impl Pool {
         most_bytes: u64,
     ) -> Result<(), DriverError> {
         let mut first_error = Ok(());
-        while let Some(oldest) = self.leaving.front() {
+        while let Some(oldest) = self.leaving.oldest() {
             let must = self.held_bytes() > most_bytes;
             if !must && !streams.are_complete(&oldest.ready, Site::ReleaseAfterUse)? {
                 break;
             }
-            let spare = self.leaving.pop_front().expect("seen above");
-            self.leaving_bytes -= spare.chunk.home.size_bytes;
+            let spare = self.leaving.pop_oldest().expect("seen above");
             let result = self.release(streams, spare);
             first_error = first_error.and(result);
         }
@@ -201,14 +197,13 @@ impl Pool {
             spare.range = None;
         }
         let handle = spare.chunk.handle;
-        while let Some(index) = self.stale_ranges.iter().position(|stale| stale.chunk == handle) {
+        while let Some(range) = self.stale.range_of(handle) {
             // SAFETY: as above: what used the chunk there came before what used it last.
-            unsafe { self.unmap(self.stale_ranges[index].range) }?;
-            let stale = self.stale_ranges.remove(index).expect("found above");
-            self.keep_range(stale.range);
+            unsafe { self.unmap(range) }?;
+            self.stale.remove_range(range);
+            self.keep_range(range);
         }
-        let stale: Vec<BlockId> = self.stale_blocks.iter().copied().collect();
-        for id in stale {
+        for id in self.stale.blocks() {
             // A block may be listed twice.
             if self.shows_stale(id, handle) {
                 // SAFETY: as above.
@@ -252,7 +247,7 @@ impl Pool {
     }
 
     pub(super) fn take_range(&mut self, size_bytes: u64) -> Result<VaRange, DriverError> {
-        match self.spare_ranges.get_mut(&size_bytes).and_then(Vec::pop) {
+        match self.spare_ranges.take(size_bytes) {
             Some(range) => Ok(range),
             None => self.driver.reserve(size_bytes),
         }
@@ -267,7 +262,7 @@ impl Pool {
         let mut leftovers = self.unreleased.iter_mut();
         match leftovers.find(|leftover| leftover.mapped.iter().any(is_inside)) {
             Some(leftover) => leftover.range = Some(range),
-            None => self.spare_ranges.entry(range.size_bytes).or_default().push(range),
+            None => self.spare_ranges.put(range),
         }
     }
 
@@ -275,8 +270,7 @@ impl Pool {
     pub(super) fn map(&mut self, range: VaRange, handle: ChunkHandle) -> Result<(), DriverError> {
         self.try_map(range, handle).map_err(|failure| {
             if failure.still_mapped {
-                let uses = Uses::default();
-                self.stale_ranges.push_back(StaleRange { range, chunk: handle, uses });
+                self.stale.push_range(range, handle, Uses::default());
             } else {
                 self.keep_range(range);
             }
@@ -313,10 +307,7 @@ impl Pool {
 
     /// The uses that hold a live block's stale mapping.
     pub(super) fn stale_uses(&self, id: BlockId) -> Option<&Uses> {
-        if !self.is_live(id) {
-            return None;
-        }
-        match &self.block(id).memory {
+        match &self.blocks.find(id)?.memory {
             BlockMemory::Swappable { mapping: Mapping::Stale { uses, .. }, .. } => Some(uses),
             _ => None,
         }
@@ -330,7 +321,7 @@ impl Pool {
             }
             _ => false,
         };
-        self.is_live(id) && stale(&self.block(id).memory)
+        self.blocks.find(id).is_some_and(|block| stale(&block.memory))
     }
 
     /// Unmaps what a block gave away.
@@ -395,17 +386,13 @@ impl Pool {
     /// Gives everything back, live blocks included. All work on the device is complete.
     /// What the driver does not take is lost to it; the first error is returned.
     pub(crate) fn dismantle(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        for index in 0..u32::try_from(self.blocks.len()).expect("fewer than 2^32 blocks") {
-            let id = BlockId { index, generation: self.blocks[index as usize].generation };
-            if self.is_live(id) {
-                self.free(id);
-            }
-        }
-        self.layout = None;
+        let live: Vec<BlockId> = self.blocks.ids(|_| true).collect();
+        live.into_iter().for_each(|id| self.free(id));
+        self.layouts.end_present();
         // What others hold is not ours to give back.
         self.cache.refund(std::mem::take(&mut self.stats.outside_bytes).current);
         let mut result = self.trim(streams);
-        for stale in std::mem::take(&mut self.stale_ranges) {
+        while let Some(stale) = self.stale.pop_range() {
             // SAFETY: all work on the device is complete.
             match unsafe { self.unmap(stale.range) } {
                 Ok(()) => self.keep_range(stale.range),
@@ -418,7 +405,7 @@ impl Pool {
             result = result.and(Err(error));
         }
         let again = again.and(self.release_earlier_layouts(streams, true));
-        for range in std::mem::take(&mut self.spare_ranges).into_values().flatten() {
+        for range in self.spare_ranges.take_all() {
             let freed = self.driver.free_range(range).or_else(|_| self.driver.free_range(range));
             result = result.and(freed);
         }

@@ -25,6 +25,9 @@ use crate::block::PlannedLot;
 
 use self::tiles::Tiles;
 
+pub(super) use self::layouts::Layouts;
+
+mod layouts;
 mod tiles;
 
 /// To find one that the device is done with, so many idle tiles are asked about.
@@ -79,19 +82,16 @@ impl Pool {
     pub fn lay_out(&mut self, lots: &[Lot]) -> Result<(), DriverError> {
         let lots = lots.iter().copied().filter(|&lot| self.can_be(lot));
         let tiles = Tiles::cut(lots).filter(|_| self.has_virtual_memory);
-        let present = self.present().map(|planned| &planned.tiles);
+        let present = self.layouts.present().map(|planned| &planned.tiles);
         if let (Some(tiles), Some(present)) = (&tiles, present)
             && present.is_cut_like(tiles)
         {
             return Ok(());
         }
-        self.layout = None;
+        self.layouts.end_present();
         let Some(tiles) = tiles else { return Ok(()) };
         let home = self.take_range(tiles.size_bytes())?;
-        self.layouts += 1;
-        let number = self.layouts;
-        self.planned.push(Planned { number, home, tiles, shown: BTreeMap::new() });
-        self.layout = Some(number);
+        self.layouts.begin(home, tiles);
         Ok(())
     }
 
@@ -104,19 +104,8 @@ impl Pool {
             && lot.end_bytes() <= self.driver.properties().total_bytes
     }
 
-    fn planned_index(&self, number: u32) -> Option<usize> {
-        self.planned.iter().position(|planned| planned.number == number)
-    }
-
-    /// The present layout.
-    fn present(&self) -> Option<&Planned> {
-        let index = self.layout.and_then(|number| self.planned_index(number))?;
-        Some(&self.planned[index])
-    }
-
     fn planned_of(&mut self, lot: PlannedLot) -> (&mut Planned, Range<usize>) {
-        let index = self.planned_index(lot.layout).expect("layouts outlive their lots");
-        let planned = &mut self.planned[index];
+        let planned = self.layouts.get_mut(lot.layout);
         let tiles = planned.tiles.of(lot.lot).expect("the lot was taken");
         (planned, tiles)
     }
@@ -128,9 +117,8 @@ impl Pool {
         streams: &mut Streams,
         lot: Lot,
     ) -> Result<Option<(Backing, Uses)>, MemoryError> {
-        let Some(layout) = self.layout else { return Ok(None) };
-        let index = self.planned_index(layout).expect("the present layout is kept");
-        let present = &mut self.planned[index].tiles;
+        let Some(layout) = self.layouts.present else { return Ok(None) };
+        let present = &mut self.layouts.get_mut(layout).tiles;
         // Taken first: making room for one must not give another back.
         let Some(tiles) = present.of(lot).filter(|tiles| present.take(tiles.clone())) else {
             return Ok(None);
@@ -156,7 +144,7 @@ impl Pool {
     /// # Panics
     /// If the block is not live or not swappable.
     pub fn could_lie_in(&self, id: BlockId, lot: Lot) -> bool {
-        let has = self.present().is_some_and(|planned| planned.tiles.of(lot).is_some());
+        let has = self.layouts.present().is_some_and(|planned| planned.tiles.of(lot).is_some());
         has && self.block(id).fit().chunk_bytes == lot.size_bytes
     }
 
@@ -167,7 +155,7 @@ impl Pool {
     pub fn left(&self, id: BlockId, lot: Lot) -> bool {
         match &self.block(id).memory {
             BlockMemory::Swappable { mapping: Mapping::Kept { lot: kept, .. }, .. } => {
-                Some(kept.layout) == self.layout && kept.lot == lot
+                Some(kept.layout) == self.layouts.present && kept.lot == lot
             }
             _ => false,
         }
@@ -176,7 +164,7 @@ impl Pool {
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
     pub fn idle_lot(&self, size_bytes: u64) -> Option<Lot> {
         let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;
-        self.present()?.tiles.idle_run(size_bytes)
+        self.layouts.present()?.tiles.idle_run(size_bytes)
     }
 
     /// Gives a tile its memory, if it has none.
@@ -186,11 +174,11 @@ impl Pool {
         layout: u32,
         tile: usize,
     ) -> Result<(), MemoryError> {
-        let index = self.planned_index(layout).expect("its lot is being taken");
-        if self.planned[index].tiles.chunk(tile).is_some() {
+        let planned = self.layouts.get(layout);
+        if planned.tiles.chunk(tile).is_some() {
             return Ok(());
         }
-        let range = self.planned[index].home_of(tile..tile + 1);
+        let range = planned.home_of(tile..tile + 1);
         self.make_room(streams, range.size_bytes)?;
         let handle = self.driver.create_chunk(range.size_bytes).map_err(|error| {
             let limit_bytes = self.config.limit_bytes;
@@ -210,7 +198,7 @@ impl Pool {
             self.release_leftovers();
             return Err(failure.error.into());
         }
-        self.planned[index].tiles.fill(tile, handle);
+        self.layouts.get_mut(layout).tiles.fill(tile, handle);
         Ok(())
     }
 
@@ -264,8 +252,7 @@ impl Pool {
         range: VaRange,
         lot: PlannedLot,
     ) -> Result<(), (DriverError, Vec<VaRange>)> {
-        let index = self.planned_index(lot.layout).expect("layouts outlive their lots");
-        let planned = &self.planned[index];
+        let planned = self.layouts.get(lot.layout);
         let mut mapped = Vec::new();
         let mut result = Ok(());
         for (tile, piece) in planned.pieces(range, lot.lot) {
@@ -317,8 +304,7 @@ impl Pool {
     /// Gives an idle tile back to the driver; tiles of earlier layouts first. Rather one that the
     /// device is done with: otherwise the host waits. Returns whether there was one.
     pub(super) fn release_idle_tile(&mut self, streams: &mut Streams) -> Result<bool, DriverError> {
-        // Layouts are in their order.
-        for planned in &self.planned {
+        for planned in &self.layouts.all {
             let idle = planned.tiles.idle();
             let Some(&(mut chosen)) = idle.first() else { continue };
             for tile in idle.into_iter().take(IDLE_LOOKED_AT) {
@@ -341,15 +327,14 @@ impl Pool {
         number: u32,
         tile: usize,
     ) -> Result<(), DriverError> {
-        let index = self.planned_index(number).expect("the caller found it");
-        let ready = self.planned[index].tiles.ready(tile..tile + 1);
+        let ready = self.layouts.get(number).tiles.ready(tile..tile + 1);
         streams.wait_host(&ready, Site::ReleaseAfterUse)?;
         // SAFETY: waited for just now.
         unsafe { self.unmap_shown(number, tile) }?;
         self.forget_kept(streams, number, tile)?;
         // Memory that is mapped anywhere else stays with the device.
         self.release_leftovers().map_or(Ok(()), Err)?;
-        let planned = &mut self.planned[index];
+        let planned = self.layouts.get_mut(number);
         let range = planned.home_of(tile..tile + 1);
         let chunk = Some((planned.tiles.empty(tile), range.size_bytes));
         self.unreleased.push(Leftover { mapped: vec![range], chunk, range: None });
@@ -361,13 +346,12 @@ impl Pool {
     /// # Safety
     /// The tile's uses are complete, and the host knows it.
     unsafe fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
-        let index = self.planned_index(number).expect("the caller has it");
-        let planned = &self.planned[index];
+        let planned = self.layouts.get(number);
         let shows = |lot: &Lot| planned.is_in(tile, *lot);
         let lots: Vec<Lot> = planned.shown.keys().copied().filter(shows).collect();
         let mut result = Ok(());
         for lot in lots {
-            let ranges = self.planned[index].shown.remove(&lot).unwrap_or_default();
+            let ranges = self.layouts.get_mut(number).shown.remove(&lot).unwrap_or_default();
             for range in ranges {
                 let lot = PlannedLot { layout: number, lot };
                 // SAFETY: uses of the lot are uses of its tiles; the caller promises the rest.
@@ -384,19 +368,16 @@ impl Pool {
         number: u32,
         tile: usize,
     ) -> Result<(), DriverError> {
-        let index = self.planned_index(number).expect("the caller has it");
-        let planned = &self.planned[index];
+        let planned = self.layouts.get(number);
         let keeps = |block: &Block| match &block.memory {
             BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
                 lot.layout == number && planned.is_in(tile, lot.lot)
             }
             _ => false,
         };
-        let kept: Vec<u32> =
-            (0..).zip(&self.blocks).filter(|(_, block)| keeps(block)).map(|(at, _)| at).collect();
+        let kept: Vec<BlockId> = self.blocks.ids(keeps).collect();
         let mut result = Ok(());
-        for index in kept {
-            let id = BlockId { index, generation: self.blocks[index as usize].generation };
+        for id in kept {
             result = result.and(self.unmap_kept(streams, id));
         }
         result
@@ -427,17 +408,15 @@ impl Pool {
         let keeps = |block: &Block| {
             matches!(block.memory, BlockMemory::Swappable { mapping: Mapping::Kept { .. }, .. })
         };
-        let kept = (0..).zip(&self.blocks).filter(|(_, block)| keeps(block));
-        let ids = kept.map(|(index, block)| BlockId { index, generation: block.generation });
-        self.hiding = hides.then(|| ids.collect());
+        self.layouts.hiding = hides.then(|| self.blocks.ids(keeps).collect());
     }
 
     /// Unmaps what is to be hidden and out of use.
     pub(super) fn poll_hiding(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
         for _ in 0..UNMAPS_PER_POLL {
-            let oldest = self.hiding.as_ref().and_then(VecDeque::front).copied();
+            let oldest = self.layouts.hiding.as_ref().and_then(VecDeque::front).copied();
             let Some(id) = oldest.filter(|_| self.unreleased.is_empty()) else { break };
-            let kept = self.is_live(id).then(|| &self.block(id).memory);
+            let kept = self.blocks.find(id).map(|block| &block.memory);
             if let Some(BlockMemory::Swappable { mapping: Mapping::Kept { uses, .. }, .. }) = kept {
                 let uses = uses.clone();
                 if !streams.are_complete(&uses, Site::UnmapBlockAfterUse)? {
@@ -445,7 +424,7 @@ impl Pool {
                 }
                 self.unmap_kept(streams, id)?;
             }
-            self.hiding.as_mut().and_then(VecDeque::pop_front);
+            self.layouts.hiding.as_mut().and_then(VecDeque::pop_front);
         }
         Ok(())
     }
@@ -456,13 +435,9 @@ impl Pool {
         streams: &mut Streams,
         waits: bool,
     ) -> Result<(), DriverError> {
-        let present = self.layout;
-        let earlier = |number: &u32| present != Some(*number);
-        let numbers = self.planned.iter().map(|planned| planned.number).filter(earlier);
-        for number in numbers.collect::<Vec<u32>>() {
-            let index = self.planned_index(number).expect("just seen");
-            for tile in self.planned[index].tiles.all() {
-                let tiles = &self.planned[index].tiles;
+        for number in self.layouts.earlier() {
+            for tile in self.layouts.get(number).tiles.all() {
+                let tiles = &self.layouts.get(number).tiles;
                 let ready = tiles.ready(tile..tile + 1);
                 if tiles.is_idle(tile)
                     && (waits || streams.are_complete(&ready, Site::ReleaseAfterUse)?)
@@ -470,9 +445,8 @@ impl Pool {
                     self.release_tile(streams, number, tile)?;
                 }
             }
-            if self.planned[index].tiles.are_empty() {
-                let planned = self.planned.remove(index);
-                self.keep_range(planned.home);
+            if let Some(home) = self.layouts.remove_empty(number) {
+                self.keep_range(home);
             }
         }
         Ok(())

@@ -53,9 +53,7 @@ impl Pool {
 
     /// The block's address if it shows the block's chunk. `None` if it was freed, too.
     pub fn mapped_address(&self, id: BlockId) -> Option<DevicePtr> {
-        let block =
-            self.blocks.get(id.index()).filter(|block| block.generation == id.generation)?;
-        match &block.memory {
+        match &self.blocks.find(id)?.memory {
             BlockMemory::Swappable { range, mapping: Mapping::Mapped, .. } => Some(range.start),
             BlockMemory::Piece { start, .. } => Some(*start),
             BlockMemory::Swappable { .. } | BlockMemory::Freed => None,
@@ -64,9 +62,7 @@ impl Pool {
 
     /// Whether the name is of a block that was not freed.
     pub fn is_live(&self, id: BlockId) -> bool {
-        self.blocks.get(id.index()).is_some_and(|block| {
-            block.generation == id.generation && !matches!(block.memory, BlockMemory::Freed)
-        })
+        self.blocks.find(id).is_some()
     }
 
     /// Notes a use: the memory is not reused, copied or unmapped before it.
@@ -87,7 +83,7 @@ impl Pool {
 
     /// Physical bytes taken from the driver; never above the cap.
     pub fn held_bytes(&self) -> u64 {
-        self.cache.held_bytes() + self.leaving_bytes
+        self.cache.held_bytes() + self.leaving.bytes()
     }
 
     /// Physical bytes that no block can have which moves: segments that hold blocks, and

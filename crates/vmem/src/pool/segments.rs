@@ -5,10 +5,31 @@
 
 use super::*;
 
+use self::plain::PlainSegment;
+
+mod plain;
+
+/// Memory of small blocks, and how it is cut into pieces.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    chunks: Vec<Chunk>,
+    /// On a device without virtual memory.
+    plain: Vec<PlainSegment>,
+    /// Each segment is a region of it.
+    carver: Carver,
+}
+
+impl Segments {
+    /// Takes a piece back, whose next user waits for `uses`.
+    pub(super) fn give_back(&mut self, piece: PieceId, uses: Uses) {
+        self.carver.give_back(piece, uses);
+    }
+}
+
 impl Pool {
     /// Physical bytes of the segments that hold blocks.
     pub fn segment_bytes(&self) -> u64 {
-        self.stats.segment_bytes.current - self.carver.empty_bytes()
+        self.stats.segment_bytes.current - self.segments.carver.empty_bytes()
     }
 
     pub(super) fn place_small(
@@ -17,7 +38,7 @@ impl Pool {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<(BlockMemory, Uses), MemoryError> {
-        let (piece, start, mut uses) = match self.carver.carve(stream.0, size_bytes) {
+        let (piece, start, mut uses) = match self.segments.carver.carve(stream.0, size_bytes) {
             Some(carved) => carved,
             None => {
                 if self.has_virtual_memory {
@@ -25,13 +46,16 @@ impl Pool {
                 } else {
                     self.add_plain_segment(streams, stream, size_bytes)?;
                 }
-                self.carver.carve(stream.0, size_bytes).expect("a new segment holds the block")
+                self.segments
+                    .carver
+                    .carve(stream.0, size_bytes)
+                    .expect("a new segment holds the block")
             }
         };
         uses.prune(streams);
         for &point in uses.points() {
             if let Err(error) = streams.order_after(stream, point, Site::CarveAfterRelease) {
-                self.carver.give_back(piece, uses);
+                self.segments.carver.give_back(piece, uses);
                 return Err(error.into());
             }
         }
@@ -41,9 +65,9 @@ impl Pool {
     fn add_segment(&mut self, streams: &mut Streams, stream: StreamId) -> Result<(), MemoryError> {
         let size_bytes = self.config.segment_bytes.next_multiple_of(self.granularity_bytes);
         let chunk = self.create(streams, Fit::exact(size_bytes))?;
-        self.carver.add_region(stream.0, chunk.home.start.0, size_bytes);
+        self.segments.carver.add_region(stream.0, chunk.home.start.0, size_bytes);
         self.stats.segment_bytes.grow(size_bytes);
-        self.segments.push(chunk);
+        self.segments.chunks.push(chunk);
         Ok(())
     }
 
@@ -56,7 +80,7 @@ impl Pool {
         if !self.has_virtual_memory {
             return Ok(false);
         }
-        let Some(mut region) = self.carver.remove_empty_region() else { return Ok(false) };
+        let Some(mut region) = self.segments.carver.remove_empty_region() else { return Ok(false) };
         put_behind_its_stream(&mut region, streams);
         self.release_segment(streams, region).map(|()| true)
     }
@@ -79,7 +103,7 @@ impl Pool {
 
     /// Takes out the segments that hold no block, each behind all that its stream was given.
     pub(super) fn take_empty_segments(&mut self, streams: &mut Streams) -> Vec<EmptyRegion> {
-        let mut empty = self.carver.remove_empty_regions();
+        let mut empty = self.segments.carver.remove_empty_regions();
         empty.iter_mut().for_each(|region| put_behind_its_stream(region, streams));
         empty
     }
@@ -91,8 +115,8 @@ impl Pool {
         EmptyRegion { start, size_bytes, uses, .. }: EmptyRegion,
     ) -> Result<(), DriverError> {
         let home = |segment: &Chunk| segment.home.start == DevicePtr(start);
-        let index = self.segments.iter().position(home).expect("a region is a segment");
-        let chunk = self.segments.swap_remove(index);
+        let index = self.segments.chunks.iter().position(home).expect("a region is a segment");
+        let chunk = self.segments.chunks.swap_remove(index);
         self.stats.segment_bytes.shrink(size_bytes);
         self.cache.refund(size_bytes);
         self.release(streams, Spare { chunk, range: None, ready: uses, departure: None })

@@ -48,29 +48,32 @@ impl Pool {
         self.cache.charge(Fit::exact(segment_bytes));
         self.note_held();
         self.stats.segment_bytes.grow(segment_bytes);
-        self.carver.add_region(stream.0, start.0, segment_bytes);
-        self.plain_segments.push(PlainSegment { start });
+        self.segments.carver.add_region(stream.0, start.0, segment_bytes);
+        self.segments.plain.push(PlainSegment { start });
         Ok(())
     }
 
     /// Gives all empty segments back to the driver, waiting on the host for their last uses.
     /// Those that could not be given back stay, and stay counted.
-    pub(super) fn free_empty_segments(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+    pub(in crate::pool) fn free_empty_segments(
+        &mut self,
+        streams: &mut Streams,
+    ) -> Result<(), DriverError> {
         let mut first_error = Ok(());
         for EmptyRegion { group, start, size_bytes, uses } in self.take_empty_segments(streams) {
             let at_start = |segment: &PlainSegment| segment.start == DevicePtr(start);
-            let index = self.plain_segments.iter().position(at_start);
+            let index = self.segments.plain.iter().position(at_start);
             let index = index.expect("a region is a segment");
             let waited = streams.wait_host(&uses, Site::FreeSegmentAfterUse);
             // SAFETY: they are complete where `waited` is not an error.
             match waited.and_then(|()| unsafe { self.free_plain(DevicePtr(start)) }) {
                 Ok(()) => {
-                    self.plain_segments.swap_remove(index);
+                    self.segments.plain.swap_remove(index);
                     self.stats.segment_bytes.shrink(size_bytes);
                     self.cache.refund(size_bytes);
                 }
                 Err(error) => {
-                    self.carver.put_back_region(group, start, size_bytes, uses);
+                    self.segments.carver.put_back_region(group, start, size_bytes, uses);
                     first_error = first_error.and(Err(error));
                 }
             }

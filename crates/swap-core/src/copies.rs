@@ -17,10 +17,10 @@ impl Core {
     ) -> Result<Point, Error> {
         let uses = self.memory.pool.uses(id).clone();
         for &point in uses.points() {
-            self.wait(self.copy_out, point, Site::CopyOutAfterUse)?;
+            self.wait(self.streams.copy_out, point, Site::CopyOutAfterUse)?;
         }
         for &point in slot_uses.points() {
-            self.wait(self.copy_out, point, Site::CopyOutAfterSlot)?;
+            self.wait(self.streams.copy_out, point, Site::CopyOutAfterSlot)?;
         }
         let size_bytes = self.memory.pool.size_bytes(id);
         let source = self.memory.pool.home(id);
@@ -31,12 +31,12 @@ impl Core {
     /// Copies a block's bytes back, behind the uses of both.
     pub(crate) fn copy_in_block(&mut self, id: BlockId, ready: &Uses) -> Result<Point, Error> {
         for &point in ready.points() {
-            self.wait(self.copy_in, point, Site::CopyInAfterRelease)?;
+            self.wait(self.streams.copy_in, point, Site::CopyInAfterRelease)?;
         }
         let entry = self.entry(id)?;
         let copy = entry.host_copy.as_ref().expect("away blocks have a host copy");
         let (source, copied) = (copy.slot.start(), copy.copied);
-        self.wait(self.copy_in, copied, Site::CopyInAfterCopyOut)?;
+        self.wait(self.streams.copy_in, copied, Site::CopyInAfterCopyOut)?;
         let size_bytes = self.memory.pool.size_bytes(id);
         let target = self.memory.pool.home(id);
         let copy = Copy::HostToDevice { source, target, size_bytes };
@@ -52,8 +52,8 @@ impl Core {
     /// The stream has waited for the earlier users of both, and the copy is counted among them.
     unsafe fn submit_copy(&mut self, id: BlockId, copy: Copy) -> Result<Point, Error> {
         let (stream, direction) = match copy {
-            Copy::DeviceToHost { .. } => (self.copy_out, Direction::Out),
-            _ => (self.copy_in, Direction::In),
+            Copy::DeviceToHost { .. } => (self.streams.copy_out, Direction::Out),
+            _ => (self.streams.copy_in, Direction::In),
         };
         let timer = self.copy_timer(stream);
         let streams = &self.memory.streams;

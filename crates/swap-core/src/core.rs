@@ -1,21 +1,23 @@
 //! The engine's state, behind one lock: blocks, streams, the running step.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::sync::Arc;
 
 use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId, Uses};
 
 use crate::engine::{Compute, Config};
+use crate::entries::Entries;
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
-use crate::lanes::LaneRecorder;
+use crate::executor::Upkeep;
+use crate::holds::Lent;
 use crate::launches::Launches;
-use crate::orders::Orders;
+use crate::orders::StandingOrders;
 use crate::placing::Whereabouts;
-use crate::recorder::Recorder;
-use crate::step::{PendingReport, Step};
+use crate::recording::Recording;
+use crate::step::Step;
+use crate::suspend::Suspended;
 use crate::trace::{OpIndex, Origin, TraceEvent};
+use crate::uses::Watch;
 
 /// Who allocates a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,52 +35,34 @@ pub(crate) enum Asker {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) memory: DeviceMemory,
+    pub(crate) streams: StreamRoles,
+    pub(crate) entries: Entries,
+    pub(crate) step: Step,
+    pub(crate) orders: StandingOrders,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) lent: Lent,
+    pub(crate) suspended: Suspended,
+    pub(crate) recording: Recording,
+    pub(crate) watch: Watch,
+    /// Blocks move, so ops are marked to keep waits short.
+    pub(crate) moving: bool,
+    /// A wrapper of the driver wants to be told what ops use.
+    pub(crate) notes_accesses: bool,
+    /// Why nothing can be swapped on this device; `None` where it can.
+    pub(crate) unswappable: Option<String>,
+    /// Everything was given back.
+    pub(crate) is_closed: bool,
+}
+
+/// What the engine's own streams are for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamRoles {
     /// Where ops run unless they say otherwise.
     pub(crate) compute: StreamId,
     /// Copies to the host.
     pub(crate) copy_out: StreamId,
     /// Copies to the device.
     pub(crate) copy_in: StreamId,
-    /// By [`BlockId::index`]; entries of freed blocks are stale.
-    pub(crate) entries: Vec<Option<Entry>>,
-    /// Orders touches and allocations over all steps.
-    pub(crate) clock: u64,
-    pub(crate) step: Step,
-    pub(crate) orders: Option<Arc<Orders>>,
-    /// What steps begin under: a large one may go on under the orders for larger ones.
-    pub(crate) ordered: Option<Arc<Orders>>,
-    /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are
-    /// not [`asked_for`](Entry::asked_for) any more came back by a touch, or are freed.
-    pub(crate) put_off: VecDeque<BlockId>,
-    /// Op boundaries left at which the device is not asked what it is done with.
-    pub(crate) quiet_boundaries: u32,
-    /// Blocks that `suspend` sent away, what is needed last first.
-    pub(crate) suspended: Vec<BlockId>,
-    /// Blocks that are lent, oldest first. Some may be free by now, or back.
-    pub(crate) lent: Vec<BlockId>,
-    pub(crate) recorder: Option<Recorder>,
-    pub(crate) record_next: bool,
-    /// Set while the running step is measured.
-    pub(crate) lanes: Option<LaneRecorder>,
-    pub(crate) reports: VecDeque<PendingReport>,
-    /// Blocks move, so ops are marked to keep waits short.
-    pub(crate) moving: bool,
-    /// Bytes of resident swappable blocks.
-    pub(crate) resident_bytes: u64,
-    /// A wrapper of the driver wants to be told what ops use.
-    pub(crate) notes_accesses: bool,
-    /// Bytes of small blocks that their owners freed and recipes still need.
-    pub(crate) kept_bytes: u64,
-    /// Every op that runs is told of. If not, nothing may leave.
-    pub(crate) watched: bool,
-    /// Of each open op, on any thread, the stream that it runs on.
-    pub(crate) streams_of_ops: Vec<StreamId>,
-    /// Reports name the copies of their step.
-    pub(crate) logs_moves: bool,
-    /// Why nothing can be swapped on this device; `None` where it can.
-    pub(crate) unswappable: Option<String>,
-    /// Everything was given back.
-    pub(crate) is_closed: bool,
 }
 
 /// Why a device without virtual memory swaps nothing, in words for its user.
@@ -114,29 +98,17 @@ impl Core {
         }
         Ok(Core {
             memory,
-            compute,
-            copy_out,
-            copy_in,
-            entries: Vec::new(),
-            clock: 0,
+            streams: StreamRoles { compute, copy_out, copy_in },
+            entries: Entries::default(),
             step: Step::default(),
-            orders: None,
-            ordered: None,
-            put_off: VecDeque::new(),
-            quiet_boundaries: 0,
-            suspended: Vec::new(),
-            lent: Vec::new(),
-            recorder: config.record.then(Recorder::default),
-            record_next: config.record,
-            lanes: None,
-            reports: VecDeque::new(),
+            orders: StandingOrders::default(),
+            upkeep: Upkeep::default(),
+            lent: Lent::default(),
+            suspended: Suspended::default(),
+            recording: Recording::new(config.record),
+            watch: Watch::default(),
             moving: false,
-            resident_bytes: 0,
             notes_accesses,
-            kept_bytes: 0,
-            watched: true,
-            streams_of_ops: Vec::new(),
-            logs_moves: false,
             unswappable,
             is_closed: false,
         })
@@ -151,7 +123,7 @@ impl Core {
         asker: Asker,
     ) -> Result<BlockId, Error> {
         let id = self.allocate_memory(size_bytes, stream, asker)?;
-        self.clock += 1;
+        let birth = self.entries.tick();
         let fresh = self.step.fresh(&self.memory.pool, size_bytes);
         let size_bytes = self.memory.pool.size_bytes(id);
         let swappable = self.memory.pool.is_swappable(id);
@@ -170,18 +142,15 @@ impl Core {
             self.step.allocated();
         }
         let launches = Launches::behind(self.memory.streams.next(stream));
-        if self.entries.len() <= id.index() {
-            self.entries.resize_with(id.index() + 1, || None);
-        }
-        self.entries[id.index()] = Some(Entry {
+        self.entries.insert(Entry {
             pins: u32::from(asker != Asker::Nobody),
             place,
             planned,
             origin,
-            ..Entry::new(id, self.clock, launches, name)
+            ..Entry::new(id, birth, launches, name)
         });
         if swappable {
-            self.resident_bytes += size_bytes;
+            self.entries.grow_resident(size_bytes);
         } else {
             self.note_segments();
         }
@@ -240,22 +209,22 @@ impl Core {
             Hold::UntilTouched => is_pinned,
             Hold::Lent | Hold::Always => false,
         };
-        if !is_told_of || !self.watched {
+        if !is_told_of || !self.watch.is_on() {
             self.note_all_uses(id);
         } else if is_pinned {
             self.note_open_uses(id);
         }
         self.note_foreign_uses(id)?;
-        let entry = self.entries[id.index()].as_mut().expect("checked above");
+        let entry = self.entries.remove(id)?;
+        let size_bytes = self.memory.pool.size_bytes(id);
         if entry.is_kept {
-            self.kept_bytes -= self.memory.pool.size_bytes(id);
+            self.entries.let_go(size_bytes);
         }
-        if let Some(copy) = entry.host_copy.take() {
+        if let Some(copy) = entry.host_copy {
             self.memory.arena.give_back(copy.slot, copy.uses);
         }
-        self.entries[id.index()] = None;
         if self.memory.pool.is_swappable(id) && state == State::Resident {
-            self.resident_bytes -= self.memory.pool.size_bytes(id);
+            self.entries.shrink_resident(size_bytes);
         }
         self.memory.pool.free(id);
         Ok(())
@@ -285,7 +254,7 @@ impl Core {
     /// Counts one more event of the step, and records it if recording is on.
     pub(crate) fn event(&mut self, event: TraceEvent) {
         self.step.event_count += 1;
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.recording.recorder_mut() {
             recorder.event(event);
         }
     }
@@ -299,22 +268,16 @@ impl Core {
     }
 
     pub(crate) fn note_resident_peak(&mut self) {
-        let bytes = self.resident_bytes + self.step.segment_bytes;
+        let bytes = self.entries.resident_bytes() + self.step.segment_bytes;
         self.step.resident_bytes_peak = self.step.resident_bytes_peak.max(bytes);
     }
 
     pub(crate) fn entry(&self, id: BlockId) -> Result<&Entry, Error> {
-        match self.entries.get(id.index()) {
-            Some(Some(entry)) if entry.id == id => Ok(entry),
-            _ => Err(Error::Freed),
-        }
+        self.entries.find(id).ok_or(Error::Freed)
     }
 
     pub(crate) fn entry_mut(&mut self, id: BlockId) -> Result<&mut Entry, Error> {
-        match self.entries.get_mut(id.index()) {
-            Some(Some(entry)) if entry.id == id => Ok(entry),
-            _ => Err(Error::Freed),
-        }
+        self.entries.find_mut(id).ok_or(Error::Freed)
     }
 
     /// The error for memory that even rescue could not find.
@@ -329,7 +292,7 @@ impl Core {
             op: "",
             missing_bytes,
             limit_bytes: self.memory.pool.config().limit_bytes,
-            resident_bytes: self.resident_bytes,
+            resident_bytes: self.entries.resident_bytes(),
             pinned_bytes: 0,
             held: self.held(),
             away_bytes: 0,
@@ -339,7 +302,7 @@ impl Core {
             host_full,
             unswappable: self.unswappable.clone(),
         };
-        for entry in self.entries.iter().flatten() {
+        for entry in self.entries.iter() {
             let bytes = self.memory.pool.size_bytes(entry.id);
             if !self.memory.pool.is_swappable(entry.id) {
                 if self.unswappable.is_some() {
@@ -391,7 +354,7 @@ impl Core {
 
     /// Where the orders want the block to lie, if it can.
     fn planned_lot(&self, id: BlockId) -> Result<Option<Lot>, Error> {
-        let orders = self.orders.as_ref();
+        let orders = self.orders.current();
         let lot = self.entry(id)?.planned.and_then(|place| orders?.lot(place));
         Ok(lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot)))
     }
@@ -413,7 +376,7 @@ impl Core {
 
     /// Counts a block that has memory from here on.
     pub(crate) fn note_attached(&mut self, id: BlockId) {
-        self.resident_bytes += self.memory.pool.size_bytes(id);
+        self.entries.grow_resident(self.memory.pool.size_bytes(id));
         self.note_resident_peak();
     }
 
@@ -452,7 +415,7 @@ impl Core {
 
     /// Takes the chunk from behind a resident block.
     pub(crate) fn detach(&mut self, id: BlockId, ready: vmem::Uses) -> vmem::Departure {
-        self.resident_bytes -= self.memory.pool.size_bytes(id);
+        self.entries.shrink_resident(self.memory.pool.size_bytes(id));
         self.memory.pool.detach(id, ready)
     }
 }
@@ -461,9 +424,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         // The timers of steps that nobody will hear of go back to be destroyed with the others.
         let mut timers = self.step.take_timers();
-        timers.extend(self.recorder.take().into_iter().flat_map(Recorder::into_timers));
-        timers.extend(self.lanes.take().into_iter().flat_map(LaneRecorder::into_timers));
-        timers.extend(self.reports.drain(..).flat_map(PendingReport::into_timers));
+        timers.extend(std::mem::take(&mut self.recording).into_timers());
         timers.into_iter().for_each(|timer| self.memory.streams.recycle_timer(timer));
     }
 }

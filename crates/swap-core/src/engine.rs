@@ -112,7 +112,7 @@ impl Engine {
     pub fn new(driver: Arc<dyn Driver>, config: Config) -> Result<Engine, Error> {
         let memory = DeviceMemory::new(driver, config.pool, config.arena)?;
         let core = Core::new(memory, &config)?;
-        let compute = core.compute;
+        let compute = core.streams.compute;
         let shared = Shared {
             core: Mutex::new(core),
             replayed: Condvar::new(),
@@ -146,7 +146,11 @@ impl Engine {
     pub fn stream_handles(&self) -> Result<[StreamHandle; 3], Error> {
         let core = self.shared.lock()?;
         let handle = |stream| core.memory.streams.handle(stream);
-        Ok([handle(core.compute), handle(core.copy_out), handle(core.copy_in)])
+        Ok([
+            handle(core.streams.compute),
+            handle(core.streams.copy_out),
+            handle(core.streams.copy_in),
+        ])
     }
 
     /// Allocates outside any op, for use on the compute stream. `name` is for reports and may be
@@ -387,7 +391,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Poisoned`].
     pub fn log_moves(&self, on: bool) -> Result<(), Error> {
-        self.shared.lock()?.logs_moves = on;
+        self.shared.lock()?.recording.logs_moves = on;
         Ok(())
     }
 
@@ -425,7 +429,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Poisoned`].
     pub fn kept_bytes(&self) -> Result<u64, Error> {
-        Ok(self.shared.lock()?.kept_bytes)
+        Ok(self.shared.lock()?.entries.kept_bytes())
     }
 
     /// Makes pinned host memory for `size_bytes` more of moved blocks ready now, instead of when

@@ -1,5 +1,7 @@
 //! Runs the plan: at each op boundary, the actions that are due there.
 
+use std::collections::VecDeque;
+
 use vmem::{BlockId, DeviceMemory};
 
 use crate::core::Core;
@@ -12,6 +14,16 @@ use crate::trace::OpIndex;
 /// After the device was asked in vain whether it is done with something, so many op boundaries go
 /// by without a question. The host of a step of short ops has no time for two of them an op.
 const QUIET_BOUNDARIES: u32 = 7;
+
+/// What is done at each op boundary beside the plan.
+#[derive(Debug, Default)]
+pub(crate) struct Upkeep {
+    /// Blocks whose ordered swap-in found no room yet, oldest first. Those that are not
+    /// [`asked_for`](crate::entry::Entry::asked_for) any more came back by a touch, or are freed.
+    put_off: VecDeque<BlockId>,
+    /// Op boundaries left at which the device is not asked what it is done with.
+    quiet_boundaries: u32,
+}
 
 impl Core {
     /// What is due before the next op begins. Stops at a block that must be replayed and returns
@@ -38,7 +50,7 @@ impl Core {
                 entry.planned = place;
             }
         }
-        let orders = self.orders.as_ref();
+        let orders = self.orders.current();
         let moves = orders.map_or_else(Vec::new, |orders| orders.last_moves(&rejoined.skipped));
         for action in moves {
             if let Some(id) = self.planned_block(action) {
@@ -66,29 +78,29 @@ impl Core {
 
     /// Tries ordered swap-ins that found no room, and unmaps what the device no longer uses.
     pub(crate) fn housekeeping(&mut self) -> Result<(), Error> {
-        for _ in 0..self.put_off.len() {
-            let Some(id) = self.put_off.pop_front() else { break };
+        for _ in 0..self.upkeep.put_off.len() {
+            let Some(id) = self.upkeep.put_off.pop_front() else { break };
             let asked_for = self.entry(id).is_ok_and(|entry| entry.asked_for);
             if asked_for && !self.swap_in(id, false)? {
-                self.put_off.push_back(id);
+                self.upkeep.put_off.push_back(id);
             }
         }
-        if self.quiet_boundaries > 0 {
-            self.quiet_boundaries -= 1;
+        if self.upkeep.quiet_boundaries > 0 {
+            self.upkeep.quiet_boundaries -= 1;
             return Ok(());
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         let before = streams.vain_questions();
         pool.poll(streams)?;
         if streams.vain_questions() > before {
-            self.quiet_boundaries = QUIET_BOUNDARIES;
+            self.upkeep.quiet_boundaries = QUIET_BOUNDARIES;
         }
         Ok(())
     }
 
     /// The first action of this boundary that was not run yet.
     fn next_action(&mut self, op: OpIndex, phase: Phase) -> Option<Action> {
-        let orders = self.orders.as_ref().filter(|_| self.step.follower.acts())?;
+        let orders = self.orders.current().filter(|_| self.step.follower.acts())?;
         if self.step.boundary != Some((op, phase)) {
             self.step.boundary = Some((op, phase));
             self.step.actions_done = 0;
@@ -100,7 +112,7 @@ impl Core {
 
     /// The block that the plan means, if it still is what the plan knew.
     fn planned_block(&self, action: Action) -> Option<BlockId> {
-        let orders = self.orders.as_ref()?;
+        let orders = self.orders.current()?;
         let id = self.step.follower.block(action.block)?;
         let entry = self.entry(id).ok()?;
         if self.step.follower.has_path() {
@@ -125,7 +137,7 @@ impl Core {
                     && !self.swap_in(id, false)?
                 {
                     self.entry_mut(id)?.asked_for = true;
-                    self.put_off.push_back(id);
+                    self.upkeep.put_off.push_back(id);
                 }
             }
             ActionKind::Discard => {

@@ -70,6 +70,10 @@ impl Engine {
     }
 }
 
+/// Blocks that are lent, oldest first. Some may be free by now, or back.
+#[derive(Debug, Default)]
+pub(crate) struct Lent(Vec<BlockId>);
+
 impl Core {
     /// Keeps a block on the device, until it is touched or for its whole life.
     pub(crate) fn hold(&mut self, id: BlockId, hold: Hold, by: &'static str) -> Result<(), Error> {
@@ -102,7 +106,7 @@ impl Core {
         match entry.hold {
             Hold::Always => return Ok(()),
             // The latest is the last to be taken back.
-            Hold::Lent => self.lent.retain(|lent| *lent != id),
+            Hold::Lent => self.lent.0.retain(|lent| *lent != id),
             Hold::No | Hold::UntilTouched => {
                 entry.hold = Hold::Lent;
                 entry.held_by = by;
@@ -113,13 +117,13 @@ impl Core {
                 }
             }
         }
-        self.lent.push(id);
+        self.lent.0.push(id);
         Ok(())
     }
 
     /// The step ends, and with it all that was lent in it or before it.
     pub(crate) fn take_all_back(&mut self) -> Result<(), Error> {
-        for id in std::mem::take(&mut self.lent) {
+        for id in std::mem::take(&mut self.lent.0) {
             self.take_back(id)?;
         }
         Ok(())
@@ -132,8 +136,8 @@ impl Core {
         let may_go = |&id: &BlockId| {
             self.entry(id).is_ok_and(|entry| entry.pins == 0) && self.memory.pool.is_swappable(id)
         };
-        let Some(index) = self.lent.iter().position(may_go) else { return Ok(false) };
-        let id = self.lent.remove(index);
+        let Some(index) = self.lent.0.iter().position(may_go) else { return Ok(false) };
+        let id = self.lent.0.remove(index);
         self.take_back(id)?;
         if !self.can_leave(id) || !self.swap_out(id)? {
             return Ok(false);
@@ -161,7 +165,7 @@ impl Core {
     /// What is held and lent, most bytes first.
     pub(crate) fn held(&self) -> Vec<Held> {
         let mut all: Vec<Held> = Vec::new();
-        for entry in self.entries.iter().flatten() {
+        for entry in self.entries.iter() {
             let is_lent = entry.hold == Hold::Lent;
             if !is_lent && entry.hold != Hold::Always || !self.memory.pool.is_swappable(entry.id) {
                 continue;
@@ -182,7 +186,7 @@ impl Core {
     }
 
     fn record_held(&mut self, place: Option<BlockIndex>, held: bool) {
-        if let (Some(recorder), Some(place)) = (&mut self.recorder, place) {
+        if let (Some(recorder), Some(place)) = (self.recording.recorder_mut(), place) {
             recorder.set_held(place, held);
         }
     }

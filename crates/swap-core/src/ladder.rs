@@ -30,7 +30,7 @@ impl Core {
                 return Ok(());
             }
         }
-        if self.watched && self.recall_one()? {
+        if self.watch.is_on() && self.recall_one()? {
             self.note_rescue(counted);
             return Ok(());
         }
@@ -57,10 +57,10 @@ impl Core {
     /// step, else least recent use.
     pub(crate) fn victims(&self) -> Vec<BlockId> {
         let free_to_go = |entry: &&Entry| self.can_leave(entry.id);
-        let mut victims: Vec<&Entry> = self.entries.iter().flatten().filter(free_to_go).collect();
+        let mut victims: Vec<&Entry> = self.entries.iter().filter(free_to_go).collect();
         let next_use = |entry: &Entry| {
             let position = self.step.follower.position(self.step.event_count)?;
-            self.orders.as_ref()?.next_use(entry.planned, position, entry.origin)
+            self.orders.current()?.next_use(entry.planned, position, entry.origin)
         };
         victims.sort_by_cached_key(|entry| match next_use(entry) {
             Some(position) => {

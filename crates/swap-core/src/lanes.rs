@@ -171,30 +171,26 @@ fn put_host_first(ops: &mut [LaneOp]) {
 impl Core {
     /// Measures the running step, which has not begun and is not recorded. Says whether it does.
     pub(crate) fn measure_lanes(&mut self) -> bool {
-        let can = self.step.event_count == 0 && self.recorder.is_none();
-        if can && self.lanes.is_none() {
-            self.lanes = Some(LaneRecorder::default());
-        }
-        can
+        self.step.event_count == 0 && self.recording.measure()
     }
 
     /// Gives up measuring the running step.
     pub(crate) fn drop_lanes(&mut self) {
-        let timers = self.lanes.take().into_iter().flat_map(LaneRecorder::into_timers);
+        let timers = self.recording.stop_measuring();
         timers.for_each(|timer| self.memory.streams.recycle_timer(timer));
     }
 
     /// The host's clock, if the running step is measured.
     pub(crate) fn host_us(&self) -> Option<f64> {
-        self.lanes.as_ref().map(|_| self.memory.streams.driver().now_us())
+        self.recording.lanes().map(|_| self.memory.streams.driver().now_us())
     }
 
     /// Records the step's start before its first op.
     pub(crate) fn start_clock(&mut self) -> Result<(), Error> {
         if self.step.start.is_none() {
             let now_us = self.host_us();
-            self.step.start = Some(self.memory.streams.timer(self.compute)?);
-            if let Some(lanes) = &mut self.lanes {
+            self.step.start = Some(self.memory.streams.timer(self.streams.compute)?);
+            if let Some(lanes) = self.recording.lanes_mut() {
                 lanes.began_us = now_us;
             }
         }
@@ -203,7 +199,7 @@ impl Core {
 
     /// An event behind the stream's work so far, if the running step is measured.
     fn lane_timer(&mut self, stream: StreamId) -> Option<EventHandle> {
-        self.lanes.as_ref()?;
+        self.recording.lanes()?;
         let timer = self.memory.streams.timer(stream);
         if timer.is_err() {
             self.drop_lanes();
@@ -213,7 +209,7 @@ impl Core {
 
     /// An event before an outermost op's work, if its time is measured.
     pub(crate) fn op_timer(&mut self, stream: StreamId) -> Result<Option<EventHandle>, Error> {
-        match self.recorder {
+        match self.recording.recorder() {
             Some(_) => Ok(Some(self.memory.streams.timer(stream)?)),
             None => Ok(self.lane_timer(stream)),
         }
@@ -248,7 +244,7 @@ impl Core {
     ) {
         let Some(timer) = self.timer_until_here(start, stream) else { return };
         let now_us = self.memory.streams.driver().now_us();
-        if let Some(lanes) = &mut self.lanes {
+        if let Some(lanes) = self.recording.lanes_mut() {
             let start_us = host_start_us.unwrap_or(now_us);
             lanes.ops.push((op, timer, HostTimes { start_us, end_us: now_us }));
         }
@@ -257,7 +253,7 @@ impl Core {
     /// The host is done with an outermost op, and with what the plan ordered behind it.
     pub(crate) fn host_is_done(&mut self, op: OpIndex) {
         let Some(now_us) = self.host_us() else { return };
-        let last = self.lanes.as_mut().and_then(|lanes| lanes.ops.last_mut());
+        let last = self.recording.lanes_mut().and_then(|lanes| lanes.ops.last_mut());
         if let Some((_, _, host)) = last.filter(|(last, ..)| *last == op) {
             host.end_us = now_us;
         }
@@ -271,7 +267,7 @@ impl Core {
         stream: StreamId,
     ) {
         let timer = self.timer_until_here(start, stream);
-        if let (Some(timer), Some(lanes)) = (timer, &mut self.lanes) {
+        if let (Some(timer), Some(lanes)) = (timer, self.recording.lanes_mut()) {
             lanes.replays.push((name, timer));
         }
     }
@@ -287,14 +283,14 @@ impl Core {
         let timer = start.and_then(|start| self.timer_until_here(start, end.stream));
         let block = self.entry(id).ok().and_then(|entry| entry.place);
         let size_bytes = self.memory.pool.size_bytes(id);
-        if let (Some(timer), Some(lanes)) = (timer, &mut self.lanes) {
+        if let (Some(timer), Some(lanes)) = (timer, self.recording.lanes_mut()) {
             lanes.copies.push(TimedCopy { block, direction, size_bytes, timer, end });
         }
     }
 
     /// Waits of the step's op for copies.
     pub(crate) fn op_waited(&mut self, op: OpIndex, stalls: &[Stall]) {
-        if let Some(lanes) = &mut self.lanes {
+        if let Some(lanes) = self.recording.lanes_mut() {
             lanes.waits.extend(stalls.iter().map(|&stall| (op, stall)));
         }
     }

@@ -71,7 +71,7 @@ impl Core {
     /// Refuses streams that ops cannot run on: those that nobody adopted, and the engine's own
     /// for copies, whose work does not count as a block's use.
     pub(crate) fn check_stream(&self, stream: StreamId) -> Result<(), Error> {
-        if stream == self.compute || self.compute_streams().any(|known| known == stream) {
+        if stream == self.streams.compute || self.compute_streams().any(|known| known == stream) {
             return Ok(());
         }
         Err(Error::Usage("ops run on the compute stream and on adopted streams only"))

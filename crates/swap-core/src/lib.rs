@@ -90,6 +90,7 @@
 mod copies;
 mod core;
 mod engine;
+mod entries;
 mod entry;
 mod error;
 mod executor;
@@ -107,6 +108,7 @@ mod placing;
 mod plan;
 mod recipe;
 mod recorder;
+mod recording;
 mod report;
 mod residency;
 mod step;

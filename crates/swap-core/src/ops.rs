@@ -136,7 +136,7 @@ impl OpStack {
             core.step.op_count += 1;
             core.step.signature = core.step.signature.mix(name.hash());
             core.step.family = core.step.family.mix(name.hash());
-            if let Some(recorder) = &mut core.recorder {
+            if let Some(recorder) = core.recording.recorder_mut() {
                 recorder.op(name.text(), self.frames.len());
             }
             core.event(TraceEvent::Begin(op));
@@ -144,7 +144,7 @@ impl OpStack {
         } else if within.is_replay() && self.frames.is_empty() {
             timer = core.replay_timer(stream);
         }
-        core.streams_of_ops.push(stream);
+        core.op_began_on(stream);
         Ok(Frame {
             name,
             op,
@@ -457,7 +457,7 @@ impl OpStack {
 
     /// While ops are timed: keeps what the op waited for out of the op's own time.
     fn exclude_waits(&self, core: &mut Core) -> Result<(), Error> {
-        if core.recorder.is_none() && core.lanes.is_none() {
+        if core.recording.recorder().is_none() && core.recording.lanes().is_none() {
             return Ok(());
         }
         let in_step = self.frames.first().filter(|frame| frame.within == Within::Step);

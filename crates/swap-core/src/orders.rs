@@ -35,6 +35,36 @@ pub struct Orders {
     larger: Option<Arc<Orders>>,
 }
 
+/// The orders of the running step, and of those that begin.
+#[derive(Debug, Default)]
+pub(crate) struct StandingOrders {
+    current: Option<Arc<Orders>>,
+    /// What steps begin under: a large one may go on under the orders for larger ones.
+    at_begin: Option<Arc<Orders>>,
+}
+
+impl StandingOrders {
+    pub(crate) fn current(&self) -> Option<&Arc<Orders>> {
+        self.current.as_ref()
+    }
+
+    /// A step begins.
+    pub(crate) fn begin_step(&mut self) {
+        self.current = self.at_begin.clone();
+    }
+
+    /// The running step goes on under the orders for larger ones.
+    pub(crate) fn outgrow(&mut self, larger: Arc<Orders>) {
+        self.current = Some(larger);
+    }
+
+    /// Other orders, for the running step as well.
+    pub(crate) fn set(&mut self, orders: Option<Arc<Orders>>) {
+        self.current.clone_from(&orders);
+        self.at_begin = orders;
+    }
+}
+
 impl Orders {
     /// Orders without next uses: rescues choose by least recent use.
     pub fn new(plan: &Plan) -> Orders {

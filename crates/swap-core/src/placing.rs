@@ -24,7 +24,7 @@ impl Core {
             return Whereabouts::Planned(pool.idle_lot(size_bytes));
         }
         let planned = || {
-            let orders = self.orders.as_ref().filter(|_| self.has_place(asker))?;
+            let orders = self.orders.current().filter(|_| self.has_place(asker))?;
             let fresh = self.step.fresh(pool, size_bytes)?;
             let follower = &self.step.follower;
             let place = follower.coming_block(fresh);
@@ -52,7 +52,7 @@ impl Core {
             planned = Some(found);
         }
         self.step.signature = self.step.signature.mix(size_bytes);
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.recording.recorder_mut() {
             recorder.block(size_bytes, origin, name, fresh.nth);
         }
         self.event(TraceEvent::Allocate(place));

@@ -12,10 +12,6 @@ use crate::error::Error;
 use crate::ops::OpStack;
 use crate::trace::OpIndex;
 
-/// Bytes of small blocks that their owners freed and recipes still need. Above it they go, and
-/// the recipes with them.
-const KEPT_BYTES_MAX: u64 = 64 << 20;
-
 /// Runs an op again, to bring back one of the blocks that it wrote.
 ///
 /// Its owner promises: run on the same input bytes it writes the same bytes to that block, it
@@ -113,24 +109,22 @@ impl Core {
     /// Whether a small block that its owner has freed stays, as recipes need it.
     pub(crate) fn keeps_for_recipes(&mut self, id: BlockId) -> Result<bool, Error> {
         let size_bytes = self.memory.pool.size_bytes(id);
-        let kept_bytes = self.kept_bytes;
-        let entry = self.entry_mut(id)?;
+        let entry = self.entry(id)?;
         if entry.recipes == 0 || entry.is_kept {
             return Ok(entry.recipes > 0);
         }
-        entry.is_kept = kept_bytes + size_bytes <= KEPT_BYTES_MAX;
-        let kept = entry.is_kept;
-        self.kept_bytes += if kept { size_bytes } else { 0 };
-        Ok(kept)
+        let is_kept = self.entries.keep(size_bytes);
+        self.entry_mut(id)?.is_kept = is_kept;
+        Ok(is_kept)
     }
 
     /// What use there is for a recipe of an op of this step, which is `op` of the plan's. Where
     /// memory is plenty no plan will drop anything.
     pub(crate) fn recipe_use(&self, op: Option<OpIndex>) -> RecipeUse {
-        if self.recorder.is_some() && !self.memory.pool.is_cap_far() {
+        if self.recording.recorder().is_some() && !self.memory.pool.is_cap_far() {
             return RecipeUse::Recorded;
         }
-        let planned = self.orders.as_ref().is_some_and(|orders| orders.drops_output_of(op));
+        let planned = self.orders.current().is_some_and(|orders| orders.drops_output_of(op));
         if planned { RecipeUse::Planned } else { RecipeUse::None }
     }
 
@@ -138,11 +132,11 @@ impl Core {
     /// but not beyond the step.
     pub(crate) fn free_dropped(&mut self) -> Result<(), Error> {
         let is_waiting = |entry: &&Entry| entry.free_wanted && entry.awaits_dependents;
-        while let Some(entry) = self.entries.iter().flatten().find(is_waiting) {
-            let id = entry.id;
+        loop {
+            let waiting = self.entries.iter().find(is_waiting).map(|entry| entry.id);
+            let Some(id) = waiting else { return Ok(()) };
             self.free_now(id)?;
         }
-        Ok(())
     }
 
     /// Takes a block that is no longer discarded off the lists of its recipe's inputs.

@@ -23,7 +23,8 @@ impl Core {
         within: Within,
     ) -> Option<DevicePtr> {
         let address = self.memory.pool.mapped_address(id)?;
-        let entry = self.entries.get_mut(id.index())?.as_mut().filter(|entry| entry.id == id)?;
+        let now = self.entries.tick();
+        let entry = self.entries.find_mut(id)?;
         let writes = mode.writes();
         let streams = &self.memory.streams;
         let ready = entry.state == State::Resident
@@ -34,9 +35,8 @@ impl Core {
         if !ready {
             return None;
         }
-        self.clock += 1;
         entry.pins += 1;
-        entry.last_touch = self.clock;
+        entry.last_touch = now;
         let (place, hold) = (entry.place, entry.hold);
         if writes {
             entry.change();
@@ -76,11 +76,10 @@ impl Core {
             return Ok(Attempt::Done(address));
         }
         // This is a replay, or the wait for its arrival was left out.
-        self.clock += 1;
-        let clock = self.clock;
+        let now = self.entries.tick();
         let entry = self.entry_mut(id)?;
         entry.pins += 1;
-        entry.last_touch = clock;
+        entry.last_touch = now;
         let place = entry.place;
         if !within.is_replay() {
             if mode.writes() {
@@ -159,7 +158,7 @@ impl Core {
         let free = |entry: &Entry| {
             entry.state == State::Resident && entry.pins == 0 && entry.hold == Hold::No
         };
-        self.watched && self.entry(id).is_ok_and(free) && self.memory.pool.is_swappable(id)
+        self.watch.is_on() && self.entry(id).is_ok_and(free) && self.memory.pool.is_swappable(id)
     }
 
     /// Copies a resident block to the host and gives its chunk away. Returns whether it did: the
@@ -199,7 +198,7 @@ impl Core {
             entry.arrived = Uses::of(copied);
         }
         if copied.is_some() {
-            self.memory.streams.mark(self.copy_out)?;
+            self.memory.streams.mark(self.streams.copy_out)?;
         }
         Ok(true)
     }
@@ -216,7 +215,6 @@ impl Core {
             let clean = self
                 .entries
                 .iter()
-                .flatten()
                 .filter(|entry| entry.state == State::Resident && entry.host_copy.is_some())
                 .min_by_key(|entry| entry.last_touch);
             match clean {
@@ -263,7 +261,7 @@ impl Core {
                 let copy = self.entry_mut(id)?.host_copy.as_mut().expect("seen above");
                 copy.uses.add(arrived);
                 self.arrive(id, Uses::of(arrived))?;
-                self.memory.streams.mark(self.copy_in)?;
+                self.memory.streams.mark(self.streams.copy_in)?;
                 Ok(true)
             }
             Err(error) => {

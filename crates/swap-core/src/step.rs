@@ -137,6 +137,10 @@ impl PendingReport {
         Ok(())
     }
 
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     pub(crate) fn into_timers(self) -> Vec<EventHandle> {
         let stalls = self.stalls.into_iter().flat_map(|stall| [stall.start, stall.end]);
         let recorded = self.recorder.into_iter().flat_map(Recorder::into_timers);
@@ -162,14 +166,14 @@ impl Core {
         self.take_all_back()?;
         self.free_dropped()?;
         let end = match self.step.start {
-            Some(_) => Some(self.memory.streams.timer(self.compute)?),
+            Some(_) => Some(self.memory.streams.timer(self.streams.compute)?),
             None => None,
         };
         let start = self.step.start.take();
         let mut behind = self.all_until_now();
-        if self.lanes.is_some() {
+        if self.recording.lanes().is_some() {
             // Copies may end behind the step.
-            for stream in [self.copy_out, self.copy_in] {
+            for stream in [self.streams.copy_out, self.streams.copy_in] {
                 behind.add(self.memory.streams.here(stream));
             }
         }
@@ -195,9 +199,10 @@ impl Core {
             trace: None,
             lanes: None,
         };
-        let (recorder, lanes, stalls) = (self.recorder.take(), self.lanes.take(), step.stalls);
+        let (recorder, lanes) = self.recording.end_step();
+        let stalls = step.stalls;
         let pending = PendingReport { report, start, end, stalls, recorder, lanes, behind };
-        self.reports.push_back(pending);
+        self.recording.owe(pending);
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
         pool.hide_away(false);
         // What could not be given back stays counted, and is tried again.
@@ -212,16 +217,15 @@ impl Core {
         self.step.host_waits_before = self.memory.streams.host_waits();
         self.step.calls_before = self.memory.pool.stats().calls;
         self.step.segment_bytes = self.memory.pool.fixed_bytes();
-        self.recorder = self.record_next.then(Recorder::default);
-        self.orders = self.ordered.clone();
+        self.recording.begin_step();
+        self.orders.begin_step();
         // What stays for replays alone is not part of the step.
-        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.free_wanted) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.free_wanted) {
             entry.place = None;
         }
         let mut live: Vec<(u64, BlockId)> = self
             .entries
             .iter()
-            .flatten()
             .filter(|entry| self.memory.pool.is_swappable(entry.id) && !entry.free_wanted)
             .map(|entry| (entry.birth, entry.id))
             .collect();
@@ -233,11 +237,11 @@ impl Core {
             entry.place = Some(place);
             entry.origin = Origin::Persistent;
             let (name, held) = (entry.name.clone(), entry.hold != Hold::No);
-            if let Some(recorder) = &mut self.recorder {
+            if let Some(recorder) = self.recording.recorder_mut() {
                 recorder.persistent(size_bytes, &name, held);
             }
         }
-        if let Some(recorder) = &mut self.recorder {
+        if let Some(recorder) = self.recording.recorder_mut() {
             recorder.trace.segment_bytes = self.step.segment_bytes;
         }
         self.start_following();
@@ -247,11 +251,11 @@ impl Core {
     /// Finds the blocks that live at the step's start on the step that the plan is for.
     fn start_following(&mut self) {
         let in_place = |entry: &&Entry| entry.place.is_some();
-        let mut live: Vec<&Entry> = self.entries.iter().flatten().filter(in_place).collect();
+        let mut live: Vec<&Entry> = self.entries.iter().filter(in_place).collect();
         live.sort_unstable_by_key(|entry| entry.place);
         let sized = |entry: &&Entry| (entry.id, self.memory.pool.size_bytes(entry.id));
         let live: Vec<(BlockId, u64)> = live.iter().map(sized).collect();
-        let path = self.orders.as_ref().and_then(|orders| orders.path()).cloned();
+        let path = self.orders.current().and_then(|orders| orders.path()).cloned();
         let (follower, places) = Follower::new(path, &live);
         for (&(id, _), place) in live.iter().zip(places) {
             self.entry_mut(id).expect("it is in the table").planned = place;
@@ -263,7 +267,7 @@ impl Core {
     /// larger steps take over. Once the probe has told, no other block does: on a branch one may
     /// be taken for another.
     pub(crate) fn measure_up(&mut self, place: BlockIndex, size_bytes: u64) {
-        let Some(orders) = &self.orders else { return };
+        let Some(orders) = self.orders.current() else { return };
         if orders.probe() == Some(place) {
             self.step.probe_bytes = Some(size_bytes);
         } else if self.step.probe_bytes.is_some() {
@@ -272,7 +276,7 @@ impl Core {
         let Some(larger) = orders.outgrown_by(place, size_bytes).cloned() else { return };
         if let Some(path) = larger.path() {
             self.step.follower.change_path(path);
-            self.orders = Some(larger);
+            self.orders.outgrow(larger);
         }
     }
 
@@ -283,7 +287,7 @@ impl Core {
             Direction::Out => self.step.counters.swapped_out_bytes += size_bytes,
             Direction::In => self.step.counters.swapped_in_bytes += size_bytes,
         }
-        if self.logs_moves {
+        if self.recording.logs_moves {
             let name = self.entry(id)?.name.to_string();
             self.step.moves.push(Move { name, direction, size_bytes });
         }
@@ -302,10 +306,8 @@ impl Core {
         self.moving |= orders.is_some();
         let lots = orders.as_ref().map_or_else(Vec::new, |orders| orders.lots());
         self.memory.pool.lay_out(&lots)?;
-        self.orders = orders.clone();
-        self.ordered = orders;
-        self.record_next = record;
-        if record != self.recorder.is_some() {
+        self.orders.set(orders);
+        if self.recording.set(record) {
             self.drop_lanes();
             let mut step = std::mem::take(&mut self.step);
             for timer in step.take_timers() {
@@ -326,7 +328,7 @@ impl Core {
         let stalls = self.memory.streams.take_stalls();
         if let Some(op) = op {
             self.op_waited(op, &stalls);
-            if let Some(recorder) = self.recorder.as_mut().filter(|_| are_inside) {
+            if let Some(recorder) = self.recording.recorder_mut().filter(|_| are_inside) {
                 recorder.stalls(op, &stalls);
             }
         }
@@ -336,7 +338,7 @@ impl Core {
     /// The reports of steps whose device work is complete, oldest first. With `wait`, all.
     pub(crate) fn finished(&mut self, wait: bool) -> Result<Vec<StepReport>, Error> {
         let mut finished = Vec::new();
-        while let Some(pending) = self.reports.front() {
+        while let Some(pending) = self.recording.oldest_owed() {
             let complete = if wait {
                 self.memory.streams.synchronize().map(|()| true)
             } else {
@@ -360,15 +362,15 @@ impl Core {
 
     /// Whether the oldest unreported step was recorded, so that its times are needed now.
     pub(crate) fn owes_trace(&self) -> bool {
-        self.reports.iter().any(|pending| pending.recorder.is_some())
+        self.recording.owes_trace()
     }
 
     fn measure_oldest(&mut self) -> Result<StepReport, Error> {
-        let pending = self.reports.front().expect("the caller saw it");
+        let pending = self.recording.oldest_owed().expect("the caller saw it");
         let mut report = pending.report.clone();
         let driver = self.memory.streams.driver();
         pending.measure(&mut report, |start, end| driver.elapsed_us(start, end))?;
-        let pending = self.reports.pop_front().expect("seen above");
+        let pending = self.recording.pop_oldest().expect("seen above");
         for timer in pending.into_timers() {
             self.memory.streams.recycle_timer(timer);
         }

@@ -34,12 +34,16 @@ impl Engine {
     }
 }
 
+/// Blocks that were sent away for others to use the device, what is needed last first.
+#[derive(Debug, Default)]
+pub(crate) struct Suspended(Vec<BlockId>);
+
 impl Core {
     fn suspend(&mut self) -> Result<u64, Error> {
         if self.unswappable.is_some() {
             return Err(Error::Usage("this device swaps nothing, so nothing can leave it"));
         }
-        if !self.watched {
+        if !self.watch.is_on() {
             return Err(Error::Usage("ops run that the engine is not told of"));
         }
         self.take_all_back()?;
@@ -50,7 +54,7 @@ impl Core {
         for id in leaving {
             // Room for all of them may be in pieces that are too small for some.
             if self.swap_out(id)? {
-                self.suspended.push(id);
+                self.suspended.0.push(id);
             }
         }
         let DeviceMemory { pool, streams, .. } = &mut self.memory;
@@ -74,13 +78,13 @@ impl Core {
     }
 
     fn resume(&mut self) -> Result<(), Error> {
-        while let Some(id) = self.suspended.pop() {
+        while let Some(id) = self.suspended.0.pop() {
             // It may have been freed since, or have come back.
             let entry = self.entry(id);
             let is_away = entry.is_ok_and(|entry| matches!(entry.state, State::Away { .. }));
             if is_away && !self.swap_in(id, false)? {
                 // No room for the rest: ops bring it back.
-                self.suspended.clear();
+                self.suspended.0.clear();
             }
         }
         Ok(())

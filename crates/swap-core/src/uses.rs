@@ -6,18 +6,44 @@ use crate::core::Core;
 use crate::entry::{Entry, State};
 use crate::error::Error;
 
+/// Which ops are open, and whether all that run are told of.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    is_on: bool,
+    /// Of each open op, on any thread, the stream that it runs on.
+    streams_of_ops: Vec<StreamId>,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch { is_on: true, streams_of_ops: Vec::new() }
+    }
+}
+
+impl Watch {
+    /// Whether every op that runs is told of. If not, nothing may leave.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+}
+
 impl Core {
+    /// An op opens on this stream.
+    pub(crate) fn op_began_on(&mut self, stream: StreamId) {
+        self.watch.streams_of_ops.push(stream);
+    }
+
     /// An op that was open on this stream no longer is.
     pub(crate) fn op_ended_on(&mut self, stream: StreamId) {
-        let open = self.streams_of_ops.iter().rposition(|&other| other == stream);
-        self.streams_of_ops.swap_remove(open.expect("an op ends once"));
+        let open = self.watch.streams_of_ops.iter().rposition(|&other| other == stream);
+        self.watch.streams_of_ops.swap_remove(open.expect("an op ends once"));
     }
 
     /// Open ops note their uses when they end, and those of a block that is freed before will not
     /// find it. So what their streams were given until now counts as a use, and no other stream's
     /// work: who gets the memory next would wait for it.
     pub(crate) fn note_open_uses(&mut self, id: BlockId) {
-        for stream in self.streams_of_ops.clone() {
+        for stream in self.watch.streams_of_ops.clone() {
             self.note_use_until_now(id, stream);
         }
     }
@@ -55,12 +81,12 @@ impl Core {
     /// From here ops may run that nobody tells of; or they have run, and used and written any
     /// block that was there, as all were.
     pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
-        self.watched = watched;
+        self.watch.is_on = watched;
         if !watched {
             return Ok(());
         }
         let is_there = |entry: &&Entry| entry.state == State::Resident;
-        let there = self.entries.iter().flatten().filter(is_there).map(|entry| entry.id);
+        let there = self.entries.iter().filter(is_there).map(|entry| entry.id);
         let there: Vec<BlockId> = there.collect();
         let uses = self.all_until_now();
         for &id in &there {
@@ -81,7 +107,7 @@ impl Core {
 
     /// All streams but those that copy.
     pub(crate) fn compute_streams(&self) -> impl Iterator<Item = StreamId> + use<> {
-        let copies = [self.copy_out, self.copy_in];
+        let copies = [self.streams.copy_out, self.streams.copy_in];
         self.memory.streams.ids().filter(move |stream| !copies.contains(stream))
     }
 }

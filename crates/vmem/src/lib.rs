@@ -59,7 +59,7 @@
 
 mod arena;
 mod block;
-mod blocks;
+mod block_table;
 mod budget;
 mod carver;
 mod chunk_cache;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, ErrorKind, VaRange};
 
 use crate::block::{Backing, Block, BlockId, BlockMemory, Chunk, Departure, Mapping, Spare};
-use crate::blocks::Blocks;
+use crate::block_table::BlockTable;
 use crate::carver::{Carver, EmptyRegion, PieceId};
 use crate::chunk_cache::{ChunkCache, Fit, Room};
 use crate::error::MemoryError;
@@ -53,7 +53,7 @@ const PIECE_BYTES: u64 = 512;
 pub struct PoolConfig {
     /// The cap: physical bytes held never exceed it.
     pub limit_bytes: u64,
-    /// Blocks of at least this size are swappable.
+    /// BlockTable of at least this size are swappable.
     pub swap_threshold_bytes: u64,
     /// Size of a segment for small blocks; at least the threshold.
     pub segment_bytes: u64,
@@ -77,7 +77,7 @@ pub struct Pool {
     granularity_bytes: u64,
     has_virtual_memory: bool,
     cache: ChunkCache<Spare>,
-    blocks: Blocks,
+    blocks: BlockTable,
     spare_ranges: SpareRanges,
     stale: Stale,
     segments: Segments,
@@ -130,7 +130,7 @@ impl Pool {
             granularity_bytes,
             has_virtual_memory,
             cache: ChunkCache::new(config.limit_bytes),
-            blocks: Blocks::default(),
+            blocks: BlockTable::default(),
             spare_ranges: SpareRanges::default(),
             stale: Stale::default(),
             segments: Segments::default(),

@@ -116,13 +116,13 @@ fn keep_timing(core: &mut Core, frame: &Frame, start: Option<EventHandle>) -> Re
         core.memory.streams.recycle_timer(start);
         return Ok(());
     }
-    if core.recorder.is_none() {
+    if core.recording.recorder().is_none() {
         core.op_timed(frame.op, start, frame.stream, frame.host_start_us);
         return Ok(());
     }
     match core.memory.streams.timer(frame.stream) {
         Ok(end) => {
-            let recorder = core.recorder.as_mut().expect("checked above");
+            let recorder = core.recording.recorder_mut().expect("checked above");
             recorder.timing(Timing { op: frame.op, start, end });
             Ok(())
         }
@@ -160,7 +160,7 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
             offered = true;
         }
     }
-    if let Some(recorder) = &mut core.recorder
+    if let Some(recorder) = core.recording.recorder_mut()
         && offered
         && frame.step == core.step.number
     {

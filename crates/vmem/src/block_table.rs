@@ -6,12 +6,12 @@ use crate::point::Uses;
 /// Live blocks, and the room of freed ones. A name is good until its block is freed: the room's
 /// next block has the next generation.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
+pub(crate) struct BlockTable {
     slots: Vec<Block>,
     free: Vec<u32>,
 }
 
-impl Blocks {
+impl BlockTable {
     /// Adds a block and names it.
     pub(crate) fn insert(
         &mut self,

@@ -27,8 +27,6 @@ pub(crate) struct Local {
     stream: Option<StreamId>,
     /// The outermost op's number in the process.
     op: u64,
-    /// What moves and the op has used.
-    touched: SmallVec<[(BlockId, AccessMode); 8]>,
     /// The stream that the thread used last: by the driver's handle, and by the engine's name.
     last_stream: Option<(u64, StreamId)>,
 }
@@ -140,7 +138,6 @@ impl Local {
             name: "",
             stream: None,
             op: 0,
-            touched: SmallVec::new(),
             last_stream: None,
         }
     }
@@ -179,7 +176,6 @@ impl Local {
         self.name = name.text();
         self.stream = Some(stream);
         self.op = self.context.next_op();
-        self.touched.clear();
         Ok(())
     }
 
@@ -192,7 +188,6 @@ impl Local {
         if self.depth == 0 {
             return Err(Failure::usage("no op is open on this thread: call begin first"));
         }
-        let known = self.touched.len();
         let mut unknown: SmallVec<[(BlockId, AccessMode); 8]> = SmallVec::new();
         let mut tables = self.context.blocks.lock();
         for (address, how) in uses.clone() {
@@ -202,14 +197,12 @@ impl Local {
                 unknown.push((live.id, AccessMode::ReadWrite));
             } else if live.note_use(self.op, mode) {
                 unknown.push((live.id, mode));
-                self.touched.push((live.id, mode));
             }
         }
         drop(tables);
         let touched = self.stack.touch_all(&unknown);
         if touched.is_err() {
             // Some were not: it is as if none had been told of.
-            self.touched.truncate(known);
             let mut tables = self.context.blocks.lock();
             for (address, _) in uses {
                 if let Some(live) = tables.around(address) {
@@ -227,7 +220,7 @@ impl Local {
         let Some(live) = self.context.blocks.find(address) else { return Ok(()) };
         if self.depth > 0 {
             let is_used = live.kind != Kind::Swappable
-                || self.touched.iter().any(|&(block, _)| block == live.id)
+                || self.stack.touched().any(|(block, _)| block == live.id)
                 || live.is_fresh(self.op);
             let how = Use::Known(AccessMode::ReadWrite);
             return if is_used { Ok(()) } else { self.touch(iter::once((address, how))) };
@@ -259,20 +252,17 @@ impl Local {
             .filter_map(|&address| blocks.find_swappable(address))
             .map(|live| (live.id, live.start))
             .collect();
-        for &(id, mode) in &self.touched {
-            let lives = || self.context.engine.address(id).is_ok();
-            if mode.writes() && !outputs.iter().any(|output| output.0 == id) && lives() {
-                return Err(Failure::usage("the op writes memory that is not among the outputs"));
-            }
+        let known: SmallVec<[BlockId; 2]> = outputs.iter().map(|output| output.0).collect();
+        if !self.stack.writes_only(&known)? {
+            return Err(Failure::usage("the op writes memory that is not among the outputs"));
         }
         for &address in inputs {
             let none = || Failure::usage("an input is not small memory of the engine");
             let live = blocks.note_input(address).ok_or_else(none)?;
             self.stack.touch(live.id, AccessMode::Read)?;
-            self.touched.push((live.id, AccessMode::Read));
         }
-        let reads = |&&(_, mode): &&(BlockId, AccessMode)| mode == AccessMode::Read;
-        let reads: SmallVec<[_; 8]> = self.touched.iter().filter(reads).copied().collect();
+        let reads = |&(_, mode): &(BlockId, AccessMode)| mode == AccessMode::Read;
+        let reads: SmallVec<[_; 8]> = self.stack.touched().filter(reads).collect();
         let name = self.name;
         let op = NAMES.with_borrow_mut(|names| names.find(name));
         let at_any_size = replay.is_at_any_size();

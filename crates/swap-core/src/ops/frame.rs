@@ -12,6 +12,8 @@ use crate::recipe::{Recipe, RecipeUse, Replayable};
 use crate::recorder::Timing;
 use crate::trace::OpIndex;
 
+use super::{NO_OP, OpStack};
+
 /// What an op is a part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Within {
@@ -56,6 +58,28 @@ impl Frame {
     /// What it has touched so far, and how.
     pub(super) fn uses(&self) -> impl Iterator<Item = (BlockId, AccessMode)> {
         self.touched.iter().map(|&(block, mode, _)| (block, mode))
+    }
+}
+
+impl OpStack {
+    /// What the innermost op has touched so far, and how. Nothing outside an op.
+    pub fn touched(&self) -> impl Iterator<Item = (BlockId, AccessMode)> {
+        self.frames.last().into_iter().flat_map(Frame::uses)
+    }
+
+    /// Whether all swappable blocks that the innermost op has written so far are among `outputs`,
+    /// but for those that were freed since.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op.
+    pub fn writes_only(&self, outputs: &[BlockId]) -> Result<bool, Error> {
+        let core = self.shared.lock()?;
+        let mut uses = self.frames.last().ok_or(NO_OP)?.uses();
+        let is_other = |block| {
+            let lives = core.entry(block).is_ok();
+            lives && core.memory.pool.is_swappable(block) && !outputs.contains(&block)
+        };
+        Ok(!uses.any(|(block, mode)| mode.writes() && is_other(block)))
     }
 }
 

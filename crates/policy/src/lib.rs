@@ -1,8 +1,8 @@
 //! Decides which blocks of a training step leave the device, when, and when they come back.
 //!
-//! Everything here is a pure function of a recorded step and of settings: no clock, no randomness,
-//! no driver. The same input gives the same plan, to the byte. Only plan and trace files do input
-//! and output.
+//! Plans are pure functions of a recorded step and of settings: no clock, no randomness, no driver.
+//! The same input gives the same plan, to the byte. Only plan and trace files do input and output,
+//! and only [`Session`] has an engine: it hands finished steps to the loop, and orders back.
 //!
 //! ```text
 //!   WarmUp ── steps alike ──> SearchPolicy ── best plan known ──> Stable
@@ -76,6 +76,7 @@ mod generate;
 mod lanes;
 mod layout;
 mod machine;
+mod numbers;
 mod parallel;
 mod parts;
 mod ranks;

@@ -10,34 +10,7 @@ pub use large::{LargeShape, large_trace};
 pub use random::{RandomShape, random_trace};
 pub use transformer::{TransformerShape, transformer_trace};
 
-/// A repeatable stream of numbers: the same seed gives the same numbers for ever.
-#[derive(Clone, Debug)]
-pub struct Numbers(u64);
-
-impl Numbers {
-    /// The stream of a seed.
-    pub fn new(seed: u64) -> Numbers {
-        Numbers(seed)
-    }
-
-    /// A number below `end`.
-    ///
-    /// # Panics
-    /// If `end` is 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        assert!(end > 0, "no number is below 0");
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
-    /// True `percent` times out of a hundred.
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
+pub use crate::numbers::Numbers;
 
 /// Writes a trace call by call, as the engine would record it.
 #[derive(Clone, Debug, Default)]

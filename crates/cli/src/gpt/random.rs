@@ -1,26 +1,25 @@
 //! The project's own random numbers: a seed means the same for ever, on every machine.
 
-/// A splitmix generator.
+use adaptive::devices::pattern_word;
+
+/// A repeatable stream of numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random {
-    state: u64,
+    seed: u64,
+    drawn: u64,
 }
 
 impl Random {
     /// The generator number `stream` of a seed. Streams of one seed are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Random {
-        let mut random = Random { state: seed };
-        let start = random.next();
-        Random { state: start ^ stream.wrapping_mul(0xd134_2543_de82_ef95) }
+        let seed = pattern_word(seed, 0) ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
+        Random { seed, drawn: 0 }
     }
 
     /// The next 64 random bits.
     pub(crate) fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        self.drawn += 1;
+        pattern_word(self.seed, self.drawn - 1)
     }
 
     /// A number below `bound`; the bias of at most `bound / 2^64` does not matter here.

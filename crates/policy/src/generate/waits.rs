@@ -5,8 +5,8 @@ use swap_core::Direction;
 use super::choose::Made;
 use super::moves::{Change, Class, any};
 use super::taste::Wish;
+use crate::numbers::Numbers;
 use crate::simulate::{CopySpan, Simulation};
-use crate::synthetic::Numbers;
 use crate::usage::Usage;
 
 /// A shorter wait is not worth a change.

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::build::{Builder, Limits};
 use super::pack::Item;
-use crate::synthetic::Numbers;
+use crate::numbers::Numbers;
 
 /// How often an attempt may go on to another item, for each that is to be placed.
 const NODES_PER_ITEM: u64 = 4;

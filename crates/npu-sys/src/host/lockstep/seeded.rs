@@ -8,6 +8,7 @@ use crate::host::link::{alone_us, fixed_us};
 use crate::host::lockstep::{Queue, Queues, perform};
 use crate::host::schedule::Work;
 use crate::host::timeline::Journal;
+use crate::pattern::pattern_word;
 
 #[derive(Debug)]
 pub(super) struct Seeded {
@@ -24,16 +25,17 @@ pub(super) struct Seeded {
 /// From a standstill to nearly all that is ready.
 const PACES: [u64; 6] = [0, 1, 3, 6, 10, 15];
 
-/// A small generator of numbers that only need to look mixed (SplitMix64).
+/// Numbers that only need to look mixed.
 #[derive(Debug)]
-struct Random(u64);
+struct Random {
+    seed: u64,
+    drawn: u64,
+}
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.drawn += 1;
+        pattern_word(self.seed, self.drawn - 1)
     }
 
     fn below(&mut self, end: u64) -> u64 {
@@ -43,7 +45,13 @@ impl Random {
 
 impl Seeded {
     pub(super) fn new(link: Option<HostLink>, seed: u64) -> Seeded {
-        Seeded { link, link_free_us: [0.0; 2], random: Random(seed), favourite: 0, pace: 6 }
+        Seeded {
+            link,
+            link_free_us: [0.0; 2],
+            random: Random { seed, drawn: 0 },
+            favourite: 0,
+            pace: 6,
+        }
     }
 
     /// Runs a random amount of ready work. Sooner or later it runs some.

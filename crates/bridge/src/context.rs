@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adaptive::{
     AccessMode, BlockId, Bytes, Engine, Error, FinishedStep, JointPlanner, Machine, OpName, Plan,
-    Planner, Session, Stage, StreamId, Trace, save_trace,
+    Planner, Session, StreamId, Trace, save_trace,
 };
 
 use crate::blocks::{Blocks, Live};
@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::failure::{Failure, warn};
 use crate::settings::{Settings, Wishes};
 use crate::shown::ShownStep;
+use crate::sleep::Sleep;
 use crate::totals::Totals;
 
 /// The engine of the process.
@@ -31,10 +32,7 @@ pub(crate) struct Context {
     course: Mutex<Course>,
     /// By the driver's handle.
     streams: Mutex<BTreeMap<u64, StreamId>>,
-    /// Nobody tells of ops: the model fits.
-    asleep: AtomicBool,
-    /// Ops may still be running that nobody told of.
-    waking: AtomicBool,
+    pub(crate) sleep: Sleep,
 }
 
 /// What changes from step to step.
@@ -123,8 +121,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         ops: AtomicU64::new(0),
         course: Mutex::new(course),
         streams: Mutex::default(),
-        asleep: AtomicBool::new(false),
-        waking: AtomicBool::new(false),
+        sleep: Sleep::default(),
     }));
     GENERATION.fetch_add(1, Ordering::Release);
     OWNER.store(std::process::id(), Ordering::Release);
@@ -322,91 +319,6 @@ impl Context {
         for text in course.session.take_failures() {
             warn(&format!("{text}; to report it, save the step with save_trace"));
         }
-    }
-
-    /// Whether steps need nothing of the engine but memory.
-    pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
-        let course = self.course();
-        let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
-        let moves = moves || course.session.may_outgrow();
-        let calm = course.session.stage() == Stage::Stable && !moves;
-        // The last step's peak; the running one has only begun.
-        let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
-        // Asleep nobody tells of accesses.
-        Ok(calm && !self.checks_order() && peak_bytes < self.wake_bytes())
-    }
-
-    fn away_bytes(&self) -> Result<u64, Failure> {
-        let stats = self.engine.memory_stats()?;
-        Ok(stats.allocated_bytes.current - stats.active_bytes.current)
-    }
-
-    /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
-    /// running then.
-    fn wake_bytes(&self) -> u64 {
-        self.settings.machine.limit_bytes / 10 * 8
-    }
-
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.asleep.load(Ordering::Relaxed)
-    }
-
-    /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
-    pub(crate) fn sleep(&self) -> Result<(), Failure> {
-        self.engine.set_watched(false)?;
-        let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
-        if home.is_err() {
-            self.engine.set_watched(true)?;
-            return home;
-        }
-        self.asleep.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Brings back what is away, and waits for it.
-    fn touch_all(&self) -> Result<(), Failure> {
-        const SLEEP: OpName = OpName::new("smartswap::sleep");
-        let mut ops = self.engine.op_stack();
-        ops.begin_aside(SLEEP, self.engine.compute_stream())?;
-        for live in self.blocks.swappable() {
-            let touched = self.engine.is_held(live.id).and_then(|is_held| match is_held {
-                true => Ok(()),
-                false => ops.touch(live.id, AccessMode::Read).map(drop),
-            });
-            // Another thread may have freed it.
-            if let Err(error) = touched
-                && error != Error::Freed
-            {
-                return Err(error.into());
-            }
-        }
-        Ok(ops.end()?)
-    }
-
-    pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
-        if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
-            return Ok(false);
-        }
-        let stats = self.engine.memory_stats()?;
-        let used_bytes = stats.active_bytes.current + stats.outside_bytes.current;
-        Ok(used_bytes + size_bytes > self.wake_bytes())
-    }
-
-    /// From here to [`awake`](Context::awake) nothing leaves, as it did not before.
-    pub(crate) fn wake(&self) {
-        self.waking.store(true, Ordering::Relaxed);
-        self.asleep.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether ops may be running that nobody told of.
-    pub(crate) fn misses_ops(&self) -> bool {
-        self.is_asleep() || self.waking.load(Ordering::Relaxed)
-    }
-
-    /// All ops are told of again.
-    pub(crate) fn awake(&self) -> Result<(), Failure> {
-        self.waking.store(false, Ordering::Relaxed);
-        Ok(self.engine.set_watched(true)?)
     }
 
     /// Waits for the device and takes in what steps still owe.

@@ -25,6 +25,7 @@ mod names;
 mod order;
 mod settings;
 mod shown;
+mod sleep;
 mod starts;
 mod totals;
 

@@ -1,0 +1,125 @@
+//! Sleep: while a model fits, nobody tells of ops. Who does is said here, and nowhere else: the
+//! engine only knows whether all that runs is told of, and the adapter asks before it stops.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use adaptive::{AccessMode, Error, OpName, Stage};
+
+use crate::context::Context;
+use crate::failure::Failure;
+
+/// Whether ops are told of.
+#[derive(Debug, Default)]
+pub(crate) struct Sleep(AtomicU8);
+
+/// What [`Sleep`] holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum State {
+    /// All are.
+    Awake,
+    /// None are: the model fits.
+    Asleep,
+    /// All that begin are, but some that nobody told of may still be running.
+    Waking,
+}
+
+impl Sleep {
+    fn get(&self) -> State {
+        match self.0.load(Ordering::Relaxed) {
+            0 => State::Awake,
+            1 => State::Asleep,
+            _ => State::Waking,
+        }
+    }
+
+    fn set(&self, state: State) {
+        self.0.store(state as u8, Ordering::Relaxed);
+    }
+}
+
+impl Context {
+    /// Whether steps need nothing of the engine but memory.
+    pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
+        let course = self.course();
+        let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
+        let moves = moves || course.session.may_outgrow();
+        let calm = course.session.stage() == Stage::Stable && !moves;
+        // The last step's peak; the running one has only begun.
+        let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
+        // Asleep nobody tells of accesses.
+        Ok(calm && !self.checks_order() && peak_bytes < self.wake_bytes())
+    }
+
+    fn away_bytes(&self) -> Result<u64, Failure> {
+        let stats = self.engine.memory_stats()?;
+        Ok(stats.allocated_bytes.current - stats.active_bytes.current)
+    }
+
+    /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
+    /// running then.
+    fn wake_bytes(&self) -> u64 {
+        self.settings.machine.limit_bytes / 10 * 8
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleep.get() == State::Asleep
+    }
+
+    /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
+    pub(crate) fn sleep(&self) -> Result<(), Failure> {
+        self.engine.set_watched(false)?;
+        let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
+        if home.is_err() {
+            self.engine.set_watched(true)?;
+            return home;
+        }
+        self.sleep.set(State::Asleep);
+        Ok(())
+    }
+
+    /// Brings back what is away, and waits for it.
+    fn touch_all(&self) -> Result<(), Failure> {
+        const SLEEP: OpName = OpName::new("smartswap::sleep");
+        let mut ops = self.engine.op_stack();
+        ops.begin_aside(SLEEP, self.engine.compute_stream())?;
+        for live in self.blocks.swappable() {
+            let touched = self.engine.is_held(live.id).and_then(|is_held| match is_held {
+                true => Ok(()),
+                false => ops.touch(live.id, AccessMode::Read).map(drop),
+            });
+            // Another thread may have freed it.
+            if let Err(error) = touched
+                && error != Error::Freed
+            {
+                return Err(error.into());
+            }
+        }
+        Ok(ops.end()?)
+    }
+
+    pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
+        if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
+            return Ok(false);
+        }
+        let stats = self.engine.memory_stats()?;
+        let used_bytes = stats.active_bytes.current + stats.outside_bytes.current;
+        Ok(used_bytes + size_bytes > self.wake_bytes())
+    }
+
+    /// From here to [`awake`](Context::awake) nothing leaves, as it did not before.
+    pub(crate) fn wake(&self) {
+        self.sleep.set(State::Waking);
+    }
+
+    /// Whether ops may be running that nobody told of.
+    pub(crate) fn misses_ops(&self) -> bool {
+        self.sleep.get() != State::Awake
+    }
+
+    /// All ops are told of again.
+    pub(crate) fn awake(&self) -> Result<(), Failure> {
+        self.sleep.set(State::Awake);
+        Ok(self.engine.set_watched(true)?)
+    }
+}

@@ -220,7 +220,7 @@ def test_debug_shows_the_search(tmp_path):
         rf": plan 1: {time} measured, {time} of it waiting.*, {time} predicted: the best so far",
         rf": adopts a plan of [1-9]\d* actions, {time} measured, .*: \w.*",
         r": SearchPolicy -> Stable",
-        r"step 20, kind \w{8} of \d+ ops: goes by the plan of another kind, but for \d+ ops",
+        r"step 20, kind \w{8} of \d+ ops: follows the plan of another kind, except for \d+ ops",
     ):
         assert len(re.findall(f"^smartswap: .*{expect}$", said, re.MULTILINE)) >= 1, expect
     assert ": tries" not in train(tmp_path, "--memory", "12MiB", "--log-level", "info")
@@ -229,8 +229,8 @@ def test_debug_shows_the_search(tmp_path):
 def test_a_cap_beyond_the_machine_is_said_in_one_line(tmp_path):
     said = train(tmp_path, "--memory", "100TiB", steps=2)
     warned = re.fullmatch(
-        r"SmartSwap: a cap of 102400.00 GiB is beyond the machine's memory of [0-9.]+ GiB: it is "
-        r"chosen as if left out\n",
+        r"SmartSwap: a cap of 102400.00 GiB is more than the machine's memory of [0-9.]+ GiB: "
+        r"the default cap is used\n",
         said,
     )
     assert warned, said

@@ -113,7 +113,7 @@ pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, c
         Err(payload) => {
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            let text = text.unwrap_or_else(|| "a panic without words".to_owned());
+            let text = text.unwrap_or_else(|| "a panic without a message".to_owned());
             Failure { code: Code::Broken, text: format!("internal error: {text}") }
         }
     };
@@ -145,7 +145,7 @@ mod tests {
         let bodies: [(Body, &str); 4] = [
             (|| panic!("plain"), "internal error: plain"),
             (|| panic!("with {}", 7), "internal error: with 7"),
-            (|| panic::panic_any(7), "internal error: a panic without words"),
+            (|| panic::panic_any(7), "internal error: a panic without a message"),
             (|| Err(Failure::usage("a zero\0 inside")), "a zero  inside"),
         ];
         for (body, expect) in bodies {

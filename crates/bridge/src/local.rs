@@ -112,7 +112,7 @@ pub(crate) fn with_op(body: impl FnOnce(&mut Local) -> Result<(), Failure>) -> R
 
 /// Runs `body` with the thread's part of the open engine.
 pub(crate) fn with<T>(body: impl FnOnce(&mut Local) -> Result<T, Failure>) -> Result<T, Failure> {
-    let ended = || Failure::usage("this thread is ending: it can use the engine no more");
+    let ended = || Failure::usage("this thread is ending and can no longer use the engine");
     LOCAL
         .try_with(|cell| {
             let mut cell = cell.try_borrow_mut().map_err(|_| {
@@ -244,7 +244,7 @@ impl Local {
         inputs: &[u64],
     ) -> Result<(), Failure> {
         let (Some(stream), 1) = (self.stream, self.depth) else {
-            return Err(Failure::usage("a replay is offered by an outermost op, before its end"));
+            return Err(Failure::usage("offer a replay inside an outermost op, before it ends"));
         };
         let blocks = &self.context.blocks;
         let outputs: SmallVec<[(BlockId, u64); 2]> = outputs
@@ -257,7 +257,7 @@ impl Local {
             return Err(Failure::usage("the op writes memory that is not among the outputs"));
         }
         for &address in inputs {
-            let none = || Failure::usage("an input is not small memory of the engine");
+            let none = || Failure::usage("an input is not a small block of this engine");
             let live = blocks.note_input(address).ok_or_else(none)?;
             self.stack.touch(live.id, AccessMode::Read)?;
         }

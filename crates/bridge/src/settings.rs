@@ -148,7 +148,7 @@ fn within(wished_bytes: Option<u64>, of: &str, total_bytes: Option<u64>) -> Opti
         return Some(wished);
     }
     let (wished, total) = (Bytes(wished), Bytes(total));
-    warn(&format!("a cap of {wished} is beyond {of} of {total}: it is chosen as if left out"));
+    warn(&format!("a cap of {wished} is more than {of} of {total}: the default cap is used"));
     None
 }
 

@@ -308,7 +308,7 @@ fn lines(
         (
             "on demand",
             format!(
-                "{} touches of blocks away, {} evictions",
+                "{} touches of blocks that were away, {} evictions",
                 simulation.misses, simulation.rescues
             ),
         ),

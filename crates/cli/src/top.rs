@@ -72,7 +72,7 @@ fn list(args: &TopArgs, trainings: &[Status]) -> anyhow::Result<ExitCode> {
         let text = serde_json::to_string(&told).context("cannot write the status")?;
         say(&(text + "\n"))?;
     } else if trainings.is_empty() {
-        bail!("no training of yours with SmartSwap has ended a step yet on this machine");
+        bail!("no training of yours under SmartSwap has finished a step on this machine yet");
     } else {
         say(&frame::list(trainings))?;
     }

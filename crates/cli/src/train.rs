@@ -87,7 +87,7 @@ fn check(args: &TrainOptions) -> anyhow::Result<Request<'_>> {
     // Nothing that is trained here runs in parts; other steps leave a plan, safely.
     let plan = plan.map(|saved| Arc::new(saved.plan));
     if plan.is_some() && args.strategy == Strategy::Keep {
-        bail!("--strategy keep runs without a plan; leave --plan away or take another strategy");
+        bail!("--strategy keep runs without a plan; leave out --plan or use another strategy");
     }
     let accelerator = accelerator(args.device)?;
     let (ground, link_bytes_per_s) = match &accelerator {
@@ -118,7 +118,7 @@ fn accelerator(name: DeviceName) -> anyhow::Result<Option<Accelerator>> {
         if !properties.is_host_addressable {
             bail!(
                 "train cannot use --device {name} ({}): its operators are functions of the host, \
-                 which cannot address that device's memory; leave --device away, or try the \
+                 which cannot address that device's memory; leave out --device, or try the \
                  device with stress",
                 properties.name
             );
@@ -188,7 +188,7 @@ fn capped(request: &Request<'_>, need: &Need) -> anyhow::Result<Setup> {
     {
         bail!(
             "the plan '{}' was made for another model or batch; give the sizes of the run that \
-             made it, or leave --plan away",
+             made it, or leave out --plan",
             path.display()
         );
     }

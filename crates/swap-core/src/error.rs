@@ -107,7 +107,7 @@ impl fmt::Display for OutOfMemory {
             Some(why) => write!(f, "{} held by blocks; {why}", Bytes(self.segment_bytes))?,
             None => write!(
                 f,
-                "resident {} (of it {} held by running ops), away {}, small blocks {}",
+                "resident {} (of which {} are held by running ops), away {}, small blocks {}",
                 Bytes(self.resident_bytes),
                 Bytes(self.pinned_bytes),
                 Bytes(self.away_bytes),

@@ -41,10 +41,10 @@ pub(crate) struct Suspended(Vec<BlockId>);
 impl Core {
     fn suspend(&mut self) -> Result<u64, Error> {
         if self.unswappable.is_some() {
-            return Err(Error::Usage("this device swaps nothing, so nothing can leave it"));
+            return Err(Error::Usage("this device cannot swap, so it cannot be suspended"));
         }
         if !self.watch.is_on() {
-            return Err(Error::Usage("ops run that the engine is not told of"));
+            return Err(Error::Usage("the engine is asleep: ops run that it does not see"));
         }
         self.take_all_back()?;
         // Needed last first, so that what is needed first is the last of the list.

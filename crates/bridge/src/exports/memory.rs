@@ -73,11 +73,11 @@ unsafe fn keep(
     body: impl FnOnce(&str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     if by.is_null() {
-        return Err(Failure::usage("the name of who wants the memory is NULL"));
+        return Err(Failure::usage("the holder's name is NULL"));
     }
     // SAFETY: not null, so the caller promises a zero at the end.
     let by = unsafe { CStr::from_ptr(by) }.to_str();
-    let by = by.map_err(|_| Failure::usage("the name of who wants the memory is not UTF-8"))?;
+    let by = by.map_err(|_| Failure::usage("the holder's name is not UTF-8"))?;
     body(by)
 }
 

@@ -108,7 +108,7 @@ pub extern "C" fn smartswap_step() -> c_int {
     code(|| {
         let context = local::with(|local| {
             if local.depth() > 0 {
-                return Err(Failure::usage("a step ends outside all ops"));
+                return Err(Failure::usage("a step cannot end inside an op: end the op first"));
             }
             Ok(local.context.clone())
         })?;

@@ -170,7 +170,7 @@ pub extern "C" fn smartswap_take_news() -> *mut c_char {
 
 /// A text that C frees, or null if there is none.
 fn text_for_c(text: Result<String, c_int>) -> *mut c_char {
-    let zero = || Failure::usage("a name has a zero in it");
+    let zero = || Failure::usage("a name contains a NUL character");
     let text = text.and_then(|text| guard(|| CString::new(text).map_err(|_| zero())));
     text.map_or(ptr::null_mut(), CString::into_raw)
 }

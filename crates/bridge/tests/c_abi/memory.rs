@@ -120,7 +120,7 @@ fn lent_memory_stays_until_the_step_ends_or_room_is_short() {
     press(&others);
     check(lent, BLOCK, 79);
     for code in keep_for_nobody(lent) {
-        assert_fails(code, USAGE, "the name of who wants the memory is NULL");
+        assert_fails(code, USAGE, "the holder's name is NULL");
     }
     others.into_iter().for_each(free);
     free(lent);

@@ -95,7 +95,7 @@ fn ops_out_of_order() {
     assert_eq!(begin("outer"), OK);
     assert_eq!(begin("inner"), OK);
     assert_fails(smartswap_touch(ptr::null(), 9), USAGE, "9 is not a smartswap_access");
-    assert_fails(smartswap_step(), USAGE, "a step ends outside all ops");
+    assert_fails(smartswap_step(), USAGE, "a step cannot end inside an op");
     assert_eq!(smartswap_depth(), 2);
     assert_eq!(smartswap_end(), OK);
     assert_eq!(smartswap_end(), OK);

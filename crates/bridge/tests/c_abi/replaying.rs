@@ -130,7 +130,7 @@ fn an_op_that_writes_more_than_it_says_is_not_made_again() {
     // What the engine does not know it cannot watch.
     let foreign = ptr::from_ref(&0_u64).cast_mut().cast();
     let ([third, fourth], code) = make_two(foreign, 9, 2);
-    assert_fails(code, USAGE, "not small memory");
+    assert_fails(code, USAGE, "not a small block");
     assert_eq!(smartswap_touch(third, WRITE), USAGE, "no op is open");
     [input, first, second, third, fourth].into_iter().for_each(free);
     rig.close();

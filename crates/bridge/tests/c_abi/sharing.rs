@@ -135,17 +135,25 @@ fn a_rank_that_lost_the_others_judges_what_it_has() {
 fn rounds_out_of_order() {
     let rig = Rig::open(16 * MIB);
     let mut numbers = vec![0.0; FIGURES as usize];
-    let alone = "judges its steps alone";
+    let alone = "does not share its steps";
     assert_fails(figures(&mut numbers), USAGE, alone);
     assert_fails(agree(Some(&numbers)).expect_err("alone"), USAGE, alone);
     assert_fails(times(&mut numbers), USAGE, alone);
     assert_fails(agree_times(&numbers).expect_err("alone"), USAGE, alone);
     rig.close();
     let training = Training::new();
-    assert_fails(agree(Some(&numbers)).expect_err("no step"), USAGE, "a step that is not there");
+    assert_fails(
+        agree(Some(&numbers)).expect_err("no step"),
+        USAGE,
+        "a step that this rank has not run",
+    );
     training.step();
-    assert_fails(times(&mut numbers), USAGE, "nobody asked for the times");
-    assert_fails(agree_times(&numbers).expect_err("not asked"), USAGE, "nobody asked");
+    assert_fails(times(&mut numbers), USAGE, "no times of a step were asked for");
+    assert_fails(
+        agree_times(&numbers).expect_err("not asked"),
+        USAGE,
+        "no times of a step were asked for",
+    );
     assert_fails(figures(&mut numbers[1..]), USAGE, "SMARTSWAP_FIGURES");
     assert_fails(agree(Some(&numbers[1..])).expect_err("too few"), USAGE, "SMARTSWAP_FIGURES");
     assert_fails(agree(None).expect_err("NULL"), USAGE, "the numbers are NULL");
@@ -156,7 +164,7 @@ fn rounds_out_of_order() {
     assert_fails(
         agree_times(&[1.0; 3]).expect_err("too few"),
         USAGE,
-        "as many times as were asked for",
+        "the number of times is not the one that was asked for",
     );
     assert_eq!(times(&mut numbers[..9]), OK);
     assert_eq!(agree_times(&numbers[..9]), Ok(NEXT_STEP));

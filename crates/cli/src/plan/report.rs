@@ -255,7 +255,7 @@ impl Report<'_> {
         }
         if !simulation.went_to_plan() {
             let (misses, rescues) = (simulation.misses, simulation.rescues);
-            let words = format!("{misses} touches of blocks away, {rescues} evictions");
+            let words = format!("{misses} touches of blocks that were away, {rescues} evictions");
             lines.push(("on demand", words));
         }
         lines

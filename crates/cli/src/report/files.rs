@@ -23,7 +23,7 @@ impl OutFolder {
         let fix = || {
             format!(
                 "cannot write to the --out folder '{}'; name a folder that you may write to, or \
-                 leave --out away",
+                 leave out --out",
                 path.display()
             )
         };

@@ -50,7 +50,7 @@ pub enum Reason {
     Exposed,
     /// Making it again takes less time than waiting for the link.
     CheaperThanLink,
-    /// It is dropped, and nobody needs it again.
+    /// It is dropped, and not needed again.
     NotNeeded,
     /// A published strategy has it so.
     Prescribed,
@@ -65,7 +65,7 @@ impl fmt::Display for Reason {
             Reason::Hidden => f.write_str("its copies run beside compute"),
             Reason::Exposed => f.write_str("some waiting, but nothing cheaper would do"),
             Reason::CheaperThanLink => f.write_str("making it again beats waiting for the link"),
-            Reason::NotNeeded => f.write_str("nobody needs it again"),
+            Reason::NotNeeded => f.write_str("not needed again"),
             Reason::Prescribed => f.write_str("as the strategy has it"),
         }
     }
@@ -84,7 +84,7 @@ pub struct Decision {
     pub treatment: Treatment,
     /// The op after which it leaves; nothing if it stays or if no op of the step uses it.
     pub leaves_after: Option<OpIndex>,
-    /// The op before which it is back; nothing if it stays or nobody needs it again.
+    /// The op before which it is back; nothing if it stays or not needed again.
     pub returns_before: Option<OpIndex>,
     /// Why.
     pub reason: Reason,

@@ -93,7 +93,9 @@ impl<P: Planner> Session<P> {
         let n_times = match shared.waiting.front() {
             Some(Waiting::Finished(told)) if worst.are_of_one_kind() => n_times(&told.report),
             Some(_) => 0,
-            None => return Err(Error::Usage("the ranks agreed on a step that is not there")),
+            None => {
+                return Err(Error::Usage("the ranks agreed on a step that this rank has not run"));
+            }
         };
         if let Some(link) = worst.link() {
             self.policy.planner_mut().set_link(link);
@@ -131,7 +133,7 @@ impl<P: Planner> Session<P> {
         let Some(worst) = shared.worst else { return Err(not_asked()) };
         if let Some(Waiting::Finished(told)) = shared.waiting.front_mut() {
             if times.len() != n_times(&told.report) {
-                return Err(Error::Usage("there are not as many times as were asked for"));
+                return Err(Error::Usage("the number of times is not the one that was asked for"));
             }
             if let Some(trace) = &mut told.report.trace {
                 let (ops, rest) = times.split_at(trace.ops.len());
@@ -168,10 +170,11 @@ impl<P: Planner> Session<P> {
     }
 }
 
-const ALONE: Error = Error::Usage("this rank judges its steps alone: share them first");
+const ALONE: Error =
+    Error::Usage("this rank does not share its steps with others: call share first");
 
 fn not_asked() -> Error {
-    Error::Usage("nobody asked for the times of a step")
+    Error::Usage("no times of a step were asked for")
 }
 
 fn asleep() -> Figures {

@@ -61,5 +61,5 @@ impl<P: Planner> Guarded<P> {
 fn words(payload: &dyn Any) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").replace('\n', " ")
+    text.unwrap_or("a panic without a message").replace('\n', " ")
 }

@@ -131,7 +131,7 @@ impl fmt::Display for Turn {
         match *self {
             Turn::Met => write!(f, "new, in {:?}", Stage::WarmUp),
             Turn::Branches { strayed_ops } => {
-                write!(f, "goes by the plan of another kind, but for {strayed_ops} ops")
+                write!(f, "follows the plan of another kind, except for {strayed_ops} ops")
             }
             Turn::Varies { members, ordinary_bytes, levels } => {
                 let ordinary = Gib(ordinary_bytes);
@@ -142,7 +142,7 @@ impl fmt::Display for Turn {
                 write!(f, "planned up to {size}: {actions} actions, {ms} predicted")
             }
             Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
-            Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan once more"),
+            Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan again"),
             Turn::Tries { number, actions, predicted } => {
                 write!(f, "tries plan {number}: {actions} actions, {} predicted", Ms(predicted))
             }
@@ -159,7 +159,11 @@ impl fmt::Display for Turn {
             Turn::LaidOut { lots_bytes, beside_bytes, excess_bytes, is_used } => {
                 let (lots, beside) = (Gib(lots_bytes), Gib(beside_bytes));
                 f.write_str(if is_used { "laid out: " } else { "not laid out: " })?;
-                write!(f, "{lots} in lots, {beside} beside, {} too much", Gib(excess_bytes))
+                write!(
+                    f,
+                    "{lots} in lots, {beside} beside them, {} over the cap",
+                    Gib(excess_bytes)
+                )
             }
             Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
         }
@@ -207,11 +211,11 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Fits => "everything fits",
-            Why::HardlyLonger => "it takes hardly longer than with all memory",
+            Why::HardlyLonger => "it takes hardly longer than with unlimited memory",
             Why::NoTriesLeft => "the best of all tries",
             Why::NoOtherPlan => "there is no other plan to try",
             Why::RanksAreDone => "no rank has another plan to try",
-            Why::FalseAlarm => "all is as it was",
+            Why::FalseAlarm => "the step has not changed",
         })
     }
 }

@@ -33,7 +33,7 @@ fn a_loop_in_which_some_steps_have_more_ops_stays_stable_and_keeps_its_plan() {
     let kinds: Vec<Signature> = told.iter().map(|news| news.kind).collect();
     assert_eq!(kinds.iter().filter(|&&kind| kind == B).count(), 1, "each kind is told of once");
     assert_eq!(kinds.len(), 1 + 17);
-    let line = "goes by the plan of another kind, but for 5 ops";
+    let line = "follows the plan of another kind, except for 5 ops";
     assert!(told.iter().all(|news| news.turn.to_string() == line));
     assert_eq!(under_test.tracks.len(), 1);
 }

@@ -106,7 +106,7 @@ fn a_failing_planner_leaves_training_on_demand_and_says_so_once() {
     let ways = [
         (Way::Error, "block 7 is empty"),
         (Way::Panic, "internal error: it broke in 2 pieces"),
-        (Way::Number, "internal error: a panic without words"),
+        (Way::Number, "internal error: a panic without a message"),
     ];
     for (way, words) in ways {
         let (directive, mut under_test, lines) =

@@ -38,7 +38,7 @@ fn a_search_is_told_from_its_first_step_to_what_is_adopted() {
         told(&mut under_test),
         [
             "searches again: 0.100 ms measured, 0.000 ms of it waiting, 1 missed, 0 rescued",
-            "measures the adopted plan once more",
+            "measures the adopted plan again",
             "Stable -> SearchPolicy",
         ]
     );
@@ -46,8 +46,8 @@ fn a_search_is_told_from_its_first_step_to_what_is_adopted() {
     assert_eq!(
         told(&mut under_test),
         [
-            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: all is as it \
-             was",
+            "adopts a plan of 0 actions, 0.090 ms measured, 0.045 ms of it waiting: the step has \
+             not changed",
             "SearchPolicy -> Stable",
         ]
     );

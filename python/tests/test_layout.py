@@ -61,3 +61,38 @@ def test_stable_steps_make_no_memory_calls_unless_they_are_to_be_strict(tmp_path
     assert stats["memory_calls"]["mapped"] > 0
     calls = sum(stats["last_memory_calls"].values())
     assert calls > 2 if strict else calls <= 2, stats["last_memory_calls"]
+
+
+# Layers of many sizes: chunks that are kept for one do not serve the next.
+TIGHT = """
+import json, sys
+import smartswap, torch
+smartswap.enable("40MiB", device="host", min_block="64KiB", config=sys.argv[1])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+sizes = [256 + 64 * index for index in range(12)]
+layers = [torch.nn.Linear(*pair) for pair in zip(sizes, sizes[1:])]
+model = torch.nn.Sequential(*[part for layer in layers for part in (layer, torch.nn.GELU())])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+n_steps, n_stable = 0, 0
+while n_steps < 240 and n_stable < 3:
+    model(torch.randn(256, 256)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    n_steps += 1
+    n_stable += smartswap.stats()["stage"] == "Stable"
+print(json.dumps(smartswap.stats()))
+"""
+
+
+def test_a_step_that_just_fits_makes_no_memory_calls_either(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text("slow_ratio = 1000000.0\n")
+    done = subprocess.run(
+        [sys.executable, "-c", TIGHT, config], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    stats = json.loads(done.stdout)
+    assert stats["stage"] == "Stable"
+    assert stats["requested_bytes"]["peak"] > 0.95 * stats["limit_bytes"], "there is room"
+    assert sum(stats["last_memory_calls"].values()) <= 2, stats["last_memory_calls"]

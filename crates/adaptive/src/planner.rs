@@ -154,11 +154,13 @@ impl JointPlanner {
     fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
         config.generate.effort = 1;
         let made = offered(trace, machine, &config);
-        let is_plan = made.infeasible.is_none() && !made.plan.actions.is_empty();
+        if made.infeasible.is_some() {
+            return None;
+        }
         let bears_another = trace.ops.len() <= SKETCHES_OPS_MAX;
         let tighter = if bears_another { TIGHTER_SKETCHES } else { 0 };
-        let sketch = || with_layout(trace, machine, config, made, tighter);
-        is_plan.then(sketch).map(|sketch| Made { is_sketch: true, ..sketch })
+        let sketch = with_layout(trace, machine, config, made, tighter);
+        Some(Made { is_sketch: true, ..sketch })
     }
 
     /// What there is to offer without keeping the training waiting.
@@ -207,7 +209,10 @@ impl Planner for JointPlanner {
             Some(whole(trace, &machine, config))
         };
         let Some(Made { made, layout, is_sketch }) = made else { return Ok(None) };
-        let offer = !made.plan.actions.is_empty();
+        // Without actions it still says where all lies.
+        let is_laid_out =
+            layout.as_ref().is_some_and(|layout| layout.is_useful(machine.limit_bytes));
+        let offer = is_laid_out && made.infeasible.is_none() || !made.plan.actions.is_empty();
         let predicted = predict(&made, layout.as_ref(), machine.limit_bytes);
         let proposal = Proposal { plan: made.plan.clone(), predicted, layout, is_sketch };
         self.latest = Some(made);

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use swap_core::{OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
+use swap_core::{MemoryCalls, OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
 
+use super::track::CALLS_IGNORED;
 use super::*;
 use crate::check::TraceFault;
 use crate::search::Proposal;
@@ -71,6 +72,12 @@ fn step(signature: Signature) -> StepReport {
 
 fn rescued(signature: Signature) -> StepReport {
     let counters = StepCounters { rescues: 1, ..StepCounters::default() };
+    StepReport { counters, ..step(signature) }
+}
+
+fn mapping(signature: Signature, mapped: u64) -> StepReport {
+    let memory_calls = MemoryCalls { mapped, ..MemoryCalls::default() };
+    let counters = StepCounters { memory_calls, ..StepCounters::default() };
     StepReport { counters, ..step(signature) }
 }
 
@@ -161,6 +168,23 @@ fn a_model_that_fits_is_left_alone() {
     let mut under_test = after(9, &[step(A), step(A), step(A), rescued(A)]);
     assert_eq!(under_test.stage(), Stage::SearchPolicy);
     assert_eq!(plan_number(&under_test.observe(&rescued(A))), 1);
+}
+
+#[test]
+fn a_model_that_fits_and_maps_in_each_step_is_laid_out() {
+    let few = mapping(A, CALLS_IGNORED);
+    assert_eq!(after(9, &[few.clone(), few]).stage(), Stage::Stable);
+    let many = mapping(A, CALLS_IGNORED + 1);
+    let under_test = after(9, &[many.clone(), many.clone()]);
+    assert_eq!(under_test.stage(), Stage::SearchPolicy);
+    assert_eq!(plan_number(&under_test.directive()), 1);
+    // A planner that has none leaves it as it is.
+    assert_eq!(after(0, &[many.clone(), many.clone()]).stage(), Stage::Stable);
+    // Where nothing is laid out there is nothing to look for.
+    let mut plain = looping(9);
+    plain.config.lays_out = false;
+    let stages = [many.clone(), many].map(|report| plain.observe(&report).stage);
+    assert_eq!(stages, [Stage::WarmUp, Stage::Stable]);
 }
 
 #[test]

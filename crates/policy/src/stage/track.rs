@@ -20,6 +20,9 @@ const KNOWN: f64 = 0.9;
 /// What takes no longer than this part of the step with all memory leaves little to gain.
 const HARDLY_LONGER: f64 = 1.02;
 
+/// So few calls of the driver for memory in a step that fits cost less than to look for a layout.
+pub(super) const CALLS_IGNORED: u64 = 16;
+
 /// A sketch that adds more than this part of the step leaves something to look for.
 const ROUGH: f64 = 0.01;
 
@@ -292,10 +295,12 @@ impl Track {
             self.feedback = self.feedback.after_rescues(config.margin, config.limit_bytes);
         }
         let fits = *clean && report.held_bytes_peak <= config.limit_bytes;
+        // Where the cap leaves no memory to keep, a layout saves what it takes to get it again.
+        let is_at_rest = !config.lays_out || measured.memory_calls <= CALLS_IGNORED;
         // Running on demand competes with every plan.
         let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
         self.best = Some(Outcome { numbered: NumberedPlan::default(), predicted, measured });
-        if fits {
+        if fits && is_at_rest {
             self.become_stable(Why::Fits);
         } else {
             self.try_next(config, planner, trace, 1, seen.worst.is_some());

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use swap_core::{Signature, StepReport, Trace};
+use swap_core::{Plan, Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
 use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
-use crate::search::{Feedback, Measured, Planner, Prediction};
+use crate::search::{Feedback, Measured, Planner, Prediction, Proposal};
 
 /// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
 /// alternate are never settled, yet their search has to end.
@@ -83,6 +83,17 @@ struct Outcome {
     numbered: NumberedPlan,
     predicted: Prediction,
     measured: Measured,
+}
+
+/// Whether a plan moves nothing, and only says where all lies.
+fn only_lays_out(plan: &Plan, has_layout: bool) -> bool {
+    has_layout && plan.actions.is_empty()
+}
+
+impl NumberedPlan {
+    fn only_lays_out(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| only_lays_out(plan, self.layout.is_some()))
+    }
 }
 
 /// A plan being tried.
@@ -295,12 +306,10 @@ impl Track {
             self.feedback = self.feedback.after_rescues(config.margin, config.limit_bytes);
         }
         let fits = *clean && report.held_bytes_peak <= config.limit_bytes;
-        // Where the cap leaves no memory to keep, a layout saves what it takes to get it again.
-        let is_at_rest = !config.lays_out || measured.memory_calls <= CALLS_IGNORED;
         // Running on demand competes with every plan.
         let predicted = Prediction { step_us: trace.step_us, ..Prediction::default() };
         self.best = Some(Outcome { numbered: NumberedPlan::default(), predicted, measured });
-        if fits && is_at_rest {
+        if fits && !self.lacks_layout(config) {
             self.become_stable(Why::Fits);
         } else {
             self.try_next(config, planner, trace, 1, seen.worst.is_some());
@@ -332,9 +341,15 @@ impl Track {
                 return self.become_stable(Why::FalseAlarm);
             }
             // An old figure that no longer holds must not outdo the tries to come.
-            let best = self.best.as_ref();
-            let is_best =
-                number == 0 || best.is_none_or(|best| measured.is_better_than(&best.measured));
+            let is_better = |best: &Outcome| {
+                // Nothing waits under it, so no noise of one step speaks against it.
+                let saves_calls = numbered.only_lays_out()
+                    && measured.is_clean()
+                    && measured.memory_calls < best.measured.memory_calls
+                    && seen.worst.is_none();
+                saves_calls || measured.is_better_than(&best.measured)
+            };
+            let is_best = number == 0 || self.best.as_ref().is_none_or(is_better);
             self.turns.push(Turn::Tried { number, predicted, measured, is_best });
             if is_best {
                 self.best = Some(Outcome { numbered, predicted, measured });
@@ -372,7 +387,10 @@ impl Track {
         if number > config.search_steps {
             return self.become_stable(Why::NoTriesLeft);
         }
-        if let Some(proposal) = planner.plan(trace, &self.feedback) {
+        let serves = |proposal: &Proposal| {
+            !only_lays_out(&proposal.plan, proposal.layout.is_some()) || self.lacks_layout(config)
+        };
+        if let Some(proposal) = planner.plan(trace, &self.feedback).filter(serves) {
             let made = planner.inner.latest().cloned().map(Arc::new);
             let layout = proposal.layout.map(Arc::new);
             let numbered =
@@ -392,6 +410,13 @@ impl Track {
             true => self.keep_best(number, |search| search.holds = true),
             false => self.become_stable(Why::NoOtherPlan),
         }
+    }
+
+    /// Whether the best so far asks the driver for memory in each step, as it does where the cap
+    /// leaves none to keep: a layout saves that.
+    fn lacks_layout(&self, config: &LoopConfig) -> bool {
+        let maps = |best: &Outcome| best.measured.memory_calls > CALLS_IGNORED;
+        config.lays_out && self.best.as_ref().is_some_and(maps)
     }
 
     /// Keeps the best so far: while other ranks try what they have, so that what they measure is

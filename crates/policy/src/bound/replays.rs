@@ -78,15 +78,6 @@ impl Replays {
         self.parts.is_empty()
     }
 
-    /// By gap: what a replay takes, if there can be one.
-    pub(super) fn us_by_gap(&self) -> Vec<Option<f64>> {
-        let mut us = vec![None; self.gap_count];
-        for part in &self.parts {
-            us[part.gap as usize] = Some(part.us);
-        }
-        us
-    }
-
     /// By gap: whether a replay takes less than a share of the copies' time.
     pub(super) fn cheaper_than(&self, share: f64, machine: &Machine) -> Vec<bool> {
         let mut cheaper = vec![false; self.gap_count];

@@ -1,10 +1,7 @@
 //! Stretches of a step in which the link must carry a number of bytes.
 
-use swap_core::{Direction, Trace};
+use swap_core::{AccessMode, Direction, Trace};
 
-use super::lives::written_slot;
-use super::pieces::highest_slots;
-use super::sums::Sums;
 use crate::candidate::{Gap, find_gaps};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
@@ -81,8 +78,6 @@ pub(super) struct Windows<'a> {
     /// Gaps that begin with a copy, by the slot after which it can start.
     by_release: Vec<u32>,
     peaks: Vec<Peak>,
-    /// All sizes are multiples of it.
-    pub(super) unit_bytes: u64,
     /// When each slot of this step and the next starts.
     times_us: Vec<f64>,
 }
@@ -98,8 +93,7 @@ impl<'a> Windows<'a> {
         let gaps = find_gaps(trace, usage);
         let (mut release, mut earlier) = (Vec::new(), Vec::new());
         for gap in &gaps {
-            let written = if gap.clean { None } else { written_slot(usage, gap) };
-            let slots = written.map(|slot| (gap.from - slot) as usize);
+            let slots = if gap.clean { None } else { slots_since_write(usage, gap) };
             earlier.push(slots.unwrap_or(0));
             let slot = slots.map(|slots| (gap.from - slots as i64).rem_euclid(slot_count as i64));
             release.push(slot.map_or(NONE, |slot| slot as u32));
@@ -112,8 +106,6 @@ impl<'a> Windows<'a> {
         by_release.sort_by_key(|&gap| release[gap as usize]);
         let peaks_max = (LOOKS_MAX / gaps.len().max(1)).max(PEAKS_MIN);
         let times_us = slot_starts(trace, usage);
-        let size = |gap: &Gap| trace.blocks[gap.block as usize].size_bytes;
-        let unit_bytes = Sums::unit_bytes(gaps.iter().map(size));
         let mut windows = Windows {
             trace,
             machine,
@@ -124,14 +116,13 @@ impl<'a> Windows<'a> {
             by_return,
             by_release,
             peaks: Vec::new(),
-            unit_bytes,
             times_us,
         };
-        let peak = |slot: usize| {
+        let peak = |(slot, excess_bytes)| {
             let total_bytes = windows.total_bytes(slot);
-            Peak { slot, excess_bytes: excess_bytes[slot], total_bytes }
+            Peak { slot, excess_bytes, total_bytes }
         };
-        windows.peaks = highest_slots(excess_bytes, peaks_max).into_iter().map(peak).collect();
+        windows.peaks = find_peaks(excess_bytes, peaks_max).into_iter().map(peak).collect();
         windows
     }
 
@@ -192,17 +183,6 @@ impl<'a> Windows<'a> {
         own + self.earlier[gap]
     }
 
-    /// The least bytes that are away while a slot's op runs if it needs so many.
-    pub(super) fn whole_bytes(&self, slot: usize, excess_bytes: u64) -> u64 {
-        let mut sums = Sums::new(self.unit_bytes);
-        for gap in 0..self.gaps.len() {
-            for _ in 0..self.times_over(gap, slot) {
-                sums.add(self.size_bytes(gap));
-            }
-        }
-        sums.at_least(excess_bytes)
-    }
-
     fn size_bytes(&self, gap: usize) -> u64 {
         self.trace.blocks[self.gaps[gap].block as usize].size_bytes
     }
@@ -214,7 +194,7 @@ impl<'a> Windows<'a> {
         let slot = |gap: u32| self.gaps[gap as usize].to as usize % self.slot_count;
         let start = self.by_return.partition_point(|&gap| slot(gap) <= peak);
         let order = self.by_return[start..].iter().chain(&self.by_return[..start]);
-        let mut carry = Carry::new(at, Direction::In, self.machine, self.unit_bytes);
+        let mut carry = Carry::new(at, Direction::In, self.machine);
         let mut parts = order.copied().filter(|&gap| self.is_over(gap as usize, peak)).peekable();
         while let Some(gap) = parts.next() {
             let gap = gap as usize;
@@ -238,7 +218,7 @@ impl<'a> Windows<'a> {
             self.by_release.partition_point(|&gap| (self.release[gap as usize] as usize) < peak);
         let order = self.by_release[..start].iter().rev();
         let order = order.chain(self.by_release[start..].iter().rev()).copied();
-        let mut carry = Carry::new(at, Direction::Out, self.machine, self.unit_bytes);
+        let mut carry = Carry::new(at, Direction::Out, self.machine);
         let near = |gap: &u32| {
             self.is_over(*gap as usize, peak) && self.behind(*gap as usize, peak) <= count
         };
@@ -274,8 +254,6 @@ struct Carry {
     /// Bytes that need not be carried in it.
     other_bytes: u64,
     excess_bytes: u64,
-    /// What those that must be carried in it can come to.
-    sums: Sums,
     dropped_bytes: u64,
     largest_bytes: u64,
     most_lacked_us: f64,
@@ -283,7 +261,7 @@ struct Carry {
 }
 
 impl Carry {
-    fn new(at: &Peak, direction: Direction, machine: &Machine, unit_bytes: u64) -> Carry {
+    fn new(at: &Peak, direction: Direction, machine: &Machine) -> Carry {
         let link = &machine.link;
         Carry {
             direction,
@@ -292,7 +270,6 @@ impl Carry {
             copy_submit_us: machine.copy_submit_us,
             other_bytes: at.total_bytes,
             excess_bytes: at.excess_bytes,
-            sums: Sums::new(unit_bytes),
             dropped_bytes: 0,
             largest_bytes: 0,
             most_lacked_us: 0.0,
@@ -302,15 +279,13 @@ impl Carry {
 
     fn add(&mut self, size_bytes: u64, dropped: bool) {
         self.other_bytes -= size_bytes;
-        self.sums.add(size_bytes);
         self.dropped_bytes += if dropped { size_bytes } else { 0 };
         self.largest_bytes = self.largest_bytes.max(size_bytes);
     }
 
     /// Keeps the window as it is now, if it says more than any shorter one.
     fn keep(&mut self, start: usize, slots: usize, free_us: f64, found: &mut Found) {
-        // Blocks move whole.
-        let bytes = self.sums.at_least(self.excess_bytes.saturating_sub(self.other_bytes));
+        let bytes = self.excess_bytes.saturating_sub(self.other_bytes);
         let window = Window {
             direction: self.direction,
             peak: self.peak,
@@ -335,6 +310,35 @@ impl Carry {
             found.laden.push(Window { worth_us: laden_us, ..window });
         }
     }
+}
+
+/// Slots from the last write of a block to the start of a gap. A copy to the host may start after
+/// that write, even if the block is used in between. Nothing if its bytes are those of two steps
+/// ago: then the host may have had them all along.
+fn slots_since_write(usage: &Usage, gap: &Gap) -> Option<usize> {
+    let last_write = |block: usize, until: i64| {
+        let uses = usage.uses(block).iter().rev();
+        let mut before = uses.skip_while(|use_| i64::from(use_.slot) > until);
+        before.find(|use_| use_.mode.is_none_or(AccessMode::writes)).map(|use_| use_.slot)
+    };
+    if let Some(slot) = last_write(gap.block as usize, gap.from) {
+        return Some((gap.from - i64::from(slot)) as usize);
+    }
+    let before = usage.predecessor[gap.block as usize];
+    if before == NONE {
+        return None;
+    }
+    let slot = last_write(before as usize, i64::MAX)?;
+    Some((gap.from + usage.slot_count() as i64 - i64::from(slot)) as usize)
+}
+
+/// The slots above the limit, or where there are too many the highest of each stretch.
+fn find_peaks(excess_bytes: &[u64], most: usize) -> Vec<(usize, u64)> {
+    let above: Vec<(usize, u64)> =
+        excess_bytes.iter().copied().enumerate().filter(|&(_, bytes)| bytes > 0).collect();
+    let stretch = above.len().div_ceil(most).max(1);
+    let highest = |part: &[(usize, u64)]| part.iter().copied().max_by_key(|&(_, bytes)| bytes);
+    above.chunks(stretch).filter_map(highest).collect()
 }
 
 /// When each slot starts with nothing added, over this step and the next.

@@ -8,11 +8,12 @@
 //! other way take a share of that time, except while a copy is submitted. A block's copy out
 //! must be made once for each version of its bytes, in gaps of that version; its copy in must be
 //! over when the gap is. When an op begins and when it ends, the shares that are away make up for
-//! what is above the limit, in whole blocks (`whole.rs`). Waits and replays are to be least.
+//! what is above the limit. The program minimizes the time of waits and replays.
 //!
 //! Every steady step under a plan is a solution, so its added time is at least the optimum. The
-//! bound must not be above the optimum either: then it holds whatever the plan. One wait serves
-//! both directions: what must be back when it ends and what may leave when it begins. So,
+//! bound must not be above the optimum either: then all that it adds up is in the program, too, and
+//! it holds whatever the plan. One wait serves both directions: what must be back when it ends and
+//! what may leave when it begins. So, in added time,
 //!
 //! ```text
 //!   bound <= optimum of the program <= any plan that goes to plan, once it is steady
@@ -27,10 +28,6 @@ use policy::{
     RecomputeOption, Simulator, Trace, TraceEvent, candidates, generate, replayable_blocks,
     simulate,
 };
-
-mod whole;
-
-use whole::{Open, add_away};
 
 const CASES: u64 = 36;
 
@@ -163,8 +160,6 @@ struct Gap {
     version: (u32, usize),
     /// The host has them for ever.
     clean: bool,
-    /// The slot that wrote them.
-    written: Option<i64>,
     /// What making the block again takes, if that is possible.
     replay_us: Option<f64>,
 }
@@ -186,14 +181,12 @@ impl Gap {
         let mut distinct = before.clone();
         distinct.dedup();
         let mut version = (block, distinct.len());
-        let mut written = before.last().copied().copied();
         if candidate.next_step || (freed.is_none() && !returns) {
             version = (again, 0);
             (from, to) = (from - count, to - count);
-            written = written.map(|slot| slot - count);
         }
         let clean = writes.is_empty() && again == block || from < -count;
-        Gap { block, from, to, returns, version, clean, written, replay_us: None }
+        Gap { block, from, to, returns, version, clean, replay_us: None }
     }
 
     /// Lets it end with a replay if an op whose inputs are unchanged could make the block again.
@@ -237,8 +230,8 @@ struct Program<'a> {
     /// By part: what its time is spent on, out, in, and by replays.
     spent: Vec<[Vec<(Variable, f64)>; 3]>,
     excess_bytes: Vec<u64>,
-    /// By part with too much memory: what can be away at its end.
-    open: BTreeMap<usize, Vec<Open>>,
+    /// By part with too much memory: the shares that are away at its end.
+    away: BTreeMap<usize, Vec<(Variable, f64)>>,
     /// By version: the parts of its copy out.
     copies: BTreeMap<(u32, usize), BTreeMap<i64, Variable>>,
 }
@@ -255,7 +248,7 @@ impl<'a> Program<'a> {
             waits,
             spent: vec![Default::default(); 2 * slots.count()],
             excess_bytes: need_bytes.map(|n| n.saturating_sub(machine.limit_bytes)).collect(),
-            open: BTreeMap::new(),
+            away: BTreeMap::new(),
             copies: BTreeMap::new(),
         }
     }
@@ -316,12 +309,8 @@ impl<'a> Program<'a> {
         let replays = gap.replay_us.map(|us| self.add_replays(gap, swapped, us));
         for part in tight {
             let away = self.share();
-            let mut open = Open {
-                size_bytes,
-                shares: vec![away],
-                ahead: gap.returns.then_some(2 * gap.to - part),
-                behind: gap.written.filter(|_| !gap.clean).map(|slot| part - 2 * slot),
-            };
+            let round = self.round(part);
+            self.away.entry(round).or_default().push((away, size_bytes as f64));
             self.at_most(away, swapped, &copied_in, part);
             if !gap.clean {
                 let copies = self.copies[&gap.version].range(..=part);
@@ -331,11 +320,9 @@ impl<'a> Program<'a> {
             }
             if let Some((dropped, replays)) = &replays {
                 let away = self.share();
-                open.shares.push(away);
+                self.away.entry(round).or_default().push((away, size_bytes as f64));
                 self.at_most(away, *dropped, replays, part);
             }
-            let round = self.round(part);
-            self.open.entry(round).or_default().push(open);
         }
     }
 
@@ -398,7 +385,8 @@ impl<'a> Program<'a> {
         }
         for (slot, &bytes) in self.excess_bytes.iter().enumerate().filter(|(_, b)| **b > 0) {
             for part in [2 * slot, 2 * slot + 1] {
-                add_away(&mut self.problem, &self.open.remove(&part)?, bytes)?;
+                let away = self.away.remove(&part)?;
+                self.problem.add_constraint(away, ComparisonOp::Ge, bytes as f64);
             }
         }
         match self.problem.solve().ok()? {

@@ -1,5 +1,6 @@
 //! The check of order: what a framework orders past the engine, and what was looked at.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use adaptive::devices::{CheckDriver, ForeignCall};
@@ -9,40 +10,6 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::device::Device;
 use crate::failure::Failure;
-
-/// Calls of a framework, as the C interface numbers them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    Record,
-    Wait,
-    DestroyEvent,
-    SynchronizeEvent,
-    SynchronizeStream,
-    SynchronizeDevice,
-}
-
-impl Told {
-    /// By the numbers of `smartswap_order_call`.
-    pub(crate) const ALL: [Told; 6] = [
-        Told::Record,
-        Told::Wait,
-        Told::DestroyEvent,
-        Told::SynchronizeEvent,
-        Told::SynchronizeStream,
-        Told::SynchronizeDevice,
-    ];
-
-    fn call(self, event: EventHandle, stream: StreamHandle) -> ForeignCall {
-        match self {
-            Told::Record => ForeignCall::Record { event, stream },
-            Told::Wait => ForeignCall::Wait { stream, event },
-            Told::DestroyEvent => ForeignCall::DestroyEvent(event),
-            Told::SynchronizeEvent => ForeignCall::SynchronizeEvent(event),
-            Told::SynchronizeStream => ForeignCall::SynchronizeStream(stream),
-            Told::SynchronizeDevice => ForeignCall::SynchronizeDevice,
-        }
-    }
-}
 
 impl Context {
     fn checker(&self) -> Option<&Arc<CheckDriver>> {
@@ -54,21 +21,30 @@ impl Context {
         self.checker().is_some()
     }
 
-    /// Learns how a framework orders its own streams.
-    pub(crate) fn note_order(&self, told: Told, event: u64, stream: u64) -> Result<(), Failure> {
-        let (Some(checker), device) = (self.checker(), &self.settings.device) else {
-            return Ok(());
-        };
+    /// Learns of a call, by its number in `smartswap_order_call`, with which a framework orders its
+    /// own streams.
+    pub(crate) fn note_order(&self, call: c_int, event: u64, stream: u64) -> Result<(), Failure> {
+        let device = &self.settings.device;
         // The software device's ops run on the calling thread, and the host knows of each.
-        if matches!(device, Device::Host(_)) {
-            return Ok(());
-        }
-        let needs_stream = matches!(told, Told::Record | Told::Wait | Told::SynchronizeStream);
-        let stream = match needs_stream {
-            true => device.adopt(stream)?.unwrap_or(StreamHandle(stream)),
-            false => StreamHandle(stream),
+        let checker = self.checker().filter(|_| !matches!(device, Device::Host(_)));
+        let stream = || -> Result<StreamHandle, Failure> {
+            let adopted = checker.map_or(Ok(None), |_| device.adopt(stream))?;
+            Ok(adopted.unwrap_or(StreamHandle(stream)))
         };
-        checker.note_foreign(told.call(EventHandle(event), stream));
+        let event = EventHandle(event);
+        let call = match call {
+            0 => ForeignCall::Record { event, stream: stream()? },
+            1 => ForeignCall::Wait { stream: stream()?, event },
+            2 => ForeignCall::DestroyEvent(event),
+            3 => ForeignCall::SynchronizeEvent(event),
+            4 => ForeignCall::SynchronizeStream(stream()?),
+            5 => ForeignCall::SynchronizeDevice,
+            _ => {
+                let text = format!("{call} is no smartswap_order_call: they are 0 to 5");
+                return Err(Failure::usage(text));
+            }
+        };
+        checker.into_iter().for_each(|checker| checker.note_foreign(call));
         Ok(())
     }
 

@@ -74,6 +74,14 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What the engine drives.
+    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
+        match &self.checker {
+            Some(checker) => checker.clone(),
+            None => self.device.driver(),
+        }
+    }
+
     /// Opens the device and fills in what was left open.
     pub(crate) fn new(wishes: &Wishes) -> Result<Settings, Failure> {
         let mut wished_bytes = wishes.limit_bytes()?;
@@ -128,16 +136,6 @@ impl Settings {
             policy: wishes.file.loop_config(LoopConfig { limit_bytes, ..LoopConfig::default() }),
             record_file,
         })
-    }
-}
-
-impl Settings {
-    /// What the engine drives.
-    pub(crate) fn driver(&self) -> Arc<dyn Driver> {
-        match &self.checker {
-            Some(checker) => checker.clone(),
-            None => self.device.driver(),
-        }
     }
 }
 

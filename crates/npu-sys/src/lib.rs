@@ -119,7 +119,7 @@ pub mod devices {
     pub use crate::host::config::{HostConfig, HostLink, Mode, Order};
     pub use crate::host::ledger::Ledger;
     pub use crate::host::timeline::{DeviceSpan, SpanKind};
-    pub use crate::pattern::pattern_word;
+    pub use crate::pattern::{Numbers, pattern_word};
     pub use crate::system::{
         GroupMemory, HostMemory, HugePages, NumaNode, numa_nodes, pci_numa_node,
     };

@@ -1,4 +1,5 @@
-//! Numbers to fill memory with that prove, when read back, what was where.
+//! Repeatable numbers: to fill memory with, so that what is read back proves what was where, and to
+//! draw from.
 
 /// The increment of the sequence: 2 to the 64 divided by the golden ratio, made odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -13,6 +14,40 @@ pub fn pattern_word(seed: u64, index: u64) -> u64 {
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
+}
+
+/// A repeatable stream of numbers that look random: the words of a seed's pattern, in their order.
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Numbers {
+    /// The stream of a seed: the same for ever, on every machine.
+    pub fn new(seed: u64) -> Numbers {
+        Numbers { seed, drawn: 0 }
+    }
+
+    /// The next 64 bits.
+    pub fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        pattern_word(self.seed, self.drawn - 1)
+    }
+
+    /// A number below `end`.
+    ///
+    /// # Panics
+    /// If `end` is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        assert!(end > 0, "no number is below 0");
+        self.draw() % end
+    }
+
+    /// True `percent` times out of a hundred.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
 }
 
 #[cfg(test)]

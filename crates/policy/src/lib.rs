@@ -76,7 +76,6 @@ mod generate;
 mod lanes;
 mod layout;
 mod machine;
-mod numbers;
 mod parallel;
 mod parts;
 mod ranks;

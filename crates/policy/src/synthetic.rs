@@ -10,7 +10,7 @@ pub use large::{LargeShape, large_trace};
 pub use random::{RandomShape, random_trace};
 pub use transformer::{TransformerShape, transformer_trace};
 
-pub use crate::numbers::Numbers;
+pub use swap_core::devices::Numbers;
 
 /// Writes a trace call by call, as the engine would record it.
 #[derive(Clone, Debug, Default)]

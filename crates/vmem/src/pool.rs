@@ -53,7 +53,7 @@ const PIECE_BYTES: u64 = 512;
 pub struct PoolConfig {
     /// The cap: physical bytes held never exceed it.
     pub limit_bytes: u64,
-    /// BlockTable of at least this size are swappable.
+    /// Blocks of at least this size are swappable.
     pub swap_threshold_bytes: u64,
     /// Size of a segment for small blocks; at least the threshold.
     pub segment_bytes: u64,

@@ -3,8 +3,7 @@
 use std::ffi::c_int;
 
 use crate::context;
-use crate::failure::{Failure, code, guard};
-use crate::order::Told;
+use crate::failure::{code, guard};
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
@@ -15,11 +14,5 @@ pub extern "C" fn smartswap_checks_order() -> c_int {
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn smartswap_note_order(call: c_int, event: u64, stream: u64) -> c_int {
-    code(|| {
-        let told = usize::try_from(call).ok().and_then(|call| Told::ALL.get(call).copied());
-        let told = told.ok_or_else(|| {
-            Failure::usage(format!("{call} is no smartswap_order_call: they are 0 to 5"))
-        })?;
-        context::current()?.note_order(told, event, stream)
-    })
+    code(|| context::current()?.note_order(call, event, stream))
 }

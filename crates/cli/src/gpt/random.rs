@@ -1,25 +1,21 @@
 //! The project's own random numbers: a seed means the same for ever, on every machine.
 
-use adaptive::devices::pattern_word;
+use adaptive::devices::Numbers;
 
 /// A repeatable stream of numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random {
-    seed: u64,
-    drawn: u64,
-}
+pub(crate) struct Random(Numbers);
 
 impl Random {
     /// The generator number `stream` of a seed. Streams of one seed are independent.
     pub(crate) fn new(seed: u64, stream: u64) -> Random {
-        let seed = pattern_word(seed, 0) ^ stream.wrapping_mul(0xd134_2543_de82_ef95);
-        Random { seed, drawn: 0 }
+        let start = Numbers::new(seed).draw();
+        Random(Numbers::new(start ^ stream.wrapping_mul(0xd134_2543_de82_ef95)))
     }
 
     /// The next 64 random bits.
     pub(crate) fn next(&mut self) -> u64 {
-        self.drawn += 1;
-        pattern_word(self.seed, self.drawn - 1)
+        self.0.draw()
     }
 
     /// A number below `bound`; the bias of at most `bound / 2^64` does not matter here.

@@ -8,7 +8,7 @@ use swap_core::{Origin, Trace};
 use super::choose::Made;
 use super::taste::Wish;
 use super::waits::Wait;
-use crate::numbers::Numbers;
+use swap_core::devices::Numbers;
 
 /// Where the search for changes starts from. Any number does; it is fixed so that plans are.
 const SEED: u64 = 4;

@@ -5,9 +5,9 @@ use swap_core::Direction;
 use super::choose::Made;
 use super::moves::{Change, Class, any};
 use super::taste::Wish;
-use crate::numbers::Numbers;
 use crate::simulate::{CopySpan, Simulation};
 use crate::usage::Usage;
+use swap_core::devices::Numbers;
 
 /// A shorter wait is not worth a change.
 const LEAST_US: f64 = 20.0;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use super::build::{Builder, Limits};
 use super::pack::Item;
-use crate::numbers::Numbers;
+use swap_core::devices::Numbers;
 
 /// How often an attempt may go on to another item, for each that is to be placed.
 const NODES_PER_ITEM: u64 = 4;

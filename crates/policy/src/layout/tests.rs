@@ -3,7 +3,7 @@
 use super::build::{Builder, Limits, Spent};
 use super::meeting::meeting_bytes;
 use super::pack::{Aim, Item, Packing};
-use crate::numbers::Numbers;
+use swap_core::devices::Numbers;
 
 fn pack(items: &[Item]) -> Packing {
     super::pack(items, Aim::default())

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use swap_core::{Plan, Signature, StepReport, Trace};
+use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
 use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
-use crate::search::{Feedback, Measured, Planner, Prediction, Proposal};
+use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
 /// alternate are never settled, yet their search has to end.
@@ -85,14 +85,10 @@ struct Outcome {
     measured: Measured,
 }
 
-/// Whether a plan moves nothing, and only says where all lies.
-fn only_lays_out(plan: &Plan, has_layout: bool) -> bool {
-    has_layout && plan.actions.is_empty()
-}
-
 impl NumberedPlan {
+    /// Whether it moves nothing, and only says where all lies.
     fn only_lays_out(&self) -> bool {
-        self.plan.as_ref().is_some_and(|plan| only_lays_out(plan, self.layout.is_some()))
+        self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
     }
 }
 
@@ -387,15 +383,13 @@ impl Track {
         if number > config.search_steps {
             return self.become_stable(Why::NoTriesLeft);
         }
-        let serves = |proposal: &Proposal| {
-            !only_lays_out(&proposal.plan, proposal.layout.is_some()) || self.lacks_layout(config)
-        };
-        if let Some(proposal) = planner.plan(trace, &self.feedback).filter(serves) {
+        if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
             let layout = proposal.layout.map(Arc::new);
             let numbered =
                 NumberedPlan { made, layout, ..NumberedPlan::of(Arc::new(proposal.plan)) };
-            if !self.tried.contains(&numbered.print) {
+            let serves = !numbered.only_lays_out() || self.lacks_layout(config);
+            if serves && !self.tried.contains(&numbered.print) {
                 return self.start_try(numbered, proposal.predicted, number, proposal.is_sketch);
             }
         }

@@ -8,14 +8,14 @@ use crate::host::link::{alone_us, fixed_us};
 use crate::host::lockstep::{Queue, Queues, perform};
 use crate::host::schedule::Work;
 use crate::host::timeline::Journal;
-use crate::pattern::pattern_word;
+use crate::pattern::Numbers;
 
 #[derive(Debug)]
 pub(super) struct Seeded {
     link: Option<HostLink>,
     /// When each direction of the link is free again.
     link_free_us: [f64; 2],
-    random: Random,
+    random: Numbers,
     /// This number, modulo the number of ready streams, is the stream that goes first.
     favourite: u64,
     /// How likely one more piece of work runs now, in sixteenths.
@@ -25,33 +25,9 @@ pub(super) struct Seeded {
 /// From a standstill to nearly all that is ready.
 const PACES: [u64; 6] = [0, 1, 3, 6, 10, 15];
 
-/// Numbers that only need to look mixed.
-#[derive(Debug)]
-struct Random {
-    seed: u64,
-    drawn: u64,
-}
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.drawn += 1;
-        pattern_word(self.seed, self.drawn - 1)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 impl Seeded {
     pub(super) fn new(link: Option<HostLink>, seed: u64) -> Seeded {
-        Seeded {
-            link,
-            link_free_us: [0.0; 2],
-            random: Random { seed, drawn: 0 },
-            favourite: 0,
-            pace: 6,
-        }
+        Seeded { link, link_free_us: [0.0; 2], random: Numbers::new(seed), favourite: 0, pace: 6 }
     }
 
     /// Runs a random amount of ready work. Sooner or later it runs some.
@@ -74,9 +50,9 @@ impl Seeded {
             return false;
         }
         if self.random.below(16) == 0 {
-            self.favourite = self.random.next();
+            self.favourite = self.random.draw();
         }
-        let draw = if self.random.below(4) > 0 { self.favourite } else { self.random.next() };
+        let draw = if self.random.below(4) > 0 { self.favourite } else { self.random.draw() };
         let count = ready.len() as u64;
         let chosen = usize::try_from(draw % count).expect("less than the number of streams");
         let stream = ready[chosen];

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 4u
+#define SMARTSWAP_ABI_VERSION 5u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -256,6 +256,38 @@ int smartswap_end(void);
 
 /* Number of ops open on this thread. */
 uint32_t smartswap_depth(void);
+
+/* ---- Graphs ------------------------------------------------------------------------------- */
+
+/* Work that a stream captures does not run, but later, any number of times, as one graph. So what
+ * is captured is no op. Make a graph and call smartswap_graph_settle before the stream begins to
+ * capture; then, instead of beginning ops on it, note what they would touch, and allocate nothing
+ * for it here. Nothing moves for that: the memory may be away. A run is one op, in which
+ * smartswap_graph_touch touches all that was noted. What was freed since is passed over. */
+
+/* A new graph; 0 on failure. */
+uint64_t smartswap_graph_make(void);
+
+/* It will not be run any more. */
+int smartswap_graph_forget(uint64_t graph);
+
+/* Waits for all work, so that nobody has to wait for a stream while it captures. */
+int smartswap_graph_settle(void);
+
+/* The graph uses each of these, after what was noted before. */
+int smartswap_graph_note(uint64_t graph, const smartswap_touched *touched, uint32_t count);
+
+/* The graph runs all of another one. */
+int smartswap_graph_include(uint64_t graph, uint64_t inner);
+
+/* Touches all that a graph uses, as smartswap_touch_all does. All of it must fit at once. */
+int smartswap_graph_touch(uint64_t graph);
+
+/* 1 if the memory at `address` stays on the device until it is freed, else 0: it does not move, or
+ * is held. Memory that the engine did not allocate stays. */
+int smartswap_stays(const void *address);
+
+/* ---- Steps -------------------------------------------------------------------------------- */
 
 /* Ends the training step: call it after each optimizer step, outside any op. */
 int smartswap_step(void);

@@ -12,6 +12,7 @@ use adaptive::{
 use crate::blocks::{Blocks, Live};
 use crate::device::Device;
 use crate::failure::{Failure, warn};
+use crate::graphs::Graphs;
 use crate::settings::{Settings, Wishes};
 use crate::shown::ShownStep;
 use crate::sleep::Sleep;
@@ -33,6 +34,7 @@ pub(crate) struct Context {
     /// By the driver's handle.
     streams: Mutex<BTreeMap<u64, StreamId>>,
     pub(crate) sleep: Sleep,
+    pub(crate) graphs: Graphs,
 }
 
 /// What changes from step to step.
@@ -122,6 +124,7 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
         course: Mutex::new(course),
         streams: Mutex::default(),
         sleep: Sleep::default(),
+        graphs: Graphs::default(),
     }));
     GENERATION.fetch_add(1, Ordering::Release);
     OWNER.store(std::process::id(), Ordering::Release);

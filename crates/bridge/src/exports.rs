@@ -2,6 +2,7 @@
 
 mod engine;
 mod faults;
+mod graphs;
 mod memory;
 mod ops;
 mod ordering;
@@ -14,6 +15,7 @@ mod visiting;
 
 pub use engine::*;
 pub use faults::*;
+pub use graphs::*;
 pub use memory::*;
 pub use ops::*;
 pub use ordering::*;

@@ -11,6 +11,7 @@
 //! | `exports` | the C functions: they check pointers, call `context`, and turn errors into codes |
 //! | `context` | the engine of the process, its loop and its blocks by address |
 //! | `local` | what belongs to one thread: its open op |
+//! | `graphs` | what captured work uses when it is run |
 //! | `settings` | what `smartswap_open` was given, and the defaults |
 
 mod advice;
@@ -20,6 +21,7 @@ mod device;
 mod explain;
 mod exports;
 mod failure;
+mod graphs;
 mod local;
 mod names;
 mod order;

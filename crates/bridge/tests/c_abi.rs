@@ -9,6 +9,7 @@ mod c_abi {
     mod choice;
     mod closed;
     mod config_file;
+    mod graphs;
     mod interface;
     mod layout;
     mod memory;

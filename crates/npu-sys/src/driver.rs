@@ -127,7 +127,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Destroys a stream; work already submitted still runs.
     fn destroy_stream(&self, stream: StreamHandle) -> Result<(), DriverError>;
 
-    /// Blocks the host until all work submitted to the stream is complete.
+    /// Blocks the host until all work submitted to the stream is complete. What somebody captures
+    /// for later is not submitted, so a stream that is captured is not waited for.
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError>;
 
     /// Creates an event. Until recorded it counts as complete.

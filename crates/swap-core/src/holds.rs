@@ -68,6 +68,14 @@ impl Engine {
     pub fn is_held(&self, block: BlockId) -> Result<bool, Error> {
         Ok(self.shared().lock()?.entry(block)?.hold != Hold::No)
     }
+
+    /// Whether a block is on the device and stays there until it is freed.
+    ///
+    /// # Errors
+    /// [`Error::Freed`].
+    pub fn is_held_for_good(&self, block: BlockId) -> Result<bool, Error> {
+        Ok(self.shared().lock()?.entry(block)?.hold == Hold::Always)
+    }
 }
 
 /// Blocks that are lent, oldest first. Some may be free by now, or back.

@@ -45,6 +45,33 @@ pub struct SmartswapTouched {
 }
 
 impl SmartswapTouched {
+    /// A list that C gave.
+    ///
+    /// # Safety
+    /// `touched` points to `count` of them, which live as long as the result is used, or is null
+    /// and `count` is 0.
+    pub(super) unsafe fn all<'a>(
+        touched: *const SmartswapTouched,
+        count: u32,
+    ) -> Result<&'a [SmartswapTouched], Failure> {
+        if count == 0 {
+            return Ok(&[]);
+        }
+        if touched.is_null() {
+            return Err(Failure::usage("the list of what is touched is NULL"));
+        }
+        // SAFETY: not null, so the caller promises so many.
+        Ok(unsafe { std::slice::from_raw_parts(touched, count as usize) })
+    }
+
+    /// The addresses and what is done there, if all of it makes sense.
+    pub(super) fn uses(
+        touched: &[SmartswapTouched],
+    ) -> Result<impl Iterator<Item = (u64, Use)> + Clone, Failure> {
+        touched.iter().try_for_each(|one| one.how().map(drop))?;
+        Ok(touched.iter().filter_map(|one| Some((address_of(one.address), one.how().ok()?))))
+    }
+
     fn how(&self) -> Result<Use, Failure> {
         Ok(match self.access {
             0 => Use::Known(AccessMode::Read),
@@ -72,21 +99,12 @@ pub unsafe extern "C" fn smartswap_touch_all(
     touched: *const SmartswapTouched,
     count: u32,
 ) -> c_int {
-    code(|| {
-        if count == 0 {
-            return touch(&[]);
-        }
-        if touched.is_null() {
-            return Err(Failure::usage("the list of what is touched is NULL"));
-        }
-        // SAFETY: not null, so the caller promises so many.
-        touch(unsafe { std::slice::from_raw_parts(touched, count as usize) })
-    })
+    // SAFETY: the caller's promise.
+    code(|| touch(unsafe { SmartswapTouched::all(touched, count) }?))
 }
 
 fn touch(touched: &[SmartswapTouched]) -> Result<(), Failure> {
-    touched.iter().try_for_each(|one| one.how().map(drop))?;
-    let uses = touched.iter().filter_map(|one| Some((address_of(one.address), one.how().ok()?)));
+    let uses = SmartswapTouched::uses(touched)?;
     local::with_op(|local| local.touch(uses))
 }
 

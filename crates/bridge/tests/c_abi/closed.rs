@@ -8,12 +8,13 @@ use super::rig::{
     hold, last_error, lend, save_report, save_trace, smartswap_abi_version, smartswap_allocate,
     smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home, smartswap_close,
     smartswap_compute_stream, smartswap_delete, smartswap_depth, smartswap_end, smartswap_free,
-    smartswap_free_swapped, smartswap_has_swapped, smartswap_is_open, smartswap_is_swapped,
-    smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream,
-    smartswap_reset, smartswap_reset_peaks, smartswap_resume, smartswap_set_outside,
-    smartswap_share, smartswap_should_wake, smartswap_sleep, smartswap_step, smartswap_step_begun,
-    smartswap_suspend, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
-    take_news, times,
+    smartswap_free_swapped, smartswap_graph_forget, smartswap_graph_include, smartswap_graph_make,
+    smartswap_graph_settle, smartswap_graph_touch, smartswap_has_swapped, smartswap_is_open,
+    smartswap_is_swapped, smartswap_malloc, smartswap_may_sleep, smartswap_memory_fraction,
+    smartswap_record_stream, smartswap_reset, smartswap_reset_peaks, smartswap_resume,
+    smartswap_set_outside, smartswap_share, smartswap_should_wake, smartswap_sleep,
+    smartswap_stays, smartswap_step, smartswap_step_begun, smartswap_suspend, smartswap_touch,
+    smartswap_trim, smartswap_use_on, smartswap_wake, take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -41,6 +42,10 @@ fn every_function_says_that_no_engine_is_open() {
         smartswap_touch(foreign, READ),
         smartswap_end(),
         smartswap_step(),
+        smartswap_graph_forget(1),
+        smartswap_graph_settle(),
+        smartswap_graph_include(1, 2),
+        smartswap_graph_touch(1),
         smartswap_share(1),
         figures(&mut [0.0; FIGURES as usize]),
         agree(Some(&[0.0; FIGURES as usize])).expect_err("nothing is agreed on"),
@@ -76,8 +81,9 @@ fn functions_without_a_code_say_it_in_their_own_way() {
     assert_eq!((explain(), held(), take_news()), (None, None, None));
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!(smartswap_has_swapped(), 0);
+    assert_eq!((smartswap_graph_make(), smartswap_stays(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
-    assert_eq!(smartswap_abi_version(), 4);
+    assert_eq!(smartswap_abi_version(), 5);
     assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
     free_no_text();
     smartswap_delete(foreign, 64, 0, ptr::null_mut());

@@ -152,6 +152,13 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_discard(address: *const c_void) -> c_int;
     pub(crate) safe fn smartswap_end() -> c_int;
     pub(crate) safe fn smartswap_depth() -> u32;
+    pub(crate) safe fn smartswap_graph_make() -> u64;
+    pub(crate) safe fn smartswap_graph_forget(graph: u64) -> c_int;
+    pub(crate) safe fn smartswap_graph_settle() -> c_int;
+    pub(crate) fn smartswap_graph_note(graph: u64, touched: *const Touched, count: u32) -> c_int;
+    pub(crate) safe fn smartswap_graph_include(graph: u64, inner: u64) -> c_int;
+    pub(crate) safe fn smartswap_graph_touch(graph: u64) -> c_int;
+    pub(crate) safe fn smartswap_stays(address: *const c_void) -> c_int;
     pub(crate) safe fn smartswap_step() -> c_int;
     pub(crate) safe fn smartswap_step_begun() -> c_int;
     pub(crate) safe fn smartswap_may_sleep() -> c_int;

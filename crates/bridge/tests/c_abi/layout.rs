@@ -48,7 +48,7 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_RECORDED", 2),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
-        ("SMARTSWAP_ABI_VERSION", 4),
+        ("SMARTSWAP_ABI_VERSION", 5),
         ("SMARTSWAP_FIGURES", FIGURES as i32),
         ("SMARTSWAP_RECORD", 0),
         ("SMARTSWAP_WAIT", 1),

@@ -12,7 +12,7 @@ use super::rig::{
 };
 
 /// Reads, writes and outputs of each recorded op, as places in the trace.
-fn recorded() -> Vec<(String, [Vec<u64>; 3])> {
+pub(crate) fn recorded() -> Vec<(String, [Vec<u64>; 3])> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("trace.json");
     let name = CString::new(path.to_str().expect("UTF-8")).expect("no zero inside");

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::cuda::sys::{Api, CUcontext, CUdevice, CUresult};
+use crate::cuda::sys::{Api, CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
 use crate::cuda::{failure, function};
 use crate::drop_failures;
 use crate::error::DriverError;
@@ -40,6 +40,9 @@ impl Context {
     /// The thread is asked which context it has, at some 20 ns a call: a note of our own would
     /// be wrong as soon as another library sets one. If the thread had a context of another
     /// device, it gets that back; if it had none, it keeps ours.
+    ///
+    /// A graph that somebody captures meanwhile is not disturbed: none of the calls is about the
+    /// streams that are captured, which the library only believes if it is told.
     pub(super) fn enter(&self, call: &'static str) -> Result<Current<'_>, DriverError> {
         if function::is_running() {
             // The driver forbids it: the call could wait for the function that makes it.
@@ -56,7 +59,11 @@ impl Context {
         }
         let is_foreign = !before.is_null() && before != self.object();
         let restore = if is_foreign { before } else { std::ptr::null_mut() };
-        Ok(Current { api: &self.api, call, restore, thread: PhantomData })
+        let capture_mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let mut current =
+            Current { api: &self.api, call, restore, capture_mode, thread: PhantomData };
+        current.exchange_capture_mode();
+        Ok(current)
     }
 }
 
@@ -87,10 +94,22 @@ pub(super) struct Current<'a> {
     api: &'a Api,
     call: &'static str,
     restore: CUcontext,
+    /// Which calls the thread may make while a graph is captured: its own value, and before it is
+    /// taken, and when it is back, ours.
+    capture_mode: CUstreamCaptureMode,
     thread: PhantomData<*mut ()>,
 }
 
 impl Current<'_> {
+    fn exchange_capture_mode(&mut self) {
+        // A library without the function captures no graphs.
+        let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return };
+        // SAFETY: it reads and writes one number, and changes how the library judges this thread's
+        // calls, of which those made inside are about no stream that is captured.
+        let code = unsafe { exchange(&raw mut self.capture_mode) };
+        drop_failures::note(self.check(code));
+    }
+
     pub(super) fn api(&self) -> &Api {
         self.api
     }
@@ -103,6 +122,7 @@ impl Current<'_> {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
+        self.exchange_capture_mode();
         if !self.restore.is_null() {
             // SAFETY: it was this thread's context before.
             let code = unsafe { (self.api.cuCtxSetCurrent)(self.restore) };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cuda::failure::{invalid, need};
 use crate::cuda::function::{self, Launch};
 use crate::cuda::handles::Kind;
-use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags};
+use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags, CUstreamCaptureStatus};
 use crate::cuda::{CudaDriver, pinned, virtual_memory};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
@@ -155,7 +155,17 @@ impl Driver for CudaDriver {
         let call = "synchronize_stream";
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
-        // SAFETY: `stream` is alive, here and below, as long as its `Handle` is held.
+        if let Some(ask) = cuda.api().cuStreamIsCapturing {
+            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+            // SAFETY: `stream` is alive, here and below, as long as its `Handle` is held; it writes
+            // one number.
+            let code = unsafe { ask(stream.stream(), &raw mut status) };
+            cuda.check(code)?;
+            if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+                return Ok(());
+            }
+        }
+        // SAFETY: as above.
         let code = unsafe { (cuda.api().cuStreamSynchronize)(stream.stream()) };
         cuda.check(code)?;
         self.check_functions(call)

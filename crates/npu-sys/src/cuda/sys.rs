@@ -120,6 +120,12 @@ c_enums! {
     CUstream_flags {
         CU_STREAM_NON_BLOCKING = 1,
     }
+    CUstreamCaptureMode {
+        CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+    }
+    CUstreamCaptureStatus {
+        CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    }
     CUevent_flags {
         CU_EVENT_DEFAULT = 0,
         CU_EVENT_DISABLE_TIMING = 2,
@@ -279,6 +285,12 @@ vendor_functions! {
         = "cuStreamCreate";
     required fn cuStreamDestroy_v2(stream: CUstream) -> CUresult = "cuStreamDestroy_v2";
     required fn cuStreamSynchronize(stream: CUstream) -> CUresult = "cuStreamSynchronize";
+    // CUDA 10.0 and 10.1.
+    optional fn cuStreamIsCapturing(
+        stream: CUstream, status: *mut CUstreamCaptureStatus,
+    ) -> CUresult = "cuStreamIsCapturing";
+    optional fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult
+        = "cuThreadExchangeStreamCaptureMode";
     required fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult
         = "cuStreamWaitEvent";
     required fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult = "cuEventCreate";

@@ -177,6 +177,8 @@ fn functions_have_the_vendors_signatures() {
         cuStreamCreate(_, _);
         cuStreamDestroy_v2(_);
         cuStreamSynchronize(_);
+        cuStreamIsCapturing(_, _);
+        cuThreadExchangeStreamCaptureMode(_);
         cuStreamWaitEvent(_, _, _);
         cuEventCreate(_, _);
         cuEventDestroy_v2(_);
@@ -220,6 +222,8 @@ fn only_what_old_drivers_lack_is_optional() {
         "cuMemMap",
         "cuMemUnmap",
         "cuMemSetAccess",
+        "cuStreamIsCapturing",
+        "cuThreadExchangeStreamCaptureMode",
         "cuLaunchHostFunc",
     ];
     assert_eq!(optional, expect);

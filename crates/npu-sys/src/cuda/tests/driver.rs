@@ -5,6 +5,7 @@ use std::thread;
 
 use crate::cuda::CudaDriver;
 use crate::cuda::pattern::PatternKernels;
+use crate::cuda::sys::CUstreamCaptureMode;
 use crate::cuda::tests::fake::Fake;
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
@@ -261,6 +262,28 @@ fn every_thread_gets_the_context_and_a_foreign_one_comes_back() {
     driver.memory_info().unwrap();
     drop(driver);
     assert_eq!((current(), fake.retained()), (0, 0));
+}
+
+#[test]
+fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
+    let (fake, driver) = device();
+    let api = fake.api();
+    let (range, chunk) = mapped(&driver);
+    let stream = driver.create_stream().unwrap();
+    let event = driver.create_event(EventKind::Order).unwrap();
+    fake.set("fake_is_capturing", 1);
+    // What the stream was given is captured, so there is nothing to wait for.
+    driver.synchronize_stream(stream).unwrap();
+    driver.record_event(event, stream).unwrap();
+    driver.query_event(event).unwrap();
+    unmap(&driver, range).unwrap();
+    driver.release_chunk(chunk).unwrap();
+    let mut mode = CUstreamCaptureMode(0);
+    // SAFETY: it reads and writes one number.
+    unsafe { api.cuThreadExchangeStreamCaptureMode.unwrap()(&raw mut mode) };
+    assert_eq!(mode.0, 0, "the thread's own mode is back");
+    fake.set("fake_is_capturing", 0);
+    driver.synchronize_stream(stream).unwrap();
 }
 
 #[test]

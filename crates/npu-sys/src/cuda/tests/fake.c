@@ -13,17 +13,21 @@
 typedef unsigned long long device_address;
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_READY = 600,
-       UNSUPPORTED = 801 };
+       UNSUPPORTED = 801, CAPTURED = 900 };
 enum { UNIT = 2 << 20, PAGE = 4096 };
 
 // What the tests set and read.
 int fake_init_code = OK, fake_has_virtual_memory = 1, fake_is_busy = 0, fake_call_code = OK;
+int fake_is_capturing = 0;
 long fake_held = 0, fake_retained = 0;
 
 static char primary;
 static __thread void *current;
+static __thread int capture_mode;
 
+// While a graph is captured, calls are refused to a thread that has not said that they are apart.
 #define INSIDE do { if (current != &primary || !fake_retained) return NO_CONTEXT; \
+                    if (fake_is_capturing && capture_mode != 2) return CAPTURED; \
                     if (fake_call_code) return fake_call_code; } while (0)
 #define HELD(n) __atomic_add_fetch(&fake_held, (n), __ATOMIC_SEQ_CST)
 
@@ -198,7 +202,18 @@ int cuStreamCreate(int **stream, unsigned flags) {
     return flags == 1 ? make(stream, 1) : INVALID;
 }
 int cuStreamDestroy_v2(int *stream) { INSIDE; free(stream); HELD(-1); return OK; }
-int cuStreamSynchronize(int *stream) { INSIDE; return OK; }
+int cuStreamIsCapturing(int *stream, int *status) {
+    INSIDE;
+    *status = fake_is_capturing;
+    return OK;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return OK;
+}
+int cuStreamSynchronize(int *stream) { INSIDE; return fake_is_capturing ? CAPTURED : OK; }
 int cuStreamWaitEvent(int *stream, int *event, unsigned flags) { INSIDE; return flags; }
 int cuEventCreate(int **event, unsigned flags) { INSIDE; return make(event, flags); }
 int cuEventDestroy_v2(int *event) { INSIDE; free(event); HELD(-1); return OK; }

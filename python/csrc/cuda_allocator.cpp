@@ -11,14 +11,18 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/version.h>
 
+#include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "device_allocator.h"
+#include "graphs.h"
 #include "outside.h"
 #include "replay.h"
 
@@ -57,29 +61,60 @@ Taken taken_before() {
 constexpr outside::Source kOutside{
     [] { return taken_before().held_bytes; },
     [] { return taken_before().idle_bytes; },
-    [] { before->emptyCache({0, 0}); }};
+    [] {
+      // What is captured may need any of it.
+      if (!graphs::captures()) {
+        before->emptyCache({0, 0});
+      }
+    }};
 
-constexpr char kGraphs[] =
-    "CUDA graphs and memory pools need memory that stays: train without graphs, and make and use "
-    "pools in `with smartswap.outside():`";
-
-// The pools that were made outside. No number is given twice.
-class Pools {
+// Pools of `before` that take allocations now: those of graphs that are captured, and others that
+// scripts make.
+class OpenPools {
  public:
-  void add(c10::MempoolId_t pool) {
+  using Filter = std::function<bool(cudaStream_t)>;
+
+  void open(c10::MempoolId_t pool, Filter filter) {
+    outside::open_pool();
+    graphs::pool_opened();
     const std::lock_guard<std::mutex> guard(lock_);
-    made_.insert(pool);
+    open_.emplace_back(pool, std::move(filter));
+    count_.store(open_.size());
   }
 
-  bool has(c10::MempoolId_t pool) {
+  void close(c10::MempoolId_t pool) {
     const std::lock_guard<std::mutex> guard(lock_);
-    return made_.count(pool) != 0;
+    const auto is_it = [&](const auto& one) { return one.first == pool; };
+    const auto found = std::find_if(open_.begin(), open_.end(), is_it);
+    if (found != open_.end()) {
+      open_.erase(found);
+      count_.store(open_.size());
+      graphs::pool_closed();
+      outside::close_pool();
+    }
+  }
+
+  // Whether one of them takes what this thread allocates for the stream.
+  bool take(cudaStream_t stream) {
+    if (C10_LIKELY(count_.load(std::memory_order_relaxed) == 0) || outside::is_not()) {
+      return false;
+    }
+    const std::lock_guard<std::mutex> guard(lock_);
+    return std::any_of(
+        open_.begin(), open_.end(), [&](const auto& one) { return one.second(stream); });
   }
 
  private:
   std::mutex lock_;
-  std::set<c10::MempoolId_t> made_;
+  std::vector<std::pair<c10::MempoolId_t, Filter>> open_;
+  std::atomic<size_t> count_{0};
 };
+
+// Makes what a pool gave freed as all else is: by one function, which graphs of torch.compile
+// look for.
+void free_as_ours(c10::DataPtr& data) {
+  data.compare_exchange_deleter(before->raw_deleter(), &delete_memory);
+}
 
 // Free and total bytes of the device.
 std::pair<size_t, size_t> memory_info() {
@@ -105,12 +140,19 @@ class CudaAllocator final : public CUDAAllocator {
     if (void* target = replay::take_target(size_bytes)) {
       return {target, target, &replay::keep, place};
     }
+    const auto take_outside = [&] { return before->allocate(size_bytes); };
     if (size_bytes > 0 && outside::here()) {
-      return outside::allocate(kOutside, size_bytes, [&] { return before->allocate(size_bytes); });
+      return outside::allocate(kOutside, size_bytes, take_outside);
+    }
+    const auto stream = c10::cuda::getCurrentCUDAStream(device).stream();
+    if (size_bytes > 0 && pools_.take(stream)) {
+      auto data = outside::allocate(kOutside, size_bytes, take_outside);
+      free_as_ours(data);
+      return data;
     }
     void* memory = nullptr;
     if (size_bytes > 0) {
-      memory = take(size_bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+      memory = take(size_bytes, stream);
       if (!observer::knows_all() && may_be_workspace(size_bytes)) {
         check(smartswap_hold(memory, current_stream(), "a library's workspace"));
       }
@@ -146,7 +188,7 @@ class CudaAllocator final : public CUDAAllocator {
     if (size_bytes == 0) {
       return nullptr;
     }
-    if (outside::here()) {
+    if (outside::here() || pools_.take(stream)) {
       const auto take = [&] { return before->raw_alloc_with_stream(size_bytes, stream); };
       return outside::allocate(kOutside, size_bytes, take);
     }
@@ -222,8 +264,18 @@ class CudaAllocator final : public CUDAAllocator {
     if (data.get() == nullptr) {
       return;
     }
-    if (data.get_deleter() != &delete_memory || !is_ours(data.get())) {
+    if (data.get_deleter() != &delete_memory) {
       before->recordStream(data, stream);
+      return;
+    }
+    if (!is_ours(data.get())) {
+      c10::DataPtr theirs(data.get(), data.get(), before->raw_deleter(), data.device());
+      before->recordStream(theirs, stream);
+      theirs.release_context();
+      return;
+    }
+    if (graphs::captures()) {
+      // The stream uses it when the graph runs.
       return;
     }
     check(smartswap_use_on(data.get(), handle_of(stream.stream())));
@@ -254,48 +306,60 @@ class CudaAllocator final : public CUDAAllocator {
 
   caching::SnapshotInfo snapshot(c10::MempoolId_t pool, bool with_traces) override {
     auto info = before->snapshot(pool, with_traces);
-    list_segments(info.segments);
+    if (pool == c10::MempoolId_t(0, 0)) {
+      list_segments(info.segments);
+    }
     return info;
   }
 
-  // Pools are outside, and those of graphs are not made there: what a graph uses would have to
-  // stay as well.
+  // Pools are outside: their memory stays, as those who run a graph expect it.
   void beginAllocateToPool(
       c10::DeviceIndex device, c10::MempoolId_t pool,
       std::function<bool(cudaStream_t)> filter) override {
-    pool_of(device, pool)->beginAllocateToPool(device, pool, std::move(filter));
+    if (is_ours(device)) {
+      // A stream may be about to capture, for which nobody can wait.
+      observer::watch_again();
+      check(smartswap_graph_settle());
+    }
+    before->beginAllocateToPool(device, pool, filter);
+    if (is_ours(device)) {
+      pools_.open(pool, std::move(filter));
+    }
   }
 
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
-    pool_of(device, pool)->endAllocateToPool(device, pool);
+    if (device == attached().index) {
+      pools_.close(pool);
+    }
+    before->endAllocateToPool(device, pool);
   }
 
-  // Called where nothing may be thrown.
   void releasePool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
-    if (!is_ours(device) || pools_.has(pool)) {
-      before->releasePool(device, pool);
-    }
+    before->releasePool(device, pool);
   }
 
   void createOrIncrefPool(
       c10::DeviceIndex device, c10::MempoolId_t pool,
       std::shared_ptr<CUDAAllocator> allocator) override {
-    if (outside::here()) {
-      pools_.add(pool);
-    }
-    pool_of(device, pool)->createOrIncrefPool(device, pool, std::move(allocator));
+    before->createOrIncrefPool(device, pool, std::move(allocator));
   }
 
   int getPoolUseCount(c10::DeviceIndex device, c10::MempoolId_t pool) override {
-    return pool_of(device, pool)->getPoolUseCount(device, pool);
+    return before->getPoolUseCount(device, pool);
   }
 
   void setUseOnOOM(c10::DeviceIndex device, c10::MempoolId_t pool, bool use) override {
-    pool_of(device, pool)->setUseOnOOM(device, pool, use);
+    before->setUseOnOOM(device, pool, use);
   }
 
   void setNoSplit(c10::DeviceIndex device, c10::MempoolId_t pool) override {
-    pool_of(device, pool)->setNoSplit(device, pool);
+    before->setNoSplit(device, pool);
+  }
+
+  bool checkPoolLiveAllocations(
+      c10::DeviceIndex device, c10::MempoolId_t pool,
+      const std::unordered_set<void*>& expected) override {
+    return before->checkPoolLiveAllocations(device, pool, expected);
   }
 
   caching::ShareableHandle shareIpcHandle(void* memory) override {
@@ -364,13 +428,15 @@ class CudaAllocator final : public CUDAAllocator {
   }
 
   std::shared_ptr<caching::AllocatorState> getCheckpointState(
-      c10::DeviceIndex, c10::MempoolId_t) override {
-    refuse(kGraphs);
+      c10::DeviceIndex device, c10::MempoolId_t pool) override {
+    return before->getCheckpointState(device, pool);
   }
 
   caching::CheckpointDelta setCheckpointPoolState(
-      c10::DeviceIndex, std::shared_ptr<caching::AllocatorState>) override {
-    refuse(kGraphs);
+      c10::DeviceIndex device, std::shared_ptr<caching::AllocatorState> state) override {
+    auto delta = before->setCheckpointPoolState(device, std::move(state));
+    std::for_each(delta.dataptrs_allocd.begin(), delta.dataptrs_allocd.end(), &free_as_ours);
+    return delta;
   }
 
   std::string name() override {
@@ -388,16 +454,8 @@ class CudaAllocator final : public CUDAAllocator {
     return memory;
   }
 
-  // Who has the pool, which was made outside or is another device's.
-  CUDAAllocator* pool_of(c10::DeviceIndex device, c10::MempoolId_t pool) {
-    if (is_ours(device) && !pools_.has(pool)) {
-      refuse(kGraphs);
-    }
-    return before;
-  }
-
   OutOfMemory<caching::OutOfMemoryObserver> out_of_memory_;
-  Pools pools_;
+  OpenPools pools_;
 };
 
 CudaAllocator& instance() {

@@ -13,16 +13,11 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
-namespace smartswap::deferred {
+#include "engine.h"
 
-// Why an operator must not run: an update before it failed.
-struct Failure {
-  int code;
-  std::string text;
-};
+namespace smartswap::deferred {
 
 namespace detail {
 extern std::atomic<size_t> waiting;
@@ -38,7 +33,7 @@ inline size_t count() {
 // let go of, as well.
 void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run);
 
-// Runs what waits for the memory that an operator's inputs lie in.
+// Runs what waits for the memory that an operator's inputs lie in. Says why if that failed.
 std::optional<Failure> run_before(const at::RecordFunction& fn);
 // The same for one tensor, or for the memory that begins at `start`. Throws what the update threw.
 void run_before(const at::Tensor& tensor);

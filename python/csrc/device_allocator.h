@@ -13,6 +13,7 @@
 
 #include "deferred.h"
 #include "engine.h"
+#include "graphs.h"
 #include "observer.h"
 #include "seals.h"
 #include "shortage.h"
@@ -65,6 +66,10 @@ inline void trim() {
 // Runs `copy` as an op that reads `source` and may write any part of `target`.
 template <class Copy>
 void copy_as_op(void* target, const void* source, Copy copy) {
+  if (graphs::captures()) {
+    graphs::note({{source, SMARTSWAP_READ}, {target, SMARTSWAP_READ_WRITE}});
+    return copy();
+  }
   deferred::run_before(base_of(source));
   deferred::run_before(base_of(target));
   check(smartswap_begin("smartswap::copy_data", current_stream(), SMARTSWAP_STEP));

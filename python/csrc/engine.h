@@ -35,6 +35,12 @@ void watch_forks();
 // Throws if the call failed.
 void check(int code);
 
+// Why an operator must not run.
+struct Failure {
+  int code;
+  std::string text;
+};
+
 // The start of the block around `memory`, and its bytes if they are asked for; null if the memory
 // is not the engine's.
 void* base_of(const void* memory, size_t* size_bytes = nullptr);

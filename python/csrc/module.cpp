@@ -15,6 +15,7 @@
 #include "deferred.h"
 #include "engine.h"
 #include "faults.h"
+#include "graphs.h"
 #include "npu_allocator.h"
 #include "npu_types.h"
 #include "observer.h"
@@ -303,6 +304,15 @@ py::dict recipes() {
   return result;
 }
 
+void run_graph(graphs::Graph& graph, const py::function& launch) {
+  // Bringing memory back may take a kernel that another thread launches.
+  const py::gil_scoped_release released;
+  graph.run([&launch] {
+    const py::gil_scoped_acquire held;
+    launch();
+  });
+}
+
 py::dict built_for() {
   py::dict result;
   result["torch"] = TORCH_VERSION;
@@ -336,7 +346,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("leave_outside", &outside::leave);
   module.def("checks_order", [] { return smartswap_checks_order() != 0; });
   module.def("note_order", [](int call, uint64_t event, uint64_t stream) {
-    check(smartswap_note_order(call, event, stream));
+    // What is captured orders nothing now.
+    if (!graphs::captures()) {
+      check(smartswap_note_order(call, event, stream));
+    }
   });
   module.def("share", &share);
   module.def("figures", &figures);
@@ -358,17 +371,28 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "hold",
       [](uint64_t address, const std::string& by) {
-        deferred::run_before(reinterpret_cast<void*>(address));
-        seals::lend(reinterpret_cast<void*>(address));
-        check(smartswap_hold(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+        auto* memory = reinterpret_cast<void*>(address);
+        if (graphs::captures()) {
+          TORCH_CHECK(
+              smartswap_stays(memory) != 0, "SmartSwap: ", by,
+              " shares memory that moves while a CUDA graph is captured: do it before");
+          return;
+        }
+        deferred::run_before(memory);
+        seals::lend(memory);
+        check(smartswap_hold(memory, current_stream(), by.c_str()));
       },
       Released());
   module.def(
       "lend",
       [](uint64_t address, const std::string& by) {
-        deferred::run_before(reinterpret_cast<void*>(address));
-        seals::lend(reinterpret_cast<void*>(address));
-        check(smartswap_lend(reinterpret_cast<void*>(address), current_stream(), by.c_str()));
+        auto* memory = reinterpret_cast<void*>(address);
+        if (graphs::captures()) {
+          return graphs::lend(memory, observer::is_in_captured_op());
+        }
+        deferred::run_before(memory);
+        seals::lend(memory);
+        check(smartswap_lend(memory, current_stream(), by.c_str()));
       },
       Released());
   module.def("held", [] { return text_of(&smartswap_held); });
@@ -412,6 +436,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<replay::KernelOp>(module, "KernelOp")
       .def(py::init<std::string, std::vector<int>>())
       .def("launch", &replay::KernelOp::launch);
+  py::class_<graphs::Graph>(module, "Graph")
+      .def(py::init<>())
+      .def("begin", &graphs::Graph::begin, Released())
+      .def("end", &graphs::Graph::end)
+      .def("run", &run_graph)
+      .def_property_readonly("ends_step", &graphs::Graph::ends_step);
+  module.def("captures", &graphs::captures);
+  module.def("note_step_end", &graphs::note_step_end);
   module.def("unwatch", &replay::unwatch);
   module.def("watch_again", &replay::watch_again);
   module.def("watches", &replay::watches);

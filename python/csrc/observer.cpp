@@ -24,6 +24,7 @@
 
 #include "deferred.h"
 #include "engine.h"
+#include "graphs.h"
 #include "operators.h"
 #include "outside.h"
 #include "refusal.h"
@@ -68,6 +69,8 @@ struct Thread {
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
   Aside aside = Aside::automatic;
+  // Ops that who is no operator has announced while the stream captures: they are none.
+  size_t captured = 0;
   // The name of the op that was announced last by who is no operator, for seals.
   std::string announced;
   // What the running operator uses, until the engine is told.
@@ -247,6 +250,12 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (op == nullptr || op->is_view) {
     return nullptr;
   }
+  if (C10_UNLIKELY(graphs::captures())) {
+    // What it uses, it uses when its graph runs.
+    auto failed = graphs::note(fn, *op);
+    return failed ? refuse(fn, *op, /*begun=*/false, failed->code, std::move(failed->text))
+                  : nullptr;
+  }
   const bool outermost = own.depth == 0;
   if (outermost && calls_others(fn, *op)) {
     own.running.emplace_back(op, false);
@@ -302,6 +311,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
     if (!refusal->begun()) {
       return;
     }
+  }
+  if (C10_UNLIKELY(graphs::captures())) {
+    return;
   }
   Thread& own = thread();
   // Operators that began before the observer did, or while it looked away, are not known.
@@ -387,6 +399,10 @@ void step_ended() {
 
 void begin(const char* name) {
   Thread& own = thread();
+  if (C10_UNLIKELY(graphs::captures())) {
+    ++own.captured;
+    return;
+  }
   const auto part = smartswap_depth() == 0 && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   check(smartswap_begin(name, current_stream(), part));
   if (C10_UNLIKELY(seals::watches())) {
@@ -396,6 +412,12 @@ void begin(const char* name) {
 }
 
 void touch(const at::Tensor& tensor, smartswap_access access) {
+  if (C10_UNLIKELY(graphs::captures())) {
+    visit_storages(tensor, [&](const c10::Storage& storage) {
+      graphs::note({{start_of(storage), access}});
+    });
+    return;
+  }
   deferred::run_before(tensor);
   visit_storages(tensor, [&](const c10::Storage& storage) {
     check(smartswap_touch(start_of(storage), access));
@@ -405,11 +427,26 @@ void touch(const at::Tensor& tensor, smartswap_access access) {
   });
 }
 
+bool is_in_captured_op() {
+  return thread().captured > 0;
+}
+
 void end() {
+  if (C10_UNLIKELY(is_in_captured_op())) {
+    return abandon();
+  }
   if (C10_UNLIKELY(seals::watches())) {
     seals::end(thread().announced);
   }
   check(smartswap_end());
+}
+
+void abandon() {
+  if (is_in_captured_op()) {
+    --thread().captured;
+  } else {
+    smartswap_end();
+  }
 }
 
 void sleep_if_calm() {

@@ -37,6 +37,10 @@ void begin(const char* name);
 // Tells that the running op uses a tensor's memory.
 void touch(const at::Tensor& tensor, smartswap_access access);
 void end();
+// Ends it after an error, of which the caller tells.
+void abandon();
+// Whether the op that was begun last is captured: it runs with its graph.
+bool is_in_captured_op();
 
 // Stops watching if the engine needs nothing but allocations: the model fits with room to spare.
 // Call it after a step.

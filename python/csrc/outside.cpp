@@ -14,6 +14,7 @@ namespace smartswap::outside {
 namespace {
 
 thread_local uint32_t depth = 0;
+thread_local bool not_here = false;
 std::atomic<uint32_t> entered{0};
 
 struct Count {
@@ -22,6 +23,8 @@ struct Count {
   // The one that something was taken from.
   const Source* source = nullptr;
   uint64_t counted_bytes = 0;
+  // Idle and yet not given back, as what a graph's pool keeps for its runs.
+  uint64_t kept_bytes = 0;
 };
 
 Count& count() {
@@ -64,23 +67,36 @@ bool anywhere() {
 }
 
 void enter() {
-  ++entered;
   ++depth;
+  open_pool();
+}
+
+void leave() {
+  close_pool();
+  --depth;
+}
+
+void open_pool() {
+  ++entered;
   if (attached().active) {
     // What makes room must not be in use unseen.
     observer::watch_again();
   }
 }
 
-void leave() {
-  --depth;
+void close_pool() {
   --entered;
 }
 
-Not::Not() : depth_(std::exchange(depth, 0)) {}
+bool is_not() {
+  return not_here;
+}
+
+Not::Not() : depth_(std::exchange(depth, 0)), outer_(std::exchange(not_here, true)) {}
 
 Not::~Not() {
   depth = depth_;
+  not_here = outer_;
 }
 
 Charge::Charge(const Source& source, uint64_t size_bytes) : source_(source) {
@@ -122,10 +138,12 @@ void trim() {
   if (count().source == nullptr || count().counted_bytes == 0) {
     return;
   }
-  if (count().source->idle_bytes() > 0) {
-    count().source->give_back();
+  const auto& source = *count().source;
+  if (source.idle_bytes() > count().kept_bytes) {
+    source.give_back();
   }
-  check(set(count().source->held_bytes()));
+  count().kept_bytes = source.idle_bytes();
+  check(set(source.held_bytes()));
 }
 
 uint64_t counted_bytes() {
@@ -136,7 +154,7 @@ uint64_t counted_bytes() {
 void forget() {
   const std::lock_guard<std::mutex> guard(count().lock);
   count().source = nullptr;
-  count().counted_bytes = 0;
+  count().counted_bytes = count().kept_bytes = 0;
 }
 
 }  // namespace smartswap::outside

@@ -16,6 +16,11 @@ bool anywhere();
 // From now on they do, until the thread has left as often as it entered.
 void enter();
 void leave();
+// From now on those of some thread may, as a pool is open that has its own rule for whose.
+void open_pool();
+void close_pool();
+// Whether somebody else's work runs on this thread: see Not.
+bool is_not();
 
 // While it lasts they get the engine's all the same: somebody else's work runs on this thread.
 class Not {
@@ -27,6 +32,7 @@ class Not {
 
  private:
   uint32_t depth_;
+  bool outer_;
 };
 
 // PyTorch's own allocator of the engine's device, asked for what it has taken from the driver, and

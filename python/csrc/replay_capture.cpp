@@ -16,10 +16,6 @@
 #include "replay_thread.h"
 #include "seals.h"
 
-#ifdef SMARTSWAP_CUDA
-#include <c10/cuda/CUDAGraphsC10Utils.h>
-#endif
-
 namespace smartswap::replay {
 
 namespace {
@@ -47,15 +43,6 @@ Counts& counts() {
 bool is_plain_thread() {
   const auto keys = c10::impl::tls_local_dispatch_key_set();
   return (keys.included_ - c10::default_included_set).empty();
-}
-
-bool is_capturing_a_graph() {
-#ifdef SMARTSWAP_CUDA
-  return attached().type == c10::DeviceType::CUDA &&
-      c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-#else
-  return false;
-#endif
 }
 
 // What is made of far smaller tensors is small as well, but for a few that are not worth the
@@ -209,7 +196,7 @@ void add_settings(const Settings& settings, std::string& kind) {
 }
 
 const char* hindrance() {
-  if (!is_plain_thread() || is_capturing_a_graph()) {
+  if (!is_plain_thread()) {
     return "a thread that does not call kernels straight";
   }
   const bool is_full = counts().kept_bytes.load(std::memory_order_relaxed) > kKeptBytesMax;

@@ -217,7 +217,7 @@ py::object KernelOp::launch(
         observer::touch(tensor, use);
       }
     } catch (...) {
-      smartswap_end();
+      observer::abandon();
       throw;
     }
   }
@@ -226,7 +226,7 @@ py::object KernelOp::launch(
     result = call(launch, kernel, args, kwargs);
     keep(launch, kernel, args, kwargs);
   } catch (...) {
-    smartswap_end();
+    observer::abandon();
     throw;
   }
   used.clear();

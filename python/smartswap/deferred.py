@@ -96,6 +96,8 @@ class DeferredUpdates:
         """Whether a call may wait: it only writes into tensors that it is given."""
         return (
             self.is_on
+            # What a graph captures is what it does at each replay.
+            and not self._adapter.captures()
             and self._keeps_lists.get(function, False)
             and not kwargs.get("differentiable")
             and _are_local(function, lists)

@@ -30,6 +30,7 @@ from .errors import (
 )
 from .extensions import Extensions
 from .faults import Faults
+from .graphs import CapturedGraphs
 from .loop import StepEnds
 from .order import ToldOrder
 from .pointers import RawPointers
@@ -74,6 +75,7 @@ class _Open:
     extensions: Extensions
     files: TensorFiles
     faults: Faults
+    graphs: CapturedGraphs
     order: ToldOrder
     updates: DeferredUpdates
     progress: Progress
@@ -82,6 +84,7 @@ class _Open:
     def remove(self) -> None:
         """Undoes what was changed in PyTorch."""
         self.order.remove()
+        self.graphs.remove()
         self.faults.remove()
         self.files.remove()
         self.extensions.remove()
@@ -209,6 +212,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         extensions=Extensions(adapter),
         files=TensorFiles(),
         faults=Faults(adapter),
+        graphs=CapturedGraphs(adapter, _end_step),
         order=ToldOrder(adapter),
         updates=updates,
         progress=Progress(trial),
@@ -220,6 +224,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         opened.compiled.install()
         opened.extensions.install()
         opened.faults.install(device)
+        opened.graphs.install(device)
         opened.order.install(device)
         if device == "host":
             opened.files.install()
@@ -287,8 +292,11 @@ def step() -> None:
 
 def _end_step() -> None:
     assert _open is not None
-    _open.agreement.end_step()
     adapter = _native.adapter()
+    if adapter.note_step_end():
+        # A graph captures it: its replays end steps.
+        return
+    _open.agreement.end_step()
     _open.progress.tell(adapter, explain, is_first_rank=_open.ranks.rank == 0)
     _open.status.tell(adapter)
 

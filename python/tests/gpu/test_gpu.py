@@ -133,7 +133,7 @@ def test_profilers_of_memory_get_what_can_be_given():
 
 
 def test_tensors_outside_go_to_another_process_and_count_towards_the_cap(tmp_path):
-    """CUDA's own IPC, and a pool; what moves is refused to both."""
+    """CUDA's own IPC, which refuses what moves, and pools."""
     script = tmp_path / "share.py"
     script.write_text(
         "import torch, smartswap\n"
@@ -167,11 +167,12 @@ def test_tensors_outside_go_to_another_process_and_count_towards_the_cap(tmp_pat
         "        with torch.cuda.use_mem_pool(pool):\n"
         "            pooled = torch.ones(1 << 20, device='cuda')\n"
         "    print(float(pooled.sum()) == 1 << 20, len(pool.snapshot()) > 0)\n"
-        "    try:\n"
-        "        torch.cuda.MemPool()\n"
-        "    except NotImplementedError as error:\n"
-        "        print('outside' in str(error))\n"
-        "    del pooled, pool, shared\n"
+        "    before = smartswap.stats()['outside_bytes']\n"
+        "    another = torch.cuda.MemPool()\n"
+        "    with torch.cuda.use_mem_pool(another):\n"
+        "        more = torch.ones(64 << 20, device='cuda')\n"
+        "    print(smartswap.stats()['outside_bytes'] - before >= 256 << 20)\n"
+        "    del pooled, pool, shared, more, another\n"
         "    torch.cuda.ipc_collect()\n"
         "    smartswap.step()\n"
         "    print(smartswap.stats()['outside_bytes'] < 768 << 20)\n"

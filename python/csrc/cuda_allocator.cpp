@@ -89,6 +89,7 @@ class OpenPools {
     if (found != open_.end()) {
       open_.erase(found);
       count_.store(open_.size());
+      smartswap_capture_ended();
       graphs::pool_closed();
       outside::close_pool();
     }
@@ -317,9 +318,9 @@ class CudaAllocator final : public CUDAAllocator {
       c10::DeviceIndex device, c10::MempoolId_t pool,
       std::function<bool(cudaStream_t)> filter) override {
     if (is_ours(device)) {
-      // A stream may be about to capture, for which nobody can wait.
+      // A stream may be about to capture.
       observer::watch_again();
-      check(smartswap_graph_settle());
+      check(smartswap_capture_begins());
     }
     before->beginAllocateToPool(device, pool, filter);
     if (is_ours(device)) {

@@ -155,10 +155,10 @@ void Graph::begin() {
   deferred::run_all();
   // Whoever sleeps sees nothing of what is captured.
   observer::watch_again();
-  check(smartswap_graph_settle());
   auto& all = captured();
   const std::lock_guard<std::mutex> guard(all.lock);
   if (!is_captured_) {
+    check(smartswap_capture_begins());
     is_captured_ = true;
     all.graphs.push_back(this);
     ++detail::underway;
@@ -171,6 +171,7 @@ void Graph::end() {
   const std::lock_guard<std::mutex> guard(all.lock);
   if (is_captured_) {
     is_captured_ = false;
+    smartswap_capture_ended();
     all.graphs.erase(std::find(all.graphs.begin(), all.graphs.end(), this));
     --detail::underway;
     --captured_here;

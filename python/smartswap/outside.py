@@ -14,11 +14,11 @@ __all__ = ["outside"]
 def outside() -> Iterator[None]:
     """Tensors that this thread makes in here are PyTorch's own allocator's, and never move.
 
-    Other processes may share them, also on a GPU, and pools may be made and used in here:
-    `torch.cuda.MemPool`, and through it NCCL's symmetric memory. On an accelerator they count
-    towards the cap with all that PyTorch's allocator holds for them, and others leave for them;
-    what it holds and no tensor uses goes back when a step ends. On the host, where the software
-    device has memory of its own, they do not count.
+    Other processes may share them, also on a GPU. What a pool takes (`torch.cuda.MemPool`, and
+    through it NCCL's symmetric memory; graphs) is so anyway. On an accelerator they count towards
+    the cap with all that PyTorch's allocator holds for them, and others leave for them; what it
+    holds and no tensor uses goes back when a step ends. On the host, where the software device has
+    memory of its own, they do not count.
 
     Operators use such tensors as all others. Gradients are made by threads of their own, so they
     are not outside. Without SmartSwap this does nothing.

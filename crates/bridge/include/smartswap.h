@@ -260,19 +260,21 @@ uint32_t smartswap_depth(void);
 /* ---- Graphs ------------------------------------------------------------------------------- */
 
 /* Work that a stream captures does not run, but later, any number of times, as one graph. So what
- * is captured is no op. Make a graph and call smartswap_graph_settle before the stream begins to
- * capture; then, instead of beginning ops on it, note what they would touch, and allocate nothing
- * for it here. Nothing moves for that: the memory may be away. A run is one op, in which
- * smartswap_graph_touch touches all that was noted. What was freed since is passed over. */
+ * is captured is no op. Make a graph; until the capture has ended note what ops would touch,
+ * instead of beginning them, and allocate nothing for them here. Nothing moves for that: the
+ * memory may be away. A run is one op, in which smartswap_graph_touch touches all that was noted.
+ * What was freed since is passed over. */
+
+/* Call it just before a stream begins to capture: it waits for all work. Until as many calls of
+ * smartswap_capture_ended nothing is recorded on a stream that captures, nor is it waited for. */
+int smartswap_capture_begins(void);
+int smartswap_capture_ended(void);
 
 /* A new graph; 0 on failure. */
 uint64_t smartswap_graph_make(void);
 
 /* It will not be run any more. */
 int smartswap_graph_forget(uint64_t graph);
-
-/* Waits for all work, so that nobody has to wait for a stream while it captures. */
-int smartswap_graph_settle(void);
 
 /* The graph uses each of these, after what was noted before. */
 int smartswap_graph_note(uint64_t graph, const smartswap_touched *touched, uint32_t count);

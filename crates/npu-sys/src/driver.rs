@@ -127,9 +127,14 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Destroys a stream; work already submitted still runs.
     fn destroy_stream(&self, stream: StreamHandle) -> Result<(), DriverError>;
 
-    /// Blocks the host until all work submitted to the stream is complete. What somebody captures
-    /// for later is not submitted, so a stream that is captured is not waited for.
+    /// Blocks the host until all work submitted to the stream is complete.
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// Whether somebody captures what the stream is given, to run it later: then nothing of it
+    /// runs, and nobody can wait for it or record an event there.
+    fn is_captured(&self, _stream: StreamHandle) -> Result<bool, DriverError> {
+        Ok(false)
+    }
 
     /// Creates an event. Until recorded it counts as complete.
     fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError>;

@@ -9,7 +9,7 @@
 //!      '-- ledger.rs, timeline.rs                              what is held, what has run
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::host::signal::Signal;
 use crate::host::threads::Threads;
 use crate::host::timeline::{DeviceSpan, Journal};
 use crate::sync::lock;
-use crate::types::EventKind;
+use crate::types::{EventKind, StreamHandle};
 
 pub(crate) mod config;
 mod device;
@@ -60,6 +60,7 @@ pub struct HostDriver {
     journal: Arc<Journal>,
     events: Mutex<Events>,
     stream_count: AtomicU64,
+    captured: Mutex<BTreeSet<StreamHandle>>,
     memory: Mutex<Memory>,
 }
 
@@ -92,8 +93,10 @@ impl HostDriver {
         };
         let memory = Mutex::new(Memory::new(&config, page_bytes)?);
         let events = Mutex::new(Events::default());
-        let stream_count = AtomicU64::new(0);
-        Ok(Arc::new(HostDriver { config, schedule, journal, events, stream_count, memory }))
+        let (stream_count, captured) = (AtomicU64::new(0), Mutex::default());
+        let driver =
+            HostDriver { config, schedule, journal, events, stream_count, captured, memory };
+        Ok(Arc::new(driver))
     }
 
     /// The settings that it was opened with.
@@ -111,6 +114,17 @@ impl HostDriver {
             copied_in_bytes: self.journal.copied_in_bytes(),
             ..memory
         }
+    }
+
+    /// From now on a stream is captured by somebody, or no longer: until then nothing can be
+    /// submitted to it here or waited for. What it was given before runs on.
+    pub fn set_captured(&self, stream: StreamHandle, is_captured: bool) {
+        let mut captured = lock(&self.captured);
+        if is_captured {
+            captured.insert(stream)
+        } else {
+            captured.remove(&stream)
+        };
     }
 
     /// Starts a new measurement of the ledger's peaks.

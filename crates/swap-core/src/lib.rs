@@ -87,6 +87,7 @@
 //! block is pinned, mapped and ordered until its op ends, and its use is noted then; and because
 //! `launches.rs` puts each launch behind those that it is in conflict with.
 
+mod captures;
 mod copies;
 mod core;
 mod engine;

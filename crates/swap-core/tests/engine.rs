@@ -7,6 +7,7 @@ mod engine {
     mod aside;
     mod beside;
     mod branches;
+    mod captures;
     mod chains;
     mod failing_replays;
     mod faults;

@@ -13,6 +13,8 @@ use npu_sys::{Driver, DriverError, EventHandle, EventKind, StreamHandle};
 
 use crate::point::{Point, Site, StreamId, Uses};
 
+mod captures;
+
 /// The streams of one device and what is known about their progress.
 pub struct Streams {
     driver: Arc<dyn Driver>,
@@ -22,6 +24,8 @@ pub struct Streams {
     stalls: Vec<Stall>,
     vain_questions: u64,
     host_waits: u64,
+    /// Captures that go on.
+    captures: u64,
     #[cfg(feature = "planted")]
     planted: Option<Site>,
 }
@@ -73,6 +77,7 @@ impl Streams {
             stalls: Vec::new(),
             vain_questions: 0,
             host_waits: 0,
+            captures: 0,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -173,7 +178,7 @@ impl Streams {
     /// As there.
     pub fn mark_every(&mut self, stream: StreamId, pieces: u64) -> Result<(), DriverError> {
         let position = self.lane(stream).position;
-        if position < self.covered(stream) + pieces {
+        if position < self.covered(stream) + pieces || self.is_captured(stream)? {
             return Ok(());
         }
         self.record(stream, position).map(|_| ())
@@ -198,7 +203,7 @@ impl Streams {
         if measured && self.has_completed(point)? {
             return Ok(());
         }
-        let mark = self.mark_behind(point)?;
+        let Some(mark) = self.mark_behind(point)? else { return Ok(()) };
         let waiter_handle = self.lane(waiter).handle;
         let start = if measured { Some(self.record_timer(waiter_handle)?) } else { None };
         let waited = match self.lane(waiter).on_host {
@@ -315,7 +320,9 @@ impl Streams {
         if point.position <= self.lane(point.stream).complete {
             return Ok(true);
         }
-        self.mark_behind(point)?;
+        if self.mark_behind(point)?.is_none() {
+            return Ok(true);
+        }
         while let Some(&mark) = self.lane(point.stream).marks.front() {
             if point.position <= self.lane(point.stream).complete {
                 break;
@@ -348,7 +355,7 @@ impl Streams {
             if self.has_completed(point)? {
                 continue;
             }
-            let mark = self.mark_behind(point)?;
+            let Some(mark) = self.mark_behind(point)? else { continue };
             self.driver.synchronize_event(mark.event)?;
             while self.lane(point.stream).complete < mark.position {
                 self.retire(point.stream);
@@ -363,6 +370,9 @@ impl Streams {
     /// If the driver fails.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         for index in 0..self.lanes.len() {
+            if self.is_captured(StreamId(u32::try_from(index).expect("streams are few")))? {
+                continue;
+            }
             self.driver.synchronize_stream(self.lanes[index].handle)?;
             let lane = &mut self.lanes[index];
             lane.complete = lane.position;
@@ -406,13 +416,15 @@ impl Streams {
         lane.marks.back().map_or(lane.complete, |mark| mark.position)
     }
 
-    /// The earliest event behind `point`, recorded now if there is none.
-    fn mark_behind(&mut self, point: Point) -> Result<Mark, DriverError> {
+    /// The earliest event behind `point`, recorded now if there is none; `None` if there is nothing
+    /// to wait for, as the stream is captured.
+    fn mark_behind(&mut self, point: Point) -> Result<Option<Mark>, DriverError> {
         let lane = self.lane(point.stream);
         let index = lane.marks.partition_point(|mark| mark.position < point.position);
         match lane.marks.get(index) {
-            Some(&mark) => Ok(mark),
-            None => self.record(point.stream, point.position.max(lane.position)),
+            Some(&mark) => Ok(Some(mark)),
+            None if self.is_captured(point.stream)? => Ok(None),
+            None => self.record(point.stream, point.position.max(lane.position)).map(Some),
         }
     }
 

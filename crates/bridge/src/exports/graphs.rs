@@ -25,8 +25,14 @@ pub extern "C" fn smartswap_graph_forget(graph: u64) -> c_int {
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn smartswap_graph_settle() -> c_int {
-    code(|| Ok(context::current()?.engine.synchronize()?))
+pub extern "C" fn smartswap_capture_begins() -> c_int {
+    code(|| Ok(context::current()?.engine.capture_begins()?))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_capture_ended() -> c_int {
+    code(|| Ok(context::current()?.engine.capture_ended()?))
 }
 
 /// See `smartswap.h`.

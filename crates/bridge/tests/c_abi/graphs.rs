@@ -6,15 +6,16 @@ use super::recording::recorded;
 use super::rig::{
     BLOCK, MIB, OK, OUT_OF_MEMORY, OUTPUT, READ, READ_WRITE, Rig, STEP, Touched, UNKNOWN, USAGE,
     WRITE, assert_fails, assert_holds, begin, begin_named, check, fill, free, hold, last_error,
-    make, smartswap_end, smartswap_graph_forget, smartswap_graph_include, smartswap_graph_make,
-    smartswap_graph_note, smartswap_graph_settle, smartswap_graph_touch, smartswap_stays,
-    smartswap_suspend, smartswap_touch, stats, step,
+    make, smartswap_capture_begins, smartswap_capture_ended, smartswap_end, smartswap_graph_forget,
+    smartswap_graph_include, smartswap_graph_make, smartswap_graph_note, smartswap_graph_touch,
+    smartswap_stays, smartswap_suspend, smartswap_touch, stats, step,
 };
 
 fn graph() -> u64 {
     let graph = smartswap_graph_make();
     assert_ne!(graph, 0, "{}", last_error());
-    assert_eq!(smartswap_graph_settle(), OK, "{}", last_error());
+    assert_eq!(smartswap_capture_begins(), OK, "{}", last_error());
+    assert_eq!(smartswap_capture_ended(), OK, "{}", last_error());
     graph
 }
 

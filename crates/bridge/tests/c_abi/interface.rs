@@ -154,7 +154,8 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_depth() -> u32;
     pub(crate) safe fn smartswap_graph_make() -> u64;
     pub(crate) safe fn smartswap_graph_forget(graph: u64) -> c_int;
-    pub(crate) safe fn smartswap_graph_settle() -> c_int;
+    pub(crate) safe fn smartswap_capture_begins() -> c_int;
+    pub(crate) safe fn smartswap_capture_ended() -> c_int;
     pub(crate) fn smartswap_graph_note(graph: u64, touched: *const Touched, count: u32) -> c_int;
     pub(crate) safe fn smartswap_graph_include(graph: u64, inner: u64) -> c_int;
     pub(crate) safe fn smartswap_graph_touch(graph: u64) -> c_int;

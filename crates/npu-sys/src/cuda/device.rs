@@ -155,20 +155,24 @@ impl Driver for CudaDriver {
         let call = "synchronize_stream";
         let stream = self.streams.get(call, stream.0)?;
         let cuda = self.context.enter(call)?;
-        if let Some(ask) = cuda.api().cuStreamIsCapturing {
-            let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-            // SAFETY: `stream` is alive, here and below, as long as its `Handle` is held; it writes
-            // one number.
-            let code = unsafe { ask(stream.stream(), &raw mut status) };
-            cuda.check(code)?;
-            if status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-                return Ok(());
-            }
-        }
-        // SAFETY: as above.
+        // SAFETY: `stream` is alive, here and below, as long as its `Handle` is held.
         let code = unsafe { (cuda.api().cuStreamSynchronize)(stream.stream()) };
         cuda.check(code)?;
         self.check_functions(call)
+    }
+
+    fn is_captured(&self, stream: StreamHandle) -> Result<bool, DriverError> {
+        let call = "is_captured";
+        let stream = self.streams.get(call, stream.0)?;
+        let cuda = self.context.enter(call)?;
+        // A library without the function captures nothing.
+        let Some(ask) = cuda.api().cuStreamIsCapturing else { return Ok(false) };
+        let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut status = none;
+        // SAFETY: it is alive; it writes one number.
+        let code = unsafe { ask(stream.stream(), &raw mut status) };
+        cuda.check(code)?;
+        Ok(status != none)
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {

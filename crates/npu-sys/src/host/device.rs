@@ -50,6 +50,24 @@ impl HostDriver {
         Ok(())
     }
 
+    /// Refuses a stream that is captured: what it is given now does not run.
+    fn refuse_captured(&self, call: &'static str, stream: StreamHandle) -> Result<(), DriverError> {
+        if lock(&self.captured).contains(&stream) {
+            return Err(invalid(call, format!("{stream:?} is captured")));
+        }
+        Ok(())
+    }
+
+    fn submit(
+        &self,
+        call: &'static str,
+        stream: StreamHandle,
+        work: Work,
+    ) -> Result<(), DriverError> {
+        self.refuse_captured(call, stream)?;
+        self.schedule.submit(call, stream, work)
+    }
+
     /// What an event stands for; `None` if it was never recorded.
     fn latest(
         &self,
@@ -184,8 +202,14 @@ impl Driver for HostDriver {
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let call = "synchronize_stream";
         self.enter(call)?;
+        self.refuse_captured(call, stream)?;
         self.schedule.drain(call, stream)?;
         self.journal.check(call)
+    }
+
+    fn is_captured(&self, stream: StreamHandle) -> Result<bool, DriverError> {
+        self.schedule.check("is_captured", stream)?;
+        Ok(lock(&self.captured).contains(&stream))
     }
 
     fn create_event(&self, kind: EventKind) -> Result<EventHandle, DriverError> {
@@ -210,7 +234,7 @@ impl Driver for HostDriver {
         self.enter(call)?;
         self.latest(call, event)?;
         let signal = Arc::new(Signal::new());
-        self.schedule.submit(call, stream, Work::Mark(Arc::clone(&signal)))?;
+        self.submit(call, stream, Work::Mark(Arc::clone(&signal)))?;
         match lock(&self.events).by_handle.get_mut(&event.0) {
             Some(event) => event.latest = Some(signal),
             None => return Err(unknown_event(call, event)),
@@ -222,7 +246,7 @@ impl Driver for HostDriver {
         let call = "wait_event";
         self.enter(call)?;
         match self.latest(call, event)? {
-            Some(signal) => self.schedule.submit(call, stream, Work::Wait(signal)),
+            Some(signal) => self.submit(call, stream, Work::Wait(signal)),
             // Never recorded: there is nothing to wait for, but the stream must exist.
             None => self.schedule.check(call, stream),
         }
@@ -274,7 +298,7 @@ impl Driver for HostDriver {
         drop(memory);
         // SAFETY: the caller promises it; that the places do not overlap was checked.
         let effect = unsafe { Effect::new(Task::Copy(copy)) };
-        self.schedule.submit(call, stream, Work::Effect(effect))
+        self.submit(call, stream, Work::Effect(effect))
     }
 
     unsafe fn fill(
@@ -292,7 +316,7 @@ impl Driver for HostDriver {
         lock(&self.memory).check_device(call, target, size_bytes)?;
         // SAFETY: the caller promises it.
         let effect = unsafe { Effect::new(Task::Fill { target, size_bytes, value }) };
-        self.schedule.submit(call, stream, Work::Effect(effect))
+        self.submit(call, stream, Work::Effect(effect))
     }
 
     unsafe fn launch_host(
@@ -310,6 +334,6 @@ impl Driver for HostDriver {
         drop(memory);
         // SAFETY: the caller promises it; that writes overlap nothing was checked as well.
         let effect = unsafe { Effect::new(Task::Function(function)) };
-        self.schedule.submit(call, stream, Work::Effect(effect))
+        self.submit(call, stream, Work::Effect(effect))
     }
 }

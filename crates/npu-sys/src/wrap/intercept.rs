@@ -131,6 +131,7 @@ calls! {
     CreateStream: safe fn create_stream() -> StreamHandle => ("");
     DestroyStream: safe fn destroy_stream(stream: StreamHandle) -> () => ("{stream:?}");
     SynchronizeStream: safe fn synchronize_stream(stream: StreamHandle) -> () => ("{stream:?}");
+    IsCaptured: safe fn is_captured(stream: StreamHandle) -> bool => ("{stream:?}");
     CreateEvent: safe fn create_event(kind: EventKind) -> EventHandle => ("{kind:?}");
     DestroyEvent: safe fn destroy_event(event: EventHandle) -> () => ("{event:?}");
     RecordEvent: safe fn record_event(event: EventHandle, stream: StreamHandle) -> ()

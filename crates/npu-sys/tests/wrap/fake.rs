@@ -192,6 +192,10 @@ impl Driver for FakeDriver {
         self.call("synchronize_stream", |_| ())
     }
 
+    fn is_captured(&self, _stream: StreamHandle) -> Result<bool, DriverError> {
+        self.call("is_captured", |_| false)
+    }
+
     fn create_event(&self, _kind: EventKind) -> Result<EventHandle, DriverError> {
         self.call("create_event", |state| EventHandle(state.events.take()))
     }

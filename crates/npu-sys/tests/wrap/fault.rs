@@ -47,6 +47,7 @@ pub(crate) fn call(driver: &dyn Driver, name: &str) -> Result<(), DriverError> {
         "create_stream" => driver.create_stream().map(drop),
         "destroy_stream" => driver.destroy_stream(stream),
         "synchronize_stream" => driver.synchronize_stream(stream),
+        "is_captured" => driver.is_captured(stream).map(drop),
         "create_event" => driver.create_event(EventKind::Timing).map(drop),
         "destroy_event" => driver.destroy_event(event),
         "record_event" => driver.record_event(event, stream),

@@ -53,8 +53,8 @@ fn a_bounded_log_keeps_the_latest_and_counts_all() {
     }
     let kept: Vec<(u64, &str)> =
         record.calls().iter().map(|call| (call.number, call.name)).collect();
-    assert_eq!(kept, [(27, "fill"), (28, "launch_host"), (29, "note_access")]);
-    assert_eq!((record.total(), record.count("reserve")), (29, 1));
+    assert_eq!(kept, [(28, "fill"), (29, "launch_host"), (30, "note_access")]);
+    assert_eq!((record.total(), record.count("reserve")), (30, 1));
     record.clear();
     assert_eq!((record.total(), record.count("reserve"), record.lines().len()), (0, 0, 0));
 }

@@ -120,3 +120,39 @@ fn a_mark_takes_an_event_only_where_there_is_new_work() {
         bench.calls("record_event") == 1
     });
 }
+
+#[test]
+fn nothing_waits_for_a_stream_that_somebody_captures() {
+    on_many(|bench| {
+        let (captured, other) = (bench.compute, bench.copies[0]);
+        let handle = bench.streams.handle(captured);
+        let work = bench.streams.advance(captured);
+        bench.streams.capture_begins().expect("all is complete");
+        let records = bench.calls("record_event");
+        bench.host.set_captured(handle, true);
+        // As where a block is freed of whose uses nobody tells: the next user waits for all.
+        let later = bench.streams.advance(captured);
+        for point in [work, later] {
+            assert_eq!(bench.streams.has_completed(point), Ok(true));
+            bench.streams.order_after(other, point, Site::CopyOutAfterUse).expect("no wait");
+            bench.streams.wait_host(&Uses::of(point), Site::CopyOutAfterUse).expect("no wait");
+        }
+        bench.streams.mark(captured).expect("no mark");
+        bench.streams.synchronize().expect("of the others");
+        assert_eq!(bench.calls("record_event"), records);
+        // Of other streams there is what there was.
+        let Some(point) = bench.unfinished() else {
+            bench.host.set_captured(handle, false);
+            return false;
+        };
+        bench.streams.wait_host(&Uses::of(point), Site::CopyOutAfterUse).expect("waits");
+        bench.host.set_captured(handle, false);
+        bench.streams.capture_ended();
+        let next = bench.streams.advance(captured);
+        let asked = bench.calls("is_captured");
+        bench.streams.order_after(other, next, Site::CopyOutAfterUse).expect("waits");
+        assert!(bench.calls("record_event") > records + 1);
+        assert_eq!(bench.calls("is_captured"), asked, "nobody captures, so nobody asks");
+        true
+    });
+}

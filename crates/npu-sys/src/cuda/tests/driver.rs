@@ -271,10 +271,9 @@ fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
     let (range, chunk) = mapped(&driver);
     let stream = driver.create_stream().unwrap();
     let event = driver.create_event(EventKind::Order).unwrap();
+    assert_eq!(driver.is_captured(stream), Ok(false));
     fake.set("fake_is_capturing", 1);
-    // What the stream was given is captured, so there is nothing to wait for.
-    driver.synchronize_stream(stream).unwrap();
-    driver.record_event(event, stream).unwrap();
+    assert_eq!(driver.is_captured(stream), Ok(true));
     driver.query_event(event).unwrap();
     unmap(&driver, range).unwrap();
     driver.release_chunk(chunk).unwrap();
@@ -282,8 +281,11 @@ fn a_graph_that_is_captured_meanwhile_is_not_disturbed() {
     // SAFETY: it reads and writes one number.
     unsafe { api.cuThreadExchangeStreamCaptureMode.unwrap()(&raw mut mode) };
     assert_eq!(mode.0, 0, "the thread's own mode is back");
-    fake.set("fake_is_capturing", 0);
-    driver.synchronize_stream(stream).unwrap();
+    for symbol in ["cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"] {
+        let driver = Fake::without(symbol).open(0).unwrap();
+        let stream = driver.create_stream().unwrap();
+        assert_eq!(driver.is_captured(stream), Ok(false));
+    }
 }
 
 #[test]

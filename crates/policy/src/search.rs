@@ -108,17 +108,24 @@ impl Measured {
 
     /// Whether everything that the step needed had been planned.
     pub fn is_clean(&self) -> bool {
-        self.misses == 0 && self.rescues == 0 && !self.drifted
+        self.on_demand() == 0 && !self.drifted
     }
 
-    /// Whether this step is to be preferred. Clean steps come before all others, then time counts.
-    /// Of equals neither is better, so the earlier one stays.
+    /// Whether this step is to be preferred. Steps for which room had to be made on the spot, or
+    /// that left their plan, come behind all others: the next may take any time. Then time counts,
+    /// and a step that missed anything has to be faster by a part. Of equals neither is better, so
+    /// the earlier one stays.
     pub fn is_better_than(&self, other: &Measured) -> bool {
-        match (self.is_clean(), other.is_clean()) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => self.step_us < other.step_us,
-        }
+        let rank = |step: &Measured| {
+            let factor = if step.misses > 0 { MISSED_FACTOR } else { 1.0 };
+            (step.rescues > 0 || step.drifted, step.step_us * factor)
+        };
+        rank(self) < rank(other)
+    }
+
+    /// What nobody had planned: blocks brought back and room made on the spot.
+    pub(crate) fn on_demand(&self) -> u64 {
+        self.misses + self.rescues
     }
 
     /// Whether waiting for copies costs so little that another plan could gain nothing.
@@ -127,6 +134,8 @@ impl Measured {
     }
 }
 
+/// A step that missed anything counts as so much longer than it was.
+const MISSED_FACTOR: f64 = 1.1;
 /// Stalls below this share of the step are noise.
 const STALL_SHARE_IGNORED: f64 = 0.01;
 /// The first margin is this part of the limit; each further one doubles it.
@@ -175,7 +184,7 @@ impl MarginConfig {
 pub struct Feedback {
     /// Tries judged so far for this kind of step.
     pub tries: u32,
-    /// Bytes to leave free below the limit. It grows when a try needed rescues or missed.
+    /// Bytes to leave free below the limit. It grows when a try needed rescues.
     pub margin_bytes: u64,
     /// What to multiply the assumed link rates with, at most 1. It falls when copies took longer
     /// than predicted.
@@ -214,8 +223,9 @@ impl Feedback {
     ) -> Feedback {
         let mut next =
             Feedback { tries: self.tries + 1, latest: Some((predicted, measured)), ..self.clone() };
-        if measured.misses + measured.rescues > 0 {
-            // The memory was not there when the plan counted on it: plan for less.
+        if measured.rescues > 0 {
+            // The memory was not there when the plan counted on it: plan for less. A miss alone
+            // says nothing of memory.
             next.margin_bytes = margin.widened(self.margin_bytes, limit_bytes);
             return next;
         }
@@ -263,7 +273,7 @@ mod tests {
             assert_eq!((left.is_better_than(&right), right.is_better_than(&left)), expect);
         };
         check(measured(20.0, 0, 0), measured(10.0, 1, 0), (true, false));
-        check(measured(20.0, 0, 0), measured(10.0, 0, 1), (true, false));
+        check(measured(20.0, 0, 1), measured(10.0, 1, 0), (true, false));
         check(measured(10.0, 0, 0), measured(20.0, 0, 0), (true, false));
         check(measured(10.0, 2, 0), measured(20.0, 1, 0), (true, false));
         check(measured(10.0, 0, 0), measured(10.0, 0, 0), (false, false));
@@ -272,10 +282,20 @@ mod tests {
     }
 
     #[test]
-    fn rescues_and_misses_widen_the_margin_up_to_a_quarter() {
+    fn a_step_that_missed_a_block_is_preferred_if_it_is_faster_by_a_part() {
+        let missed = measured(10.0, 0, 1);
+        for (clean_us, expect) in [(10.0, false), (10.9, false), (11.1, true), (30.0, true)] {
+            let clean = measured(clean_us, 0, 0);
+            assert_eq!(missed.is_better_than(&clean), expect, "{clean_us}");
+            assert_eq!(clean.is_better_than(&missed), !expect, "{clean_us}");
+        }
+    }
+
+    #[test]
+    fn rescues_widen_the_margin_up_to_a_quarter() {
         let mut feedback = Feedback::default();
         let mut margins = Vec::new();
-        for step in [measured(1.0, 1, 0), measured(1.0, 0, 1), measured(1.0, 1, 1)] {
+        for step in [measured(1.0, 1, 0), measured(1.0, 2, 0), measured(1.0, 1, 1)] {
             feedback = after(&feedback, Prediction::default(), step);
             margins.push(LIMIT_BYTES / feedback.margin_bytes);
         }
@@ -287,6 +307,8 @@ mod tests {
         let calm = after(&feedback, Prediction::default(), measured(1.0, 0, 0));
         assert_eq!(calm.margin_bytes, LIMIT_BYTES / 4, "a clean step widens nothing");
         assert_eq!((calm.tries, calm.link_scale), (13, 1.0));
+        let missed = after(&Feedback::default(), Prediction::default(), measured(1.0, 0, 1));
+        assert_eq!(missed.margin_bytes, 0, "a miss says nothing of memory");
     }
 
     #[test]

@@ -333,7 +333,8 @@ impl Track {
             let (numbered, predicted) = (search.numbered.clone(), search.predicted);
             let (margin, limit_bytes) = (config.margin, config.limit_bytes);
             self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
-            if number == 0 && measured.is_clean() && !self.is_slow(config, &measured) {
+            let as_before = !self.is_unplanned(&measured) && !self.is_slow(config, &measured);
+            if number == 0 && as_before {
                 return self.become_stable(Why::FalseAlarm);
             }
             // An old figure that no longer holds must not outdo the tries to come.
@@ -440,13 +441,14 @@ impl Track {
     /// Watches a settled Stable step for signs that the plan no longer serves.
     fn watch(&mut self, config: &LoopConfig, measured: Measured) {
         let is_slow = self.is_slow(config, &measured);
+        let is_unplanned = self.is_unplanned(&measured);
         let State::Stable { slow, calm, moving_in } = &mut self.state else {
             unreachable!("called in Stable only");
         };
         *moving_in = false;
         *slow = if is_slow { *slow + 1 } else { 0 };
-        *calm = if is_slow || !measured.is_clean() { 0 } else { *calm + 1 };
-        let disturbed = *slow >= config.slow_steps || !measured.is_clean();
+        *calm = if is_slow || is_unplanned { 0 } else { *calm + 1 };
+        let disturbed = *slow >= config.slow_steps || is_unplanned;
         if *calm >= config.calm_steps {
             self.failed = 0;
         }
@@ -455,6 +457,12 @@ impl Track {
             let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
             self.start_try(self.best_plan(), predicted, 0, false);
         }
+    }
+
+    /// Whether a step left its plan, or needed more on demand than when the plan was adopted.
+    fn is_unplanned(&self, measured: &Measured) -> bool {
+        let known = self.best.as_ref().map_or(0, |best| best.measured.on_demand());
+        measured.drifted || measured.on_demand() > known
     }
 
     fn is_slow(&self, config: &LoopConfig, measured: &Measured) -> bool {

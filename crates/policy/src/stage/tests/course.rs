@@ -118,6 +118,21 @@ fn a_step_after_one_that_left_its_plan_is_not_held_against_it() {
 }
 
 #[test]
+fn what_a_plan_missed_when_it_was_adopted_it_may_miss_again() {
+    // The only plan misses a block in each step, and is better than rescues even so.
+    let mut under_test = after(1, &[rescued(A), rescued(A), missed(A), missed(A)]);
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 1));
+    for _ in 0..9 {
+        assert_eq!(under_test.observe(&missed(A)).stage, Stage::Stable);
+    }
+    let misses = StepCounters { misses: 2, ..StepCounters::default() };
+    let more = StepReport { counters: misses, ..step(A) };
+    assert_eq!(under_test.observe(&more).stage, Stage::SearchPolicy);
+    // It does as it did, so the plan is not to blame.
+    assert_eq!(under_test.observe(&missed(A)).stage, Stage::Stable);
+}
+
+#[test]
 fn a_step_that_ran_clean_above_the_limit_does_not_fit() {
     let high = StepReport { held_bytes_peak: LIMIT_BYTES + 1, ..step(A) };
     assert_eq!(after(9, &[high.clone(), high]).stage(), Stage::SearchPolicy);

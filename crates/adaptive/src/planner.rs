@@ -54,9 +54,9 @@ const WAITS_IGNORED: f64 = 0.005;
 /// which everything may leave.
 ///
 /// In the loop, a plan of others must leave nothing to demand: steps that run without one are
-/// measured there anyway, and steps that need nothing on demand are preferred. Where a plan's
-/// layout does not fit, or blocks would wait for their lots, plans for a little less memory are
-/// tried, and the one that is the fastest where it lies is taken.
+/// measured there anyway, and steps without rescues are preferred. Where a plan's layout does not
+/// fit, or blocks would wait for their lots, plans for a little less memory are tried, and the one
+/// that is the fastest where it lies is taken.
 #[derive(Debug)]
 pub struct JointPlanner {
     machine: Machine,

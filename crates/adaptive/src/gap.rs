@@ -8,9 +8,9 @@ use policy::{Bytes, Direction, Generated, OpIndex, Simulation, Trace};
 /// Above this share of the step, a gap to the bound calls for a reason.
 const GAP_SHARE: f64 = 0.03;
 
-/// The share of the step by which a plan misses the bound.
-pub fn gap_fraction(made: &Generated) -> f64 {
-    let gap_us = (made.added_us() - made.bound_us).max(0.0);
+/// The share of the step by which a plan misses a bound on what any adds.
+pub fn gap_fraction(made: &Generated, bound_us: f64) -> f64 {
+    let gap_us = (made.added_us() - bound_us).max(0.0);
     if made.simulation.step_us > 0.0 { gap_us / made.simulation.step_us } else { 0.0 }
 }
 
@@ -28,11 +28,13 @@ pub fn gap_fraction(made: &Generated) -> f64 {
 /// # let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
 /// # let machine =
 /// #     Machine { limit_bytes: 1 << 30, host_limit_bytes: 64 << 30, link, copy_submit_us: 8.0 };
-/// let made = JointPlanner::new(machine, JointConfig::default()).make(&trace);
-/// assert_eq!(gap_reason(&trace, &made).is_some(), gap_fraction(&made) > 0.03);
+/// let planner = JointPlanner::new(machine, JointConfig::default());
+/// let (made, bound_us) = (planner.make(&trace), planner.bound_us(&trace));
+/// let reason = gap_reason(&trace, &made, bound_us);
+/// assert_eq!(reason.is_some(), gap_fraction(&made, bound_us) > 0.03);
 /// ```
-pub fn gap_reason(trace: &Trace, made: &Generated) -> Option<String> {
-    let gap = gap_fraction(made);
+pub fn gap_reason(trace: &Trace, made: &Generated, bound_us: f64) -> Option<String> {
+    let gap = gap_fraction(made, bound_us);
     let simulation = &made.simulation;
     if gap <= GAP_SHARE || made.infeasible.is_some() {
         return None;

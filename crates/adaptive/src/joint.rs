@@ -107,7 +107,7 @@ pub(crate) struct Joint<'a> {
     pub(crate) config: &'a JointConfig,
     generator: Generator<'a>,
     options: Vec<RecomputeOption>,
-    bound_us: f64,
+    windows_us: f64,
 }
 
 impl<'a> Joint<'a> {
@@ -117,19 +117,16 @@ impl<'a> Joint<'a> {
         config: &'a JointConfig,
     ) -> Joint<'a> {
         let generator = Generator::new(trace, machine);
-        let options = match config.strategy {
-            Strategy::Keep | Strategy::Swap | Strategy::SmartSwap => Vec::new(),
-            Strategy::Recompute | Strategy::Joint => recompute_options(trace, &config.recompute),
-        };
-        let bound_us = generator.bound_us(&options);
-        Joint { trace, machine, config, generator, options, bound_us }
+        let options = options(trace, config);
+        let windows_us = generator.windows_us(&options);
+        Joint { trace, machine, config, generator, options, windows_us }
     }
 
     /// The best plan if so many blocks may leave.
     pub(crate) fn plan(&self, movable: Movable) -> Generated {
         let run = |preference: Preference, options: &[RecomputeOption]| {
             let config = GenerateConfig { preference, movable, ..self.config.generate };
-            self.generator.plan(&config, options, self.bound_us)
+            self.generator.plan(&config, options, self.windows_us)
         };
         let options = &self.options[..];
         match self.config.strategy {
@@ -157,7 +154,7 @@ impl<'a> Joint<'a> {
                     start(Preference::RecomputeFirst, options, 2),
                 ];
                 let starts = if options.is_empty() { &starts[..1] } else { &starts };
-                self.generator.best(starts, self.config.generate.effort, self.bound_us)
+                self.generator.best(starts, self.config.generate.effort, self.windows_us)
             }
         }
     }
@@ -165,13 +162,26 @@ impl<'a> Joint<'a> {
     /// What is known about a plan that was made elsewhere.
     pub(crate) fn describe(&self, plan: Plan, movable: Movable) -> Generated {
         let config = GenerateConfig { movable, ..self.config.generate };
-        self.generator.describe(plan, &config, self.bound_us)
+        self.generator.describe(plan, &config, self.windows_us)
     }
 
     /// No plan at all, with what is known of the step.
     pub(crate) fn unmoved(&self) -> Generated {
         self.describe(assemble(self.trace, Vec::new()), Movable::All)
     }
+}
+
+/// What may be made again.
+fn options(trace: &Trace, config: &JointConfig) -> Vec<RecomputeOption> {
+    match config.strategy {
+        Strategy::Keep | Strategy::Swap | Strategy::SmartSwap => Vec::new(),
+        Strategy::Recompute | Strategy::Joint => recompute_options(trace, &config.recompute),
+    }
+}
+
+/// No plan of what these settings allow adds less to a step, in microseconds.
+pub(crate) fn bound_us(trace: &Trace, machine: &Machine, config: &JointConfig) -> f64 {
+    Generator::new(trace, machine).bound_us(&options(trace, config))
 }
 
 /// Ops up to which swapping alone is tried too with the least effort.

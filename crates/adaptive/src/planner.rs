@@ -10,7 +10,7 @@ use policy::{
     Signature, Trace, TraceFault, both, check_trace, has_spare_cores, lay_out,
 };
 
-use crate::joint::{Joint, JointConfig, Prefer, Strategy, better};
+use crate::joint::{Joint, JointConfig, Prefer, Strategy, better, bound_us};
 use crate::rivals::{Rivals, against};
 
 /// Steps with more ops than this for each unit of effort get one plan, in which everything may
@@ -107,6 +107,15 @@ impl JointPlanner {
     /// If the trace is not well formed ([`check_trace`]), or if a rate of the link is not above 0.
     pub fn make(&self, trace: &Trace) -> Generated {
         best(&Joint::new(trace, &self.machine, &self.config), Rivals::Any)
+    }
+
+    /// No plan that the settings allow adds less than this to a step, in microseconds. It is never
+    /// higher for more memory. No plan needs it to be made: it is looked for where it is told.
+    ///
+    /// # Panics
+    /// As [`make`](JointPlanner::make).
+    pub fn bound_us(&self, trace: &Trace) -> f64 {
+        bound_us(trace, &self.machine, &self.config)
     }
 
     /// Where the blocks of a step would lie under a plan, in the loop.
@@ -359,7 +368,7 @@ fn best(joint: &Joint<'_>, rivals: Rivals) -> Generated {
 }
 
 fn is_at_bound(made: &Generated) -> bool {
-    let least_us = made.unlimited_us + made.bound_us;
+    let least_us = made.unlimited_us + made.windows_us;
     made.infeasible.is_none() && made.simulation.step_us <= least_us * (1.0 + AT_BOUND)
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn plan(joint: &Joint<'_>) -> Generated {
         infeasible: run.simulation.shortfall,
         simulation: run.simulation,
         unlimited_us: kept.unlimited_us,
-        bound_us: kept.bound_us,
+        windows_us: kept.windows_us,
         decisions,
     }
 }

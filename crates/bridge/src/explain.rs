@@ -24,7 +24,8 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
     let shown = course.shown.as_ref();
     // Where the planner had nothing to offer, it still says why.
-    let last = course.session.policy().planner().latest();
+    let planner = course.session.policy().planner();
+    let last = planner.latest();
     let unplanned = last.filter(|made| shown.is_some_and(|shown| shown.is_about(made)));
     let generated = shown.and_then(|shown| shown.made.as_deref()).or(unplanned);
     let [warm_up, search, stable] = totals.steps_by_stage;
@@ -34,7 +35,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "step_us": generated.simulation.step_us,
             "unlimited_us": generated.unlimited_us,
             "added_us": generated.added_us(),
-            "bound_us": generated.bound_us,
+            "bound_us": shown.map(|shown| planner.bound_us(&shown.trace)),
             "stall_us": generated.simulation.stall_us,
             "peak_bytes": generated.simulation.held_bytes_peak,
             "swapped_out_bytes": generated.simulation.swapped_out_bytes,

@@ -53,17 +53,30 @@ impl Contestant {
 
     /// The step as this strategy would run it.
     fn run(self, step: &Step, machine: &Machine, args: &CompareOptions) -> Run {
-        let strategy = match self {
+        match self {
             Contestant::Other(baseline) => {
                 let config = &args.planner.smartswap.config;
-                let run = run_baseline_with(&step.trace, machine, baseline, config);
-                return Run::Other(run.simulation);
+                Run::Other(run_baseline_with(&step.trace, machine, baseline, config).simulation)
             }
-            Contestant::Ours(strategy) => strategy,
-        };
-        let config = JointConfig { strategy, ..args.planner };
-        Run::Ours(JointPlanner::new(*machine, config).make(&step.trace))
+            Contestant::Ours(strategy) => {
+                Run::Ours(planner(strategy, machine, args).make(&step.trace))
+            }
+        }
     }
+
+    /// What no plan of this kind can add less than, if it is one of ours.
+    fn bound_us(self, step: &Step, machine: &Machine, args: &CompareOptions) -> Option<f64> {
+        match self {
+            Contestant::Other(_) => None,
+            Contestant::Ours(strategy) => {
+                Some(planner(strategy, machine, args).bound_us(&step.trace))
+            }
+        }
+    }
+}
+
+fn planner(strategy: Strategy, machine: &Machine, args: &CompareOptions) -> JointPlanner {
+    JointPlanner::new(*machine, JointConfig { strategy, ..args.planner })
 }
 
 /// A step as a strategy would run it.
@@ -117,17 +130,17 @@ struct Row {
 }
 
 impl Row {
-    fn new(strategy: &'static str, step: &Step, whole: &Run) -> Row {
+    fn new(strategy: &'static str, step: &Step, whole: &Run, bound_us: Option<f64>) -> Row {
         let run = whole.simulation();
         let missing_bytes = whole.missing_bytes();
         let ours = match whole {
-            Run::Ours(made) if missing_bytes.is_none() => Some(made),
+            Run::Ours(made) if missing_bytes.is_none() => Some(made).zip(bound_us),
             _ => None,
         };
         Row {
-            bound_us: ours.map(|made| made.bound_us),
-            gap_fraction: ours.map(gap_fraction),
-            gap_reason: ours.and_then(|made| gap_reason(&step.trace, made)),
+            bound_us: ours.map(|(_, bound_us)| bound_us),
+            gap_fraction: ours.map(|(made, bound_us)| gap_fraction(made, bound_us)),
+            gap_reason: ours.and_then(|(made, us)| gap_reason(&step.trace, made, us)),
             strategy,
             fits: missing_bytes.is_none(),
             infeasible: missing_bytes,
@@ -221,7 +234,7 @@ fn hold_each(name: &str, steps: &Steps, budget_bytes: u64, args: &CompareOptions
         let mut contest = hold(&format!("{name}, step {}", index + 1), step, budget_bytes, args);
         let step = step.maybe_in_parts(largest.part_bytes());
         let run = Run::Other(simulate(&step.trace, &plan_for_member(plan, &step.trace), &machine));
-        contest.strategies.push(Row::new(OF_LARGEST, &step, &run));
+        contest.strategies.push(Row::new(OF_LARGEST, &step, &run, None));
         contest
     });
     held.collect()
@@ -231,7 +244,8 @@ fn hold(name: &str, recorded: &Step, budget_bytes: u64, args: &CompareOptions) -
     let step = &*recorded.under(budget_bytes);
     let machine = args.machine(budget_bytes);
     let row = |contestant: Contestant| {
-        Row::new(contestant.name(), step, &contestant.run(step, &machine, args))
+        let run = contestant.run(step, &machine, args);
+        Row::new(contestant.name(), step, &run, contestant.bound_us(step, &machine, args))
     };
     Contest {
         trace: name.to_owned(),

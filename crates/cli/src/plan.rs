@@ -43,9 +43,11 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let planner = joint_planner(&args.settings, budget_bytes);
     let (made, members) = make(&steps, &step, &planner);
     let plan_ms = started.elapsed().as_secs_f64() * 1e3;
+    let bound_us = planner.bound_us(&step.trace);
     let is_whole = made.infeasible.is_none();
     let layout = is_whole.then(|| planner.lay_out(&step.trace, &made.plan));
-    let report = Report { args, step: &step, budget_bytes, made: &made, plan_ms, layout, members };
+    let (made, step) = (&made, &step);
+    let report = Report { args, step, budget_bytes, made, bound_us, plan_ms, layout, members };
     if made.infeasible.is_none()
         && let Some(path) = &out
     {
@@ -55,7 +57,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         say(&(report.json().context("cannot write the report")? + "\n"))?;
     } else if let Some(shortfall) = made.infeasible {
-        let holders = holders(&step.trace, &made, shortfall.op);
+        let holders = holders(&step.trace, made, shortfall.op);
         let advice = advice(&args.settings, recorded, budget_bytes, shortfall);
         eprintln!("error: {}", out_of_reach(&report, &holders, shortfall, &advice));
     } else if args.print_level < PrintLevel::None {
@@ -78,8 +80,7 @@ fn make(steps: &Steps, step: &Step, planner: &JointPlanner) -> (Generated, Vec<M
     keeping.plan.signature = step.trace.signature;
     let keeping_rows = steps.under(&keeping.plan, step, machine);
     if keeping.infeasible.is_none() && mean_ratio(&keeping_rows) < mean_ratio(&rows) {
-        // Less may be added by plans that move more.
-        return (Generated { bound_us: made.bound_us, ..keeping }, keeping_rows);
+        return (keeping, keeping_rows);
     }
     (made, rows)
 }

@@ -100,8 +100,9 @@ pub struct Generated {
     pub unlimited_us: f64,
     /// What becomes of each block, and why.
     pub decisions: Vec<Decision>,
-    /// No plan for this limit can add less than this to the step, in microseconds.
-    pub bound_us: f64,
+    /// What the search knew that any plan adds, in microseconds.
+    /// [`bound_us`](Generator::bound_us) mostly knows of more.
+    pub windows_us: f64,
     /// Set if the plan does not fit: by how much what it moves is not enough, unless the simulated
     /// step goes to plan nevertheless, or else by how much that runs short, and where.
     pub infeasible: Option<Shortfall>,
@@ -188,7 +189,8 @@ impl<'a> Generator<'a> {
         Generator { trace, machine, usage, need, unlimited_us }
     }
 
-    /// No plan for the machine's limit can add less than this to the step, in microseconds.
+    /// No plan for the machine's limit can add less than this to the step, in microseconds. It is
+    /// never higher for more memory.
     ///
     /// # Panics
     /// If a rate of the link is not above 0.
@@ -197,8 +199,19 @@ impl<'a> Generator<'a> {
         crate::bound::bound_us(self.trace, &self.usage, self.machine, &options)
     }
 
-    /// Makes a plan. Stops looking for a better one where it comes close to `bound_us`, which must
-    /// be a bound for these options; 0 always is.
+    /// No plan for the machine's limit can add less than this, either, which is found in less time
+    /// and mostly lower. It is for [`plan`](Generator::plan) and [`best`](Generator::best), to see
+    /// when to stop.
+    ///
+    /// # Panics
+    /// If a rate of the link is not above 0.
+    pub fn windows_us(&self, options: &[RecomputeOption]) -> f64 {
+        let options = in_order(self.trace, options);
+        crate::bound::windows_us(self.trace, &self.usage, self.machine, &options)
+    }
+
+    /// Makes a plan. Stops looking for a better one where it comes close to `windows_us`, which
+    /// must be a bound for these options; 0 always is.
     ///
     /// # Panics
     /// If a rate of the link is not above 0.
@@ -206,10 +219,10 @@ impl<'a> Generator<'a> {
         &self,
         config: &GenerateConfig,
         options: &[RecomputeOption],
-        bound_us: f64,
+        windows_us: f64,
     ) -> Generated {
         let start = Start { config: *config, options, from_effort: 1 };
-        self.search(&[start], false, config.effort, bound_us)
+        self.search(&[start], false, config.effort, windows_us)
     }
 
     /// The best plan of a search from several starts, one of which is for any effort. It is no
@@ -217,8 +230,8 @@ impl<'a> Generator<'a> {
     ///
     /// # Panics
     /// If a rate of the link is not above 0, or if no start is for any effort.
-    pub fn best(&self, starts: &[Start<'_>], effort: u32, bound_us: f64) -> Generated {
-        self.search(starts, true, effort, bound_us)
+    pub fn best(&self, starts: &[Start<'_>], effort: u32, windows_us: f64) -> Generated {
+        self.search(starts, true, effort, windows_us)
     }
 
     fn search(
@@ -226,7 +239,7 @@ impl<'a> Generator<'a> {
         starts: &[Start<'_>],
         has_front: bool,
         effort: u32,
-        bound_us: f64,
+        windows_us: f64,
     ) -> Generated {
         let Generator { trace, machine, ref usage, ref need, unlimited_us } = *self;
         let ordered: Vec<Vec<RecomputeOption>> =
@@ -240,7 +253,7 @@ impl<'a> Generator<'a> {
             let chooser = Chooser { trace, usage, machine, target, options, config };
             lineages.push(Lineage::new(chooser, start.from_effort));
         }
-        let limits_us = [unlimited_us, unlimited_us + bound_us];
+        let limits_us = [unlimited_us, unlimited_us + windows_us];
         let made = Search::new(lineages, has_front, limits_us).run(effort);
         let excess = made.excess();
         let Made { chooser, selection, placement: Placement { plan, simulation, .. }, .. } = made;
@@ -257,20 +270,20 @@ impl<'a> Generator<'a> {
         let (config, movable) = (chooser.config, chooser.config.movable);
         let decisions =
             decide::decide(trace, usage, machine, config, &selection, &by_slot(usage, need));
-        Generated { plan, movable, simulation, unlimited_us, decisions, bound_us, infeasible }
+        Generated { plan, movable, simulation, unlimited_us, decisions, windows_us, infeasible }
     }
 
     /// What is known about a plan that was made elsewhere, under the same settings.
     ///
     /// # Panics
     /// If a rate of the link is not above 0.
-    pub fn describe(&self, plan: Plan, config: &GenerateConfig, bound_us: f64) -> Generated {
+    pub fn describe(&self, plan: Plan, config: &GenerateConfig, windows_us: f64) -> Generated {
         let Generator { trace, machine, ref usage, ref need, unlimited_us } = *self;
         let simulation = simulate_with(trace, usage, &plan, machine);
         let need = by_slot(usage, need);
         let decisions = decide::decide_plan(trace, usage, machine, config, &plan, &need);
         let (movable, infeasible) = (config.movable, simulation.shortfall);
-        Generated { plan, movable, simulation, unlimited_us, decisions, bound_us, infeasible }
+        Generated { plan, movable, simulation, unlimited_us, decisions, windows_us, infeasible }
     }
 }
 
@@ -299,6 +312,6 @@ pub fn generate(
     options: &[RecomputeOption],
 ) -> Generated {
     let generator = Generator::new(trace, machine);
-    let bound_us = generator.bound_us(options);
-    generator.plan(config, options, bound_us)
+    let windows_us = generator.windows_us(options);
+    generator.plan(config, options, windows_us)
 }

@@ -24,7 +24,7 @@
 //!
 //! ```
 //! use policy::synthetic::{TransformerShape, transformer_trace};
-//! use policy::{GenerateConfig, Link, Machine, Plan, generate, simulate};
+//! use policy::{GenerateConfig, Generator, Link, Machine, Plan, generate, simulate};
 //!
 //! let shape =
 //!     TransformerShape { layers: 12, weight_mib: 24, activation_mib: 64, forward_us: 9_000.0 };
@@ -46,7 +46,7 @@
 //! assert!(made.infeasible.is_none());
 //! assert!(made.simulation.held_bytes_peak <= half.limit_bytes);
 //! assert_eq!((made.simulation.misses, made.simulation.rescues), (0, 0));
-//! assert!(made.added_us() >= made.bound_us);
+//! assert!(made.added_us() >= Generator::new(&trace, &half).bound_us(&[]));
 //!
 //! // Moving blocks only when memory has run out takes longer.
 //! let on_demand = simulate(&trace, &Plan::default(), &half);

@@ -7,8 +7,8 @@ use policy::synthetic::{
     Numbers, RandomShape, TraceBuilder, TransformerShape, random_trace, transformer_trace,
 };
 use policy::{
-    GenerateConfig, Generated, Link, Machine, RecomputeOption, Simulation, Treatment, candidates,
-    check_trace, generate, replayable_blocks, simulate,
+    GenerateConfig, Generated, Generator, Link, Machine, RecomputeOption, Simulation, Treatment,
+    candidates, check_trace, generate, replayable_blocks, simulate,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -224,14 +224,17 @@ fn no_plan_beats_the_lower_bound() {
         let machine = machine(4_000.0).with_limit(peak_bytes(&trace) * percent / 100);
         let with = if seed % 2 == 0 { options(&trace) } else { Vec::new() };
         let made = generate(&trace, &machine, &config(seed), &with);
-        bounds.set(bounds.get() + u32::from(made.bound_us > 0.0));
+        let generator = Generator::new(&trace, &machine);
+        let bound_us = generator.bound_us(&with);
+        bounds.set(bounds.get() + u32::from(bound_us > 0.0));
         if made.infeasible.is_none() {
             let slack_us = 1e-6 * made.unlimited_us;
-            prop_assert!(made.added_us() >= made.bound_us - slack_us, "{made:?}");
-            tight.set(tight.get() + u32::from(made.added_us() <= 1.25 * made.bound_us));
+            prop_assert!(made.added_us() >= bound_us - slack_us, "{bound_us} {made:?}");
+            prop_assert!(made.added_us() >= made.windows_us - slack_us, "{made:?}");
+            tight.set(tight.get() + u32::from(made.added_us() <= 1.25 * bound_us));
         }
         // Plans without replays cannot beat the bound for swaps alone.
-        let bound_us = generate(&trace, &machine, &config(seed), &[]).bound_us;
+        let bound_us = generator.bound_us(&[]).max(generator.windows_us(&[]));
         for plan_seed in 0..8 {
             let mut plan = random_plan(seed ^ plan_seed, &trace);
             plan.actions.retain(|action| action.kind != ActionKind::Discard);

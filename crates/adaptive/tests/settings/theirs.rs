@@ -237,7 +237,7 @@ fn save_policy_and_print_level_are_passed_on() {
 #[test]
 fn a_plan_of_theirs_is_told_like_ours() {
     for (made, limited) in [(v1("", 60), true), (v2(""), false)] {
-        assert!(made.infeasible.is_none() && made.added_us() + 1e-6 >= made.bound_us);
+        assert!(made.infeasible.is_none() && made.added_us() + 1e-6 >= made.windows_us);
         assert_eq!(made.simulation.shortfall, None);
         let out = made.plan.actions.iter().filter(|one| one.kind == ActionKind::SwapOut).count();
         assert_eq!(sizes(&made).len(), out, "limited: {limited}");

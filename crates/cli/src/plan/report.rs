@@ -26,6 +26,8 @@ pub(super) struct Report<'a> {
     pub(super) step: &'a Step,
     pub(super) budget_bytes: u64,
     pub(super) made: &'a Generated,
+    /// No plan adds less.
+    pub(super) bound_us: f64,
     pub(super) plan_ms: f64,
     /// Where the blocks would lie in training, if the plan reaches the budget.
     pub(super) layout: Option<Layout>,
@@ -103,7 +105,7 @@ struct DecisionObject<'a> {
 impl Report<'_> {
     /// The part of the step by which the plan misses the bound.
     fn gap_fraction(&self) -> f64 {
-        gap_fraction(self.made)
+        gap_fraction(self.made, self.bound_us)
     }
 
     fn layout_ratio(&self) -> Option<f64> {
@@ -135,9 +137,9 @@ impl Report<'_> {
             recorded_us: step.trace.step_us,
             baseline_us: made.unlimited_us,
             step_us: time(simulation.step_us),
-            bound_us: made.bound_us,
+            bound_us: self.bound_us,
             gap_fraction: time(self.gap_fraction()),
-            gap_reason: gap_reason(&step.trace, made),
+            gap_reason: gap_reason(&step.trace, made, self.bound_us),
             swapped_out_bytes: bytes(simulation.swapped_out_bytes),
             swapped_in_bytes: bytes(simulation.swapped_in_bytes),
             recomputed_ops: bytes(simulation.recomputed_ops),
@@ -234,7 +236,7 @@ impl Report<'_> {
         };
         let bound = format!(
             "{kind} adds less than {}; this one adds {}: a gap of {:.2} % of the step",
-            units::time(made.bound_us),
+            units::time(self.bound_us),
             units::time(made.added_us().max(0.0)),
             100.0 * self.gap_fraction()
         );
@@ -247,7 +249,7 @@ impl Report<'_> {
             ("bound", bound),
             ("planned in", units::time(self.plan_ms * 1e3)),
         ];
-        if let Some(reason) = gap_reason(&step.trace, made) {
+        if let Some(reason) = gap_reason(&step.trace, made, self.bound_us) {
             lines.push(("why more", reason));
         }
         if let Some(note) = self.min_size_note() {

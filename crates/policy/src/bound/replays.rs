@@ -78,20 +78,32 @@ impl Replays {
         self.parts.is_empty()
     }
 
-    /// By gap: whether a replay takes less than a share of the copies' time.
-    pub(super) fn cheaper_than(&self, share: f64, machine: &Machine) -> Vec<bool> {
-        let mut cheaper = vec![false; self.gap_count];
+    /// By gap: what a replay takes, if there can be one.
+    pub(super) fn us_by_gap(&self) -> Vec<Option<f64>> {
+        let mut us = vec![None; self.gap_count];
         for part in &self.parts {
-            let copy_us = part.bytes / machine.link.in_bytes_per_us;
-            cheaper[part.gap as usize] = part.us < share * copy_us;
+            us[part.gap as usize] = Some(part.us);
         }
-        cheaper
+        us
     }
 
-    /// The least that must be added so that all windows can do their work, in microseconds.
-    pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Task]) -> f64 {
+    /// By gap: the first of some rising shares of the copy's time that a replay takes less than;
+    /// their number if there is none.
+    pub(super) fn cheaper_from(&self, shares: &[f64], machine: &Machine) -> Vec<u8> {
+        let mut from = vec![shares.len() as u8; self.gap_count];
+        for part in &self.parts {
+            let copy_us = part.bytes / machine.link.in_bytes_per_us;
+            from[part.gap as usize] =
+                shares.partition_point(|share| part.us >= share * copy_us) as u8;
+        }
+        from
+    }
+
+    /// The least that must be added so that all windows can do their work, in microseconds, and
+    /// the weights of the tasks that say so.
+    pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Task]) -> (f64, Vec<f64>) {
         if chosen.is_empty() {
-            return 0.0;
+            return (0.0, Vec::new());
         }
         let lacks_us: Vec<f64> = chosen.iter().map(Task::lacks_us).collect();
         let parts: Vec<(f64, Vec<Saving>)> = self
@@ -139,11 +151,12 @@ struct Dual {
 }
 
 impl Dual {
-    /// The highest value found.
-    fn most_us(&self) -> f64 {
+    /// The highest value found, with its weights.
+    fn most_us(&self) -> (f64, Vec<f64>) {
         let count = self.lacks_us.len();
         if self.parts.is_empty() {
-            return self.lacks_us.iter().filter(|us| **us > 0.0).sum();
+            let weights = self.lacks_us.iter().map(|us| f64::from(u8::from(*us > 0.0))).collect();
+            return (self.lacks_us.iter().filter(|us| **us > 0.0).sum(), weights);
         }
         let mut slope = vec![0.0; count];
         let (mut best_us, mut best) = (0.0, vec![0.0; count]);
@@ -157,9 +170,9 @@ impl Dual {
                 (best_us, best) = (us, weights);
             }
         }
-        let mut weights = best;
+        let mut weights = best.clone();
+        self.value(&weights, &mut slope);
         for step in 0..tries - starts {
-            self.value(&weights, &mut slope);
             let steepest = slope.iter().fold(0.0_f64, |most, slope| most.max(slope.abs()));
             if steepest <= 0.0 {
                 break;
@@ -168,9 +181,13 @@ impl Dual {
             for (weight, slope) in weights.iter_mut().zip(&slope) {
                 *weight = (*weight + size * slope).clamp(0.0, 1.0);
             }
-            best_us = best_us.max(self.value(&weights, &mut slope));
+            let us = self.value(&weights, &mut slope);
+            if us > best_us {
+                best_us = us;
+                best.copy_from_slice(&weights);
+            }
         }
-        best_us
+        (best_us, best)
     }
 
     /// The value at some weights, and where it rises.

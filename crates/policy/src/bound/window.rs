@@ -1,15 +1,13 @@
 //! Stretches of a step in which the link must carry a number of bytes.
 
-use swap_core::{AccessMode, Direction, Trace};
+use swap_core::{Direction, Trace};
 
+use super::lives::written_slot;
+use super::sums::Sums;
 use crate::candidate::{Gap, find_gaps};
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
 
-/// Gaps looked at for all windows together, at most.
-const LOOKS_MAX: usize = 2_000_000;
-/// Peaks looked at, at least.
-const PEAKS_MIN: usize = 8;
 /// A longer window of the same peak must lack more than a shorter one by this factor.
 const MORE: f64 = 1.05;
 /// Or carry more by this one.
@@ -54,15 +52,14 @@ pub(super) struct Found {
 }
 
 /// A slot to look at.
-struct Peak {
-    slot: usize,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peak {
+    pub(super) slot: usize,
     /// Bytes that must be away while its op runs.
-    excess_bytes: u64,
-    /// Bytes that can be.
-    total_bytes: u64,
+    pub(super) excess_bytes: u64,
 }
 
-/// All that windows are made of.
+/// All that windows are made of, for any limit.
 pub(super) struct Windows<'a> {
     trace: &'a Trace,
     machine: &'a Machine,
@@ -73,67 +70,89 @@ pub(super) struct Windows<'a> {
     release: Vec<u32>,
     /// By gap: how much earlier than its own start that is.
     earlier: Vec<usize>,
+    /// By gap: the slots after which it begins and with which it ends, going round.
+    ends: Vec<[usize; 2]>,
     /// Gaps that end with a return, by its slot within the step.
     by_return: Vec<u32>,
     /// Gaps that begin with a copy, by the slot after which it can start.
     by_release: Vec<u32>,
-    peaks: Vec<Peak>,
+    /// By slot: bytes that can be away while its op runs.
+    total_bytes: Vec<u64>,
+    /// All sizes are multiples of it.
+    pub(super) unit_bytes: u64,
     /// When each slot of this step and the next starts.
     times_us: Vec<f64>,
 }
 
 impl<'a> Windows<'a> {
-    pub(super) fn new(
-        trace: &'a Trace,
-        usage: &Usage,
-        machine: &'a Machine,
-        excess_bytes: &[u64],
-    ) -> Windows<'a> {
+    pub(super) fn new(trace: &'a Trace, usage: &Usage, machine: &'a Machine) -> Windows<'a> {
         let slot_count = usage.slot_count();
         let gaps = find_gaps(trace, usage);
         let (mut release, mut earlier) = (Vec::new(), Vec::new());
         for gap in &gaps {
-            let slots = if gap.clean { None } else { slots_since_write(usage, gap) };
+            let written = if gap.clean { None } else { written_slot(usage, gap) };
+            let slots = written.map(|slot| (gap.from - slot) as usize);
             earlier.push(slots.unwrap_or(0));
             let slot = slots.map(|slots| (gap.from - slots as i64).rem_euclid(slot_count as i64));
             release.push(slot.map_or(NONE, |slot| slot as u32));
         }
+        let round = |slot: i64| slot.rem_euclid(slot_count as i64) as usize;
+        let ends: Vec<[usize; 2]> =
+            gaps.iter().map(|gap| [round(gap.from), round(gap.to)]).collect();
         let mut by_return: Vec<u32> = (0..gaps.len() as u32).collect();
         by_return.retain(|&gap| gaps[gap as usize].returns);
-        by_return.sort_by_key(|&gap| gaps[gap as usize].to as usize % slot_count);
+        by_return.sort_by_key(|&gap| ends[gap as usize][1]);
         let mut by_release: Vec<u32> = (0..gaps.len() as u32).collect();
         by_release.retain(|&gap| release[gap as usize] != NONE);
         by_release.sort_by_key(|&gap| release[gap as usize]);
-        let peaks_max = (LOOKS_MAX / gaps.len().max(1)).max(PEAKS_MIN);
         let times_us = slot_starts(trace, usage);
-        let mut windows = Windows {
+        let size = |gap: &Gap| trace.blocks[gap.block as usize].size_bytes;
+        let unit_bytes = Sums::unit_bytes(gaps.iter().map(size));
+        let total_bytes = total_bytes(trace, &gaps, slot_count);
+        Windows {
             trace,
             machine,
             slot_count,
             gaps,
             release,
             earlier,
+            ends,
             by_return,
             by_release,
-            peaks: Vec::new(),
+            total_bytes,
+            unit_bytes,
             times_us,
-        };
-        let peak = |(slot, excess_bytes)| {
-            let total_bytes = windows.total_bytes(slot);
-            Peak { slot, excess_bytes, total_bytes }
-        };
-        windows.peaks = find_peaks(excess_bytes, peaks_max).into_iter().map(peak).collect();
-        windows
+        }
     }
 
-    /// The windows that say something if the dropped gaps need no link.
-    pub(super) fn all(&self, dropped: &[bool]) -> Found {
-        let mut found = Found::default();
-        for peak in &self.peaks {
-            self.ways_back(peak, dropped, &mut found);
-            self.ways_out(peak, dropped, &mut found);
+    /// The windows of some peaks that say something, by way to choose what needs no link: in each,
+    /// these are the gaps that `dropped_from` has no higher.
+    pub(super) fn all(&self, peaks: &[Peak], dropped_from: &[u8], ways: usize) -> Vec<Found> {
+        let mut found: Vec<Found> = (0..ways).map(|_| Found::default()).collect();
+        for peak in peaks {
+            self.ways_back(peak, dropped_from, &mut found);
+            self.ways_out(peak, dropped_from, &mut found);
         }
         found
+    }
+
+    /// Bytes that can be away while a slot's op runs. Of a gap that is over it twice, one block
+    /// leaves nearer than a step before it and the other comes back nearer than a step behind it:
+    /// each way, one of them needs no window.
+    pub(super) fn total_bytes(&self, slot: usize) -> u64 {
+        self.total_bytes[slot]
+    }
+
+    /// What the blocks that a window must carry can come to, and the bytes of all others that can
+    /// be away at its peak.
+    pub(super) fn sums_in(&self, window: &Window) -> (Sums, u64) {
+        let mut sums = Sums::new(self.unit_bytes);
+        let mut other_bytes = self.total_bytes[window.peak];
+        for gap in (0..self.gaps.len()).filter(|&gap| self.carries(window, gap)) {
+            sums.add(self.size_bytes(gap));
+            other_bytes -= self.size_bytes(gap);
+        }
+        (sums, other_bytes)
     }
 
     /// What some slots from one on take with nothing added, at most a step.
@@ -149,9 +168,7 @@ impl<'a> Windows<'a> {
     /// How often a gap is over a slot's op: twice if the block that this step leaves for the next
     /// can be away then beside the one that the last step left.
     fn times_over(&self, gap: usize, slot: usize) -> u64 {
-        let Gap { from, to, returns, freed, .. } = self.gaps[gap];
-        // In the slot that frees it, a block may be gone before the op runs.
-        let end = to - i64::from(!returns && freed != NONE);
+        let (from, end) = (self.gaps[gap].from, end_of(&self.gaps[gap]));
         let inside = |slot: usize| u64::from(from < slot as i64 && (slot as i64) < end);
         inside(slot) + inside(slot + self.slot_count)
     }
@@ -171,16 +188,29 @@ impl<'a> Windows<'a> {
 
     /// Slots from a peak to where a gap ends.
     fn ahead(&self, gap: usize, peak: usize) -> usize {
-        let slots = (self.gaps[gap].to as usize + self.slot_count - peak) % self.slot_count;
-        if slots == 0 { self.slot_count } else { slots }
+        let end = self.ends[gap][1];
+        if end > peak { end - peak } else { end + self.slot_count - peak }
     }
 
     /// Slots from where a gap's bytes can leave to a peak.
     fn behind(&self, gap: usize, peak: usize) -> usize {
-        let from = self.gaps[gap].from.rem_euclid(self.slot_count as i64) as usize;
-        let own = (peak + self.slot_count - from) % self.slot_count;
-        let own = if own == 0 { self.slot_count } else { own };
+        let from = self.ends[gap][0];
+        let own = if peak > from { peak - from } else { peak + self.slot_count - from };
         own + self.earlier[gap]
+    }
+
+    /// What blocks that can be away while a slot's op runs can come to.
+    pub(super) fn sums_at(&self, slot: usize) -> Sums {
+        let mut sums = Sums::new(self.unit_bytes);
+        for gap in 0..self.gaps.len() {
+            for _ in 0..self.times_over(gap, slot) {
+                sums.add(self.size_bytes(gap));
+            }
+            if sums.is_unknown() {
+                break;
+            }
+        }
+        sums
     }
 
     fn size_bytes(&self, gap: usize) -> u64 {
@@ -189,16 +219,15 @@ impl<'a> Windows<'a> {
 
     /// The way back: of what is away while the peak's op runs, all but what is needed later than
     /// some slot must be back by then.
-    fn ways_back(&self, at: &Peak, dropped: &[bool], found: &mut Found) {
+    fn ways_back(&self, at: &Peak, dropped_from: &[u8], found: &mut [Found]) {
         let peak = at.slot;
-        let slot = |gap: u32| self.gaps[gap as usize].to as usize % self.slot_count;
-        let start = self.by_return.partition_point(|&gap| slot(gap) <= peak);
+        let start = self.by_return.partition_point(|&gap| self.ends[gap as usize][1] <= peak);
         let order = self.by_return[start..].iter().chain(&self.by_return[..start]);
-        let mut carry = Carry::new(at, Direction::In, self.machine);
+        let mut carry = Carry::new(self, at, Direction::In, found.len());
         let mut parts = order.copied().filter(|&gap| self.is_over(gap as usize, peak)).peekable();
         while let Some(gap) = parts.next() {
             let gap = gap as usize;
-            carry.add(self.size_bytes(gap), dropped[gap]);
+            carry.add(self.size_bytes(gap), dropped_from[gap]);
             let ahead = self.ahead(gap, peak);
             if parts.peek().is_some_and(|&next| self.ahead(next as usize, peak) == ahead) {
                 continue;
@@ -211,21 +240,21 @@ impl<'a> Windows<'a> {
 
     /// The way out: of what is away while the peak's op runs, all but what was free to leave
     /// before some slot must leave between that slot and the peak.
-    fn ways_out(&self, at: &Peak, dropped: &[bool], found: &mut Found) {
+    fn ways_out(&self, at: &Peak, dropped_from: &[u8], found: &mut [Found]) {
         let peak = at.slot;
         let count = self.slot_count;
         let start =
             self.by_release.partition_point(|&gap| (self.release[gap as usize] as usize) < peak);
         let order = self.by_release[..start].iter().rev();
         let order = order.chain(self.by_release[start..].iter().rev()).copied();
-        let mut carry = Carry::new(at, Direction::Out, self.machine);
+        let mut carry = Carry::new(self, at, Direction::Out, found.len());
         let near = |gap: &u32| {
             self.is_over(*gap as usize, peak) && self.behind(*gap as usize, peak) <= count
         };
         let mut parts = order.filter(near).peekable();
         while let Some(gap) = parts.next() {
             let gap = gap as usize;
-            carry.add(self.size_bytes(gap), dropped[gap]);
+            carry.add(self.size_bytes(gap), dropped_from[gap]);
             let behind = self.behind(gap, peak);
             if parts.peek().is_some_and(|&next| self.behind(next as usize, peak) == behind) {
                 continue;
@@ -235,14 +264,34 @@ impl<'a> Windows<'a> {
             carry.keep((peak + count - slots) % count, slots, free_us, found);
         }
     }
+}
 
-    /// Bytes that can be away while a slot's op runs. Of a gap that is over it twice, one block
-    /// leaves nearer than a step before it and the other comes back nearer than a step behind it:
-    /// each way, one of them needs no window.
-    fn total_bytes(&self, slot: usize) -> u64 {
-        let bytes = |gap: usize| self.times_over(gap, slot) * self.size_bytes(gap);
-        (0..self.gaps.len()).map(bytes).sum()
+/// The slot up to which a block can be away.
+fn end_of(gap: &Gap) -> i64 {
+    // In the slot that frees it, a block may be gone before the op runs.
+    gap.to - i64::from(!gap.returns && gap.freed != NONE)
+}
+
+/// By slot: bytes that can be away while its op runs, by where gaps begin and end in this step and
+/// in the next.
+fn total_bytes(trace: &Trace, gaps: &[Gap], slot_count: usize) -> Vec<u64> {
+    let mut changes = vec![0_i64; slot_count + 1];
+    for gap in gaps {
+        let size_bytes = trace.blocks[gap.block as usize].size_bytes as i64;
+        for shift in [0, slot_count as i64] {
+            let within = |slot: i64| (slot - shift).clamp(0, slot_count as i64);
+            let (first, end) = (within(gap.from + 1), within(end_of(gap)));
+            if first < end {
+                changes[first as usize] += size_bytes;
+                changes[end as usize] -= size_bytes;
+            }
+        }
     }
+    let add = |sum: &mut i64, change: i64| {
+        *sum += change;
+        Some(*sum as u64)
+    };
+    changes.into_iter().take(slot_count).scan(0, add).collect()
 }
 
 /// What a window that gets longer and longer must carry.
@@ -254,38 +303,52 @@ struct Carry {
     /// Bytes that need not be carried in it.
     other_bytes: u64,
     excess_bytes: u64,
-    dropped_bytes: u64,
+    /// What those that must be carried in it can come to.
+    sums: Sums,
     largest_bytes: u64,
+    ways: Vec<Dropped>,
+}
+
+/// What needs no link in one way to choose, and the most that windows said so far.
+#[derive(Clone, Default)]
+struct Dropped {
+    bytes: u64,
     most_lacked_us: f64,
     most_laden_us: f64,
 }
 
 impl Carry {
-    fn new(at: &Peak, direction: Direction, machine: &Machine) -> Carry {
-        let link = &machine.link;
+    fn new(windows: &Windows<'_>, at: &Peak, direction: Direction, ways: usize) -> Carry {
+        let Machine { link, copy_submit_us, .. } = *windows.machine;
         Carry {
             direction,
             peak: at.slot,
             bytes_per_us: link.rate(direction == Direction::Out, false),
-            copy_submit_us: machine.copy_submit_us,
-            other_bytes: at.total_bytes,
+            copy_submit_us,
+            other_bytes: windows.total_bytes[at.slot],
             excess_bytes: at.excess_bytes,
-            dropped_bytes: 0,
+            sums: Sums::new(windows.unit_bytes),
             largest_bytes: 0,
-            most_lacked_us: 0.0,
-            most_laden_us: 0.0,
+            ways: vec![Dropped::default(); ways],
         }
     }
 
-    fn add(&mut self, size_bytes: u64, dropped: bool) {
+    fn add(&mut self, size_bytes: u64, dropped_from: u8) {
         self.other_bytes -= size_bytes;
-        self.dropped_bytes += if dropped { size_bytes } else { 0 };
+        self.sums.add(size_bytes);
+        for way in self.ways.iter_mut().skip(usize::from(dropped_from)) {
+            way.bytes += size_bytes;
+        }
         self.largest_bytes = self.largest_bytes.max(size_bytes);
     }
 
     /// Keeps the window as it is now, if it says more than any shorter one.
-    fn keep(&mut self, start: usize, slots: usize, free_us: f64, found: &mut Found) {
-        let bytes = self.excess_bytes.saturating_sub(self.other_bytes);
+    fn keep(&mut self, start: usize, slots: usize, free_us: f64, found: &mut [Found]) {
+        // Blocks move whole.
+        let bytes = self.sums.at_least(self.excess_bytes.saturating_sub(self.other_bytes));
+        if bytes == 0 {
+            return;
+        }
         let window = Window {
             direction: self.direction,
             peak: self.peak,
@@ -298,47 +361,20 @@ impl Carry {
             free_us,
             worth_us: 0.0,
         };
-        let left_bytes = bytes.saturating_sub(self.dropped_bytes) as f64;
-        let lacks_us = left_bytes * window.us_per_byte() - free_us;
-        if lacks_us > MORE * self.most_lacked_us {
-            self.most_lacked_us = lacks_us;
-            found.lacking.push(Window { worth_us: lacks_us, ..window });
+        for (way, found) in self.ways.iter_mut().zip(found) {
+            let left_bytes = bytes.saturating_sub(way.bytes) as f64;
+            let lacks_us = left_bytes * window.us_per_byte() - free_us;
+            if lacks_us > MORE * way.most_lacked_us {
+                way.most_lacked_us = lacks_us;
+                found.lacking.push(Window { worth_us: lacks_us, ..window });
+            }
+            let laden_us = left_bytes * window.move_us;
+            if laden_us > MORE_LADEN * way.most_laden_us {
+                way.most_laden_us = laden_us;
+                found.laden.push(Window { worth_us: laden_us, ..window });
+            }
         }
-        let laden_us = left_bytes * window.move_us;
-        if laden_us > MORE_LADEN * self.most_laden_us {
-            self.most_laden_us = laden_us;
-            found.laden.push(Window { worth_us: laden_us, ..window });
-        }
     }
-}
-
-/// Slots from the last write of a block to the start of a gap. A copy to the host may start after
-/// that write, even if the block is used in between. Nothing if its bytes are those of two steps
-/// ago: then the host may have had them all along.
-fn slots_since_write(usage: &Usage, gap: &Gap) -> Option<usize> {
-    let last_write = |block: usize, until: i64| {
-        let uses = usage.uses(block).iter().rev();
-        let mut before = uses.skip_while(|use_| i64::from(use_.slot) > until);
-        before.find(|use_| use_.mode.is_none_or(AccessMode::writes)).map(|use_| use_.slot)
-    };
-    if let Some(slot) = last_write(gap.block as usize, gap.from) {
-        return Some((gap.from - i64::from(slot)) as usize);
-    }
-    let before = usage.predecessor[gap.block as usize];
-    if before == NONE {
-        return None;
-    }
-    let slot = last_write(before as usize, i64::MAX)?;
-    Some((gap.from + usage.slot_count() as i64 - i64::from(slot)) as usize)
-}
-
-/// The slots above the limit, or where there are too many the highest of each stretch.
-fn find_peaks(excess_bytes: &[u64], most: usize) -> Vec<(usize, u64)> {
-    let above: Vec<(usize, u64)> =
-        excess_bytes.iter().copied().enumerate().filter(|&(_, bytes)| bytes > 0).collect();
-    let stretch = above.len().div_ceil(most).max(1);
-    let highest = |part: &[(usize, u64)]| part.iter().copied().max_by_key(|&(_, bytes)| bytes);
-    above.chunks(stretch).filter_map(highest).collect()
 }
 
 /// When each slot starts with nothing added, over this step and the next.

@@ -186,7 +186,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{GenerateConfig, Link, Machine, check_trace, generate, simulate};
+    use crate::{GenerateConfig, Generator, Link, Machine, check_trace, generate, simulate};
 
     #[test]
     fn a_large_step_has_its_ops_and_ragged_sizes_and_can_be_planned() {
@@ -206,6 +206,8 @@ mod tests {
         let config = GenerateConfig { effort: 1, ..GenerateConfig::default() };
         let made = generate(&trace, &machine, &config, &[]);
         assert!(made.infeasible.is_none() && made.simulation.went_to_plan());
-        assert!(made.plan.actions.len() > 1_000 && made.added_us() >= made.bound_us);
+        assert!(made.plan.actions.len() > 1_000 && made.added_us() >= made.windows_us);
+        let bound_us = Generator::new(&trace, &machine).bound_us(&[]);
+        assert!(bound_us > 0.0 && made.added_us() >= bound_us, "{bound_us}");
     }
 }

@@ -38,6 +38,7 @@ mod guarded;
 mod news;
 mod seen;
 mod track;
+mod trial;
 
 #[cfg(test)]
 mod tests;

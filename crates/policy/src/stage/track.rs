@@ -6,10 +6,12 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
+use super::trial::Try;
 use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
-/// A try is judged by its first settled step, and at the latest by this one. Steps whose kinds
+/// A try is judged by its first settled step, or by the better of two if that one took far longer
+/// than predicted, and from this step on by any. Steps whose kinds
 /// alternate are never settled, yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
@@ -89,30 +91,6 @@ impl NumberedPlan {
     /// Whether it moves nothing, and only says where all lies.
     fn only_lays_out(&self) -> bool {
         self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
-    }
-}
-
-/// A plan being tried.
-#[derive(Debug)]
-struct Try {
-    numbered: NumberedPlan,
-    predicted: Prediction,
-    /// Which try of this search it is, from 1. 0 is the best plan so far, measured once more and
-    /// recorded, to learn what has changed.
-    number: u32,
-    /// Steps that ran under it.
-    runs: u32,
-    /// There was no new plan to try: it is the best so far, kept while other ranks still search.
-    holds: bool,
-    /// The next plan to try is still being made, for this recorded step: it is the best so far.
-    waits: Option<Arc<Trace>>,
-    /// It was made in little time.
-    is_sketch: bool,
-}
-
-impl Try {
-    fn new(numbered: NumberedPlan, predicted: Prediction, number: u32) -> Try {
-        Try { numbered, predicted, number, runs: 0, holds: false, waits: None, is_sketch: false }
     }
 }
 
@@ -258,7 +236,12 @@ impl Track {
                 let is_whole = seen.is_settled(Stage::SearchPolicy) || judged.drifted;
                 let telling = !seen.similar && is_whole && seen.is_common(Stage::SearchPolicy);
                 if telling || search.runs >= RUNS_BEFORE_JUDGED {
-                    self.judge(config, planner, report, seen);
+                    // Ranks judge in the same step, whatever each expected.
+                    let is_alone = seen.worst.is_none();
+                    let judged = if is_alone { search.judged(judged) } else { Some(judged) };
+                    if let Some(measured) = judged {
+                        self.judge(config, planner, report, seen, measured);
+                    }
                 }
             }
             // To be taken for the same although it is not: no sign that anything has changed.
@@ -312,13 +295,14 @@ impl Track {
         }
     }
 
-    /// Judges the plan being tried by the step that just ran under it.
+    /// Judges the plan being tried by the step that just ran under it, or one before.
     fn judge(
         &mut self,
         config: &LoopConfig,
         planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         seen: Seen,
+        measured: Measured,
     ) {
         let State::Search(search) = &self.state else {
             unreachable!("called in SearchPolicy only");
@@ -328,7 +312,6 @@ impl Track {
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =
             search.is_sketch && made.is_none_or(|made| made.added_us() > ROUGH * made.unlimited_us);
-        let measured = seen.judged(report, Stage::SearchPolicy);
         if !holds {
             let (numbered, predicted) = (search.numbered.clone(), search.predicted);
             let (margin, limit_bytes) = (config.margin, config.limit_bytes);
@@ -435,7 +418,9 @@ impl Track {
         }
         let actions = numbered.plan.as_ref().map_or(0, |plan| plan.actions.len());
         self.turns.push(Turn::Tries { number, actions, predicted });
-        self.state = State::Search(Try { is_sketch, ..Try::new(numbered, predicted, number) });
+        let mut search = Try::new(numbered, predicted, number);
+        search.is_sketch = is_sketch;
+        self.state = State::Search(search);
     }
 
     /// Watches a settled Stable step for signs that the plan no longer serves.

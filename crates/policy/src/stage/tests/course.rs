@@ -6,6 +6,7 @@ use swap_core::TraceOp;
 use super::*;
 use crate::generate::{GenerateConfig, generate};
 use crate::machine::{Link, Machine};
+use crate::search::Prediction;
 use crate::synthetic::{RandomShape, random_trace};
 
 /// Offers the same plan again and again.
@@ -115,6 +116,43 @@ fn a_step_after_one_that_left_its_plan_is_not_held_against_it() {
     // Blocks are not where it leaves them yet.
     assert_eq!(under_test.observe(&rescued(A)).stage, Stage::Stable);
     assert_eq!(under_test.observe(&rescued(A)).stage, Stage::SearchPolicy);
+}
+
+/// Expects 100 us of each plan.
+#[derive(Debug)]
+struct Expecting {
+    made: u32,
+}
+
+impl Planner for Expecting {
+    fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        self.made += 1;
+        let plan = Plan { signature: trace.signature, op_count: self.made, ..Plan::default() };
+        let predicted = Prediction { step_us: 100.0, ..Prediction::default() };
+        Ok(Some(Proposal { plan, predicted, ..Proposal::default() }))
+    }
+}
+
+#[test]
+fn a_step_that_takes_far_longer_than_predicted_is_measured_once_more() {
+    let mut under_test = Loop::new(config(), Expecting { made: 0 });
+    under_test.observe(&rescued(A));
+    assert_eq!(plan_number(&under_test.observe(&rescued(A))), 1);
+    let mut observe = |device_us: f64| plan_number(&under_test.observe(&taking(A, device_us)));
+    // The first step moves in, the second was disturbed, the third is as good as expected.
+    assert_eq!([900.0, 500.0, 120.0].map(&mut observe), [1, 1, 2]);
+    // Both are late: the better one counts.
+    assert_eq!([900.0, 300.0, 400.0].map(&mut observe), [2, 2, 3]);
+    // Near enough: one says all. The search is over.
+    assert_eq!([900.0, 124.0].map(&mut observe), [3, 1]);
+    let news: Vec<String> = under_test.take_news().iter().map(ToString::to_string).collect();
+    let measured = |plan: u32, ms: &str| {
+        let begins = format!("plan {plan}: {ms} ms measured");
+        assert!(news.iter().any(|line| line.contains(&begins)), "{begins}: {news:?}");
+    };
+    measured(1, "0.120");
+    measured(2, "0.300");
+    measured(3, "0.124");
 }
 
 #[test]

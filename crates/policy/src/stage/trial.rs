@@ -1,0 +1,60 @@
+//! A plan being tried, and when its step says enough of it.
+
+use std::sync::Arc;
+
+use swap_core::Trace;
+
+use super::NumberedPlan;
+use crate::search::{Measured, Prediction};
+
+/// A plan whose step takes this many times what was predicted gets a second step.
+const LATE: f64 = 1.25;
+
+/// A plan being tried.
+#[derive(Debug)]
+pub(super) struct Try {
+    pub(super) numbered: NumberedPlan,
+    pub(super) predicted: Prediction,
+    /// Which try of this search it is, from 1. 0 is the best plan so far, measured once more and
+    /// recorded, to learn what has changed.
+    pub(super) number: u32,
+    /// Steps that ran under it.
+    pub(super) runs: u32,
+    /// There was no new plan to try: it is the best so far, kept while other ranks still search.
+    pub(super) holds: bool,
+    /// The next plan to try is still being made, for this recorded step: it is the best so far.
+    pub(super) waits: Option<Arc<Trace>>,
+    /// It was made in little time.
+    pub(super) is_sketch: bool,
+    /// A settled step under it that took far longer than predicted: it may have been disturbed.
+    late: Option<Measured>,
+}
+
+impl Try {
+    pub(super) fn new(numbered: NumberedPlan, predicted: Prediction, number: u32) -> Try {
+        Try {
+            numbered,
+            predicted,
+            number,
+            runs: 0,
+            holds: false,
+            waits: None,
+            is_sketch: false,
+            late: None,
+        }
+    }
+
+    /// What the step says of the plan; nothing yet if it should be measured once more.
+    pub(super) fn judged(&mut self, measured: Measured) -> Option<Measured> {
+        let predicted_us = self.predicted.step_us;
+        let is_late = predicted_us > 0.0 && measured.step_us > LATE * predicted_us;
+        match self.late.take() {
+            Some(late) if late.is_better_than(&measured) => Some(late),
+            None if is_late && !self.holds => {
+                self.late = Some(measured);
+                None
+            }
+            _ => Some(measured),
+        }
+    }
+}

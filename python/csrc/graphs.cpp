@@ -111,6 +111,8 @@ std::optional<Failure> note(const at::RecordFunction& fn, const Operator& op) {
   }
   try {
     note(touched);
+  } catch (const c10::OutOfMemoryError& error) {
+    return Failure{SMARTSWAP_OUT_OF_MEMORY, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
     return Failure{SMARTSWAP_USAGE, error.what_without_backtrace()};
   }
@@ -182,7 +184,12 @@ void Graph::add(const std::vector<smartswap_touched>& touched) {
   for (const auto& one : touched) {
     used_[one.address] |= one.access != SMARTSWAP_READ;
   }
-  check(smartswap_graph_note(number_, touched.data(), static_cast<uint32_t>(touched.size())));
+  const auto count = static_cast<uint32_t>(touched.size());
+  if (const int code = smartswap_graph_note(number_, touched.data(), count); code != SMARTSWAP_OK) {
+    const std::string text = smartswap_last_error();
+    const std::string what = "what a CUDA graph uses must be on the device together when it ";
+    raise(code, what + "is captured: " + text);
+  }
 }
 
 void Graph::include(const Graph& inner) {

@@ -1,7 +1,8 @@
 // Graphs: work that a stream captures now and that runs later, any number of times.
 //
 // While a stream captures, nothing that it is given runs. So the engine has no ops there: what
-// operators would use is noted, and may be away. A run is one op that uses all that was noted.
+// operators would use is noted, and on the device until the capture ends, as CUDA looks at the
+// memory of copies and fills. A run is one op that uses all that was noted.
 #pragma once
 
 #include <ATen/record_function.h>

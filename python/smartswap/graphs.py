@@ -19,8 +19,9 @@ _NOTED = "_smartswap_noted"
 class CapturedGraphs:
     """Watches captures and replays of `torch.cuda.CUDAGraph`, whoever begins them.
 
-    While a stream captures, none of its work runs, so the memory that its operators name may be
-    away. A replay brings all of it back first.
+    While a stream captures, none of its work runs. The memory that its operators name comes to the
+    device all the same, as CUDA looks at that of copies, and may leave when the capture has ended.
+    A replay brings all of it back first.
 
     end_step: ends the training step. A graph that holds an optimizer's step ends one each time.
     """

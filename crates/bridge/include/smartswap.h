@@ -261,8 +261,9 @@ uint32_t smartswap_depth(void);
 
 /* Work that a stream captures does not run, but later, any number of times, as one graph. So what
  * is captured is no op. Make a graph; until the capture has ended note what ops would touch,
- * instead of beginning them, and allocate nothing for them here. Nothing moves for that: the
- * memory may be away. A run is one op, in which smartswap_graph_touch touches all that was noted.
+ * instead of beginning them, and allocate nothing for them here. What is noted is on the device
+ * from then on until no stream captures any more, as a driver may look at the memory of a copy
+ * when it is captured. A run is one op, in which smartswap_graph_touch touches all that was noted.
  * What was freed since is passed over. */
 
 /* Call it just before a stream begins to capture: it waits for all work. Until as many calls of
@@ -276,10 +277,11 @@ uint64_t smartswap_graph_make(void);
 /* It will not be run any more. */
 int smartswap_graph_forget(uint64_t graph);
 
-/* The graph uses each of these, after what was noted before. */
+/* The graph uses each of these, after what was noted before. Returns when they are on the device:
+ * call it before the work is captured. All that is noted while streams capture must fit at once. */
 int smartswap_graph_note(uint64_t graph, const smartswap_touched *touched, uint32_t count);
 
-/* The graph runs all of another one. */
+/* The graph runs all of another one, as if what that one uses were noted. */
 int smartswap_graph_include(uint64_t graph, uint64_t inner);
 
 /* Touches all that a graph uses, as smartswap_touch_all does. All of it must fit at once. */

@@ -1,10 +1,10 @@
 //! Graphs: work that is captured once and run any number of times. While it is captured nothing
-//! runs, so what it uses is only noted; a run is one op that uses all of it.
+//! runs, so what it uses is noted and kept on the device; a run is one op that uses all of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adaptive::{AccessMode, BlockId};
+use adaptive::{AccessMode, BlockId, Error};
 
 use crate::blocks::Tables;
 use crate::context::Context;
@@ -91,7 +91,7 @@ impl Context {
         self.graphs.lock().by_number.remove(&number);
     }
 
-    /// Notes that a graph uses blocks. Nothing of them moves.
+    /// Notes that a graph uses blocks, and keeps them on the device until no capture goes on.
     pub(crate) fn note_in_graph(
         &self,
         number: u64,
@@ -100,6 +100,7 @@ impl Context {
         let mut graphs = self.graphs.lock();
         let graph = graphs.find(number)?;
         let mut blocks = self.blocks.lock();
+        let mut used = Vec::new();
         for (address, how) in uses {
             // No block is made by what only runs later.
             let mode = match how {
@@ -109,17 +110,31 @@ impl Context {
             };
             if let Some(live) = blocks.around(address) {
                 graph.add(Used { start: live.start, block: live.id, mode });
+                used.push(live.id);
             }
         }
-        Ok(())
+        drop((blocks, graphs));
+        self.keep_for_captures(used)
     }
 
-    /// Notes that a graph runs all of another one.
+    /// Notes that a graph runs all of another one, and keeps that on the device too.
     pub(crate) fn include_graph(&self, number: u64, inner: u64) -> Result<(), Failure> {
         let mut graphs = self.graphs.lock();
         let inner = graphs.find(inner)?.clone();
         let graph = graphs.find(number)?;
-        inner.used.into_iter().for_each(|used| graph.add(used));
+        inner.used.iter().for_each(|&used| graph.add(used));
+        drop(graphs);
+        self.keep_for_captures(inner.used.iter().map(|used| used.block))
+    }
+
+    fn keep_for_captures(&self, used: impl IntoIterator<Item = BlockId>) -> Result<(), Failure> {
+        for block in used {
+            match self.engine.keep_for_captures(block) {
+                // Nobody uses what was freed.
+                Ok(()) | Err(Error::Freed) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 

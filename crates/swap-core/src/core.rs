@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use vmem::{BlockId, Bytes, DeviceMemory, Driver, Lot, MemoryError, Point, Site, StreamId, Uses};
 
+use crate::captures::Captured;
 use crate::engine::{Compute, Config};
 use crate::entries::Entries;
 use crate::entry::{Entry, Hold, Residency, State};
@@ -41,6 +42,7 @@ pub(crate) struct Core {
     pub(crate) orders: StandingOrders,
     pub(crate) upkeep: Upkeep,
     pub(crate) lent: Lent,
+    pub(crate) captured: Captured,
     pub(crate) suspended: Suspended,
     pub(crate) recording: Recording,
     pub(crate) watch: Watch,
@@ -104,6 +106,7 @@ impl Core {
             orders: StandingOrders::default(),
             upkeep: Upkeep::default(),
             lent: Lent::default(),
+            captured: Captured::default(),
             suspended: Suspended::default(),
             recording: Recording::new(config.record),
             watch: Watch::default(),

@@ -40,7 +40,7 @@ pub struct Allocation {
 pub(crate) struct Entry {
     pub(crate) id: BlockId,
     pub(crate) state: State,
-    /// Open ops that touch the block.
+    /// Open ops that touch the block, and one more while it is kept for captures.
     pub(crate) pins: u32,
     /// The block's place in this step. Small blocks and those of replays have none.
     pub(crate) place: Option<BlockIndex>,

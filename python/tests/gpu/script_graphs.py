@@ -68,7 +68,7 @@ def parts():
 
 
 def copies():
-    """Copies and fills, which a graph keeps as such, of memory that is away when they are
+    """Copies and fills, which a graph keeps as such, of memory that is away before they are
     captured, and lies elsewhere when they run."""
     first, second = batch(1, 4096), batch(2, 4096)
     target, mask = torch.empty_like(first), batch(3, 4096) > 0
@@ -169,15 +169,14 @@ def compiled():
 
 
 def too_large():
-    """What a replay needs at once does not fit."""
+    """What a graph needs at once does not fit."""
     many = [batch(index, 4096) for index in range(12)]
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        total = torch.zeros_like(many[0])
-        for one in many:
-            total.add_(one)
     try:
-        graph.replay()
+        with torch.cuda.graph(graph):
+            total = torch.zeros_like(many[0])
+            for one in many:
+                total.add_(one)
     except torch.OutOfMemoryError as error:
         print("must be on the device together" in str(error), "a cap of" in str(error))
     print(all(torch.equal(one, batch(index, 4096)) for index, one in enumerate(many)))

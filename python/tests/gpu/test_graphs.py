@@ -43,6 +43,6 @@ def test_reduce_overhead_trains_the_same(tmp_path):
     assert_same_under(0.7, tmp_path, "compiled")
 
 
-def test_a_replay_that_cannot_fit_says_so():
+def test_a_graph_that_cannot_fit_says_so():
     done = run_python(["-m", "smartswap", "--memory", "320MiB", str(SCRIPT), "too_large"])
     assert done.stdout.splitlines()[:2] == ["True True", "True"]

@@ -1,4 +1,4 @@
-//! Graphs: what is captured uses nothing yet, and a run uses all of it.
+//! Graphs: what is captured is there until the capture ends, and a run uses all of it.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,9 +14,14 @@ use super::rig::{
 fn graph() -> u64 {
     let graph = smartswap_graph_make();
     assert_ne!(graph, 0, "{}", last_error());
-    assert_eq!(smartswap_capture_begins(), OK, "{}", last_error());
-    assert_eq!(smartswap_capture_ended(), OK, "{}", last_error());
     graph
+}
+
+fn captured<T>(work: impl FnOnce() -> T) -> T {
+    assert_eq!(smartswap_capture_begins(), OK, "{}", last_error());
+    let returned = work();
+    assert_eq!(smartswap_capture_ended(), OK, "{}", last_error());
+    returned
 }
 
 fn note_all(graph: u64, uses: &[(*mut c_void, c_int)]) -> c_int {
@@ -26,8 +31,10 @@ fn note_all(graph: u64, uses: &[(*mut c_void, c_int)]) -> c_int {
     unsafe { smartswap_graph_note(graph, touched.as_ptr(), touched.len() as u32) }
 }
 
+/// A capture of its own.
 fn note(graph: u64, address: *mut c_void, access: c_int) {
-    assert_eq!(note_all(graph, &[(address, access)]), OK, "{}", last_error());
+    let noted = captured(|| note_all(graph, &[(address, access)]));
+    assert_eq!(noted, OK, "{}", last_error());
 }
 
 /// Runs a graph, whose work is `work`.
@@ -38,29 +45,29 @@ fn run(graph: u64, work: impl FnOnce()) {
     assert_eq!(smartswap_end(), OK, "{}", last_error());
 }
 
-/// What would change if anything moved, waited or was taken from the driver.
-fn moved() -> [u64; 6] {
-    let now = stats();
-    let calls = now.memory_calls.iter().sum();
-    let bytes = [now.active.current, now.used_host.current, now.pinned_host.current];
-    [calls, bytes[0], bytes[1], bytes[2], now.host_waits, now.misses]
-}
-
 #[test]
-fn what_is_away_stays_so_until_the_graph_runs() {
+fn what_is_away_comes_back_for_the_capture_and_for_each_run() {
     let rig = Rig::open(8 * MIB);
     let used: Vec<_> = (0..3).map(|tag| make(BLOCK, tag)).collect();
     let other = make(BLOCK, 9);
     assert_eq!(smartswap_suspend(), OK, "{}", last_error());
     let graph = graph();
-    let before = moved();
     let inside = used[0].wrapping_byte_add(100);
     let elsewhere = std::ptr::from_ref(&rig).cast_mut().cast();
     let uses = [(inside, READ), (used[1], UNKNOWN), (elsewhere, WRITE), (other, OUTPUT)];
-    assert_eq!(note_all(graph, &uses), OK, "{}", last_error());
-    note(graph, used[2], READ);
-    note(graph, used[2], WRITE);
-    assert_eq!(moved(), before, "noting moves nothing");
+    captured(|| {
+        assert_eq!(note_all(graph, &uses), OK, "{}", last_error());
+        assert_eq!(stats().active.current, 2 * BLOCK, "what it uses, and no more");
+        assert_eq!(note_all(graph, &[(used[2], READ)]), OK, "{}", last_error());
+        assert_eq!(note_all(graph, &[(used[2], WRITE)]), OK, "{}", last_error());
+        // All of it stays where it is, whoever needs room.
+        free(make(5 * MIB, 50));
+        assert_eq!(stats().active.current, 3 * BLOCK);
+        (0..3).for_each(|at| assert_holds(used[at], BLOCK, at as u64));
+    });
+    free(make(8 * MIB, 50));
+    assert_eq!(stats().active.current, 0, "all may leave again");
+    assert_eq!(stats().misses, 0, "no op has missed anything");
 
     // Three runs, between which others need the memory.
     for turn in 0..3 {
@@ -158,7 +165,10 @@ fn a_graph_that_does_not_fit_is_an_error_that_names_it_and_loses_nothing() {
     let rig = Rig::open(4 * MIB);
     let blocks: Vec<_> = (0..6).map(|tag| make(BLOCK, tag)).collect();
     let graph = graph();
-    blocks.iter().for_each(|&block| note(graph, block, READ));
+    // At once, as one capture would do it.
+    let uses: Vec<_> = blocks.iter().map(|&block| (block, READ)).collect();
+    let noted = captured(|| note_all(graph, &uses));
+    assert_fails(noted, OUT_OF_MEMORY, "'a capture' needs all that it uses at once");
     assert_eq!(begin_named(Some(c"cuda_graph::replay"), STEP), OK);
     let touched = smartswap_graph_touch(graph);
     assert_fails(touched, OUT_OF_MEMORY, "'cuda_graph::replay' needs all that it uses at once");
@@ -181,7 +191,12 @@ fn a_graph_within_another_is_a_part_of_it() {
     let (inner, outer) = (graph(), graph());
     note(inner, first, READ_WRITE);
     note(outer, second, READ);
-    assert_eq!(smartswap_graph_include(outer, inner), OK, "{}", last_error());
+    free(make(4 * MIB, 50));
+    captured(|| {
+        assert_eq!(smartswap_graph_include(outer, inner), OK, "{}", last_error());
+        assert_eq!(stats().active.current, BLOCK);
+        assert_holds(first, BLOCK, 1);
+    });
     assert_eq!(smartswap_graph_forget(inner), OK);
     free(make(4 * MIB, 50));
     run(outer, || {
@@ -209,6 +224,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(smartswap_end(), OK);
     let graph = graph();
     assert_fails(note_all(graph, &[(block, 9)]), USAGE, "9 is not a smartswap_access");
+    assert_fails(note_all(graph, &[(block, READ)]), USAGE, "no capture goes on");
     note(graph, block, READ);
     assert_fails(smartswap_graph_touch(graph), USAGE, "no op is open");
     // SAFETY: refused, as nothing is there.

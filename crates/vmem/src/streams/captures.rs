@@ -23,8 +23,13 @@ impl Streams {
         self.captures = self.captures.saturating_sub(1);
     }
 
+    /// Whether a capture goes on.
+    pub fn is_capturing(&self) -> bool {
+        self.captures > 0
+    }
+
     pub(super) fn is_captured(&self, stream: StreamId) -> Result<bool, DriverError> {
         // The driver is asked at every event, but only where it may matter.
-        Ok(self.captures > 0 && self.driver.is_captured(self.lane(stream).handle)?)
+        Ok(self.is_capturing() && self.driver.is_captured(self.lane(stream).handle)?)
     }
 }

@@ -108,7 +108,7 @@ impl Measured {
 
     /// Whether everything that the step needed had been planned.
     pub fn is_clean(&self) -> bool {
-        self.on_demand() == 0 && !self.drifted
+        self.misses == 0 && self.rescues == 0 && !self.drifted
     }
 
     /// Whether this step is to be preferred. Steps for which room had to be made on the spot, or
@@ -121,11 +121,6 @@ impl Measured {
             (step.rescues > 0 || step.drifted, step.step_us * factor)
         };
         rank(self) < rank(other)
-    }
-
-    /// What nobody had planned: blocks brought back and room made on the spot.
-    pub(crate) fn on_demand(&self) -> u64 {
-        self.misses + self.rescues
     }
 
     /// Whether waiting for copies costs so little that another plan could gain nothing.

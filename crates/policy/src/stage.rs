@@ -74,7 +74,8 @@ pub struct LoopConfig {
     pub warmup_steps: u32,
     /// The most plans tried in one search.
     pub search_steps: u32,
-    /// A Stable step is slow when it takes more than this times the measured best.
+    /// A Stable step is slow when it takes more than this times the measured best; a plan whose
+    /// first step takes more than this times what was predicted gets a second one.
     pub slow_ratio: f64,
     /// This many slow steps in a row start a new search.
     pub slow_steps: u32,

@@ -237,8 +237,10 @@ impl Track {
                 let telling = !seen.similar && is_whole && seen.is_common(Stage::SearchPolicy);
                 if telling || search.runs >= RUNS_BEFORE_JUDGED {
                     // Ranks judge in the same step, whatever each expected.
-                    let is_alone = seen.worst.is_none();
-                    let judged = if is_alone { search.judged(judged) } else { Some(judged) };
+                    let judged = match seen.worst {
+                        None => search.judged(judged, config.slow_ratio),
+                        Some(_) => Some(judged),
+                    };
                     if let Some(measured) = judged {
                         self.judge(config, planner, report, seen, measured);
                     }
@@ -444,10 +446,12 @@ impl Track {
         }
     }
 
-    /// Whether a step left its plan, or needed more on demand than when the plan was adopted.
+    /// Whether a step left its plan, had to make room, or missed more than when the plan was
+    /// adopted. Where no plan was good enough, another may be.
     fn is_unplanned(&self, measured: &Measured) -> bool {
-        let known = self.best.as_ref().map_or(0, |best| best.measured.on_demand());
-        measured.drifted || measured.on_demand() > known
+        let is_plan = |best: &&Outcome| best.numbered.plan.is_some() && best.measured.rescues == 0;
+        let known = self.best.as_ref().filter(is_plan).map_or(0, |best| best.measured.misses);
+        measured.drifted || measured.rescues > 0 || measured.misses > known
     }
 
     fn is_slow(&self, config: &LoopConfig, measured: &Measured) -> bool {

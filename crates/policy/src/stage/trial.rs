@@ -7,9 +7,6 @@ use swap_core::Trace;
 use super::NumberedPlan;
 use crate::search::{Measured, Prediction};
 
-/// A plan whose step takes this many times what was predicted gets a second step.
-const LATE: f64 = 1.25;
-
 /// A plan being tried.
 #[derive(Debug)]
 pub(super) struct Try {
@@ -44,10 +41,11 @@ impl Try {
         }
     }
 
-    /// What the step says of the plan; nothing yet if it should be measured once more.
-    pub(super) fn judged(&mut self, measured: Measured) -> Option<Measured> {
+    /// What the step says of the plan; nothing yet if it should be measured once more, as it took
+    /// more than `slow_ratio` times what was predicted.
+    pub(super) fn judged(&mut self, measured: Measured, slow_ratio: f64) -> Option<Measured> {
         let predicted_us = self.predicted.step_us;
-        let is_late = predicted_us > 0.0 && measured.step_us > LATE * predicted_us;
+        let is_late = predicted_us > 0.0 && measured.step_us > slow_ratio * predicted_us;
         match self.late.take() {
             Some(late) if late.is_better_than(&measured) => Some(late),
             None if is_late && !self.holds => {

@@ -171,6 +171,15 @@ fn what_a_plan_missed_when_it_was_adopted_it_may_miss_again() {
 }
 
 #[test]
+fn steps_without_a_plan_that_have_to_make_room_are_searched_again() {
+    // No plan is offered, so steps go on as they are.
+    let mut under_test = after(0, &[rescued(A), rescued(A)]);
+    assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 0));
+    under_test.observe(&step(A));
+    assert_eq!(under_test.observe(&rescued(A)).stage, Stage::SearchPolicy);
+}
+
+#[test]
 fn a_step_that_ran_clean_above_the_limit_does_not_fit() {
     let high = StepReport { held_bytes_peak: LIMIT_BYTES + 1, ..step(A) };
     assert_eq!(after(9, &[high.clone(), high]).stage(), Stage::SearchPolicy);

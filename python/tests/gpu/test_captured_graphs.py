@@ -1,4 +1,4 @@
-"""CUDA graphs under a cap, on a GPU: `pytest python/tests/gpu/test_graphs.py`."""
+"""CUDA graphs under a cap, on a GPU: `pytest python/tests/gpu/test_captured_graphs.py`."""
 
 import json
 from pathlib import Path

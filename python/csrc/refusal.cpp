@@ -1,8 +1,6 @@
 // Keeps operators from running whose inputs could not be brought back.
 #include "refusal.h"
 
-#include <dlfcn.h>
-
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Backtrace.h>
 #include <c10/util/Logging.h>
@@ -48,19 +46,6 @@ Refused& refused() {
   return *value;
 }
 
-// How many exceptions of this thread are on their way, by the C++ runtime that PyTorch throws with.
-// A linker that takes the runtime statically gives this library another one, which knows of none.
-int uncaught_exceptions() {
-  using Count = int (*)() noexcept;
-  static const auto count = [] {
-    void* runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
-    void* found = runtime == nullptr ? nullptr : dlsym(runtime, "_ZSt19uncaught_exceptionsv");
-    return found == nullptr ? static_cast<Count>(&std::uncaught_exceptions)
-                            : reinterpret_cast<Count>(found);
-  }();
-  return count();
-}
-
 thread_local const Refusal* innermost = nullptr;
 // The exception that is made now asks for a stack trace itself.
 thread_local bool is_raising = false;
@@ -72,7 +57,7 @@ Refusal::Refusal(bool begun, int code, std::string text, std::vector<c10::Storag
       code_(code),
       text_(std::move(text)),
       storages_(std::move(storages)),
-      exceptions_before_(uncaught_exceptions()),
+      exceptions_before_(std::uncaught_exceptions()),
       outer_(innermost) {
   const std::lock_guard<std::mutex> guard(refused().lock);
   for (const auto& storage : storages_) {
@@ -98,7 +83,7 @@ Refusal::~Refusal() {
 }
 
 void Refusal::ended() const {
-  if (storages_.empty() || raised_ || uncaught_exceptions() > exceptions_before_) {
+  if (storages_.empty() || std::uncaught_exceptions() > exceptions_before_) {
     return;
   }
   std::fprintf(
@@ -111,7 +96,6 @@ void Refusal::ended() const {
 }
 
 void Refusal::raise() const {
-  raised_ = true;
   is_raising = true;
   try {
     smartswap::raise(code_, text_);

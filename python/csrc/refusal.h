@@ -42,8 +42,6 @@ class Refusal final : public at::ObserverContext {
   std::string text_;
   std::vector<c10::Storage> storages_;
   int exceptions_before_;
-  // It threw what happened itself.
-  mutable bool raised_ = false;
   const Refusal* outer_;
 };
 

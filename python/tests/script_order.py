@@ -38,7 +38,7 @@ try:
     with streams.stream(side):
         twice.add_(made)
         # An operator that has run cannot fail any more: the next one does.
-        _ = twice + 1
+        twice.add_(1)
 except RuntimeError as failed:
     error = str(failed)
 print(json.dumps({"error": error, "order": smartswap.explain()["order"]}))

@@ -11,8 +11,8 @@ use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, or by the better of two if that one took far longer
-/// than predicted, and from this step on by any. Steps whose kinds
-/// alternate are never settled, yet their search has to end.
+/// than predicted; from this step on any counts as settled. Steps whose kinds alternate never are,
+/// yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
 /// Ops that take less than this part of what a plan was made for make another plan worth a try.

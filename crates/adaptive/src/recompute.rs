@@ -1,7 +1,8 @@
 //! What making a block again costs.
 //!
 //! The model: a replay runs its producer once more on compute, so it adds the producer's measured
-//! device time and a fixed launch time to the step, and nothing hides it. It assumes that
+//! device time and a fixed launch time to the step, and nothing hides it. Where the host has no time
+//! to spare, it adds what the host needs for it, if that is more. It assumes that
 //!
 //! - the op takes as long the second time as the first, whatever else the device does; a nested
 //!   op takes its share, by bytes, of the outermost op that was measured;
@@ -14,7 +15,7 @@
 //!   writes several blocks, a replay brings one of them back, and the others go to scratch. A block
 //!   whose producer's inputs have changed by the time it is needed is kept or swapped.
 
-use policy::{RecomputeOption, Trace, replayable_blocks};
+use policy::{RecomputeOption, Trace, replay_us, replayable_blocks};
 
 /// Settings of the cost model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,8 +55,10 @@ impl Default for RecomputeConfig {
 /// ```
 pub fn recompute_options(trace: &Trace, config: &RecomputeConfig) -> Vec<RecomputeOption> {
     let mut options: Vec<RecomputeOption> = Vec::new();
+    let adds_us = replay_us(trace);
     for replayable in replayable_blocks(trace) {
-        let replay_us = config.launch_us + config.caution * replayable.device_us;
+        let device_us = config.launch_us + config.caution * replayable.device_us;
+        let replay_us = adds_us(device_us);
         match options.last_mut() {
             // Several ops make this block in turn: count on the slowest.
             Some(option) if option.block == replayable.block => {

@@ -151,13 +151,8 @@ mod tests {
     use super::{in_words, spans};
 
     fn trace() -> Trace {
-        let op = |name: &str| TraceOp {
-            name: name.to_owned(),
-            depth: 0,
-            device_us: 1000.0,
-            replayable: false,
-            at_any_size: false,
-        };
+        let op =
+            |name: &str| TraceOp { name: name.to_owned(), device_us: 1000.0, ..TraceOp::default() };
         let block = |name: &str| TraceBlock {
             size_bytes: 64 << 20,
             origin: Origin::Persistent,

@@ -201,8 +201,8 @@ impl<'a> Scene<'a> {
         let stages = Stages::by_layer(trace, &usage);
         let mut slot_us = vec![0.0];
         let mut end_us = 0.0;
-        for op in &usage.slots {
-            end_us += trace.ops[op.0 as usize].device_us;
+        for us in &usage.slot_us[..usage.slots.len()] {
+            end_us += us;
             slot_us.push(end_us);
         }
         Scene { trace, machine: *machine, usage, stages, slot_us }

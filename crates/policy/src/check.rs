@@ -1,6 +1,6 @@
 //! Whether a trace is well formed: what every function of this crate expects of one.
 
-use swap_core::{BlockIndex, OpIndex, Origin, Trace, TraceEvent};
+use swap_core::{BlockIndex, HostCosts, OpIndex, Origin, Trace, TraceEvent};
 use thiserror::Error;
 
 /// No device keeps an op busy for longer, in microseconds; more is a broken clock.
@@ -32,8 +32,9 @@ pub enum TraceFault {
     /// A block is empty, or its place or origin does not fit the events.
     #[error("block {} is empty, out of order or of another origin than the events say", .0.0)]
     Block(BlockIndex),
-    /// The time of the whole step is negative or no number.
-    #[error("the time of the whole step is not a valid time")]
+    /// The time of the whole step, or what the host needs for a replay or a move, is negative or
+    /// no number.
+    #[error("the time of the whole step, of a replay or of a move is not a valid time")]
     StepTime,
     /// The blocks are together larger than an address space.
     #[error("the sizes of all blocks together overflow")]
@@ -45,7 +46,8 @@ pub enum TraceFault {
 /// # Errors
 /// The first fault found.
 pub fn check_trace(trace: &Trace) -> Result<(), TraceFault> {
-    if !(trace.step_us.is_finite() && trace.step_us >= 0.0) {
+    let HostCosts { replay_us, move_us } = trace.host_costs;
+    if ![trace.step_us, replay_us, move_us].iter().all(|us| us.is_finite() && *us >= 0.0) {
         return Err(TraceFault::StepTime);
     }
     check_blocks(trace)?;
@@ -135,7 +137,8 @@ impl Walk<'_> {
         if op.0 as usize != self.begun {
             return Err(TraceFault::Nesting { event: position, op });
         }
-        let timed = (0.0..=OP_US_MAX).contains(&record.device_us);
+        let is_time = |us: &f64| (0.0..=OP_US_MAX).contains(us);
+        let timed = is_time(&record.device_us) && is_time(&record.host_us);
         if record.depth as usize != self.open.len() || !timed {
             return Err(TraceFault::Op(op));
         }

@@ -106,7 +106,7 @@ impl Family {
             Some(known) if known.ops.len() == trace.ops.len() => {
                 let known = Arc::make_mut(known);
                 for (op, again) in known.ops.iter_mut().zip(&trace.ops) {
-                    op.device_us = op.device_us.min(again.device_us);
+                    op.take_least(again);
                 }
                 known.step_us = known.step_us.min(trace.step_us);
             }
@@ -153,10 +153,13 @@ impl Family {
         self.learnt.as_ref().map_or(&[], |learnt| &learnt.probe_bytes)
     }
 
-    /// The time that the ops of such a step take, in microseconds.
+    /// The time that such a step takes at least, whatever memory it has, in microseconds: that of
+    /// its ops, or that of the host.
     pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
-        let learnt = self.learnt.as_ref()?;
-        Some(learnt.times.iter().map(|curve| curve.at(probe_bytes as f64)).sum())
+        let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
+        let ops_us: f64 = learnt.times.iter().map(|curve| curve.at(probe_bytes as f64)).sum();
+        let host_us = base.ops.iter().map(|op| op.host_us).sum();
+        Some(ops_us.max(host_us))
     }
 
     /// The member whose probe has this size: no block of such a step should be larger than here.

@@ -55,8 +55,7 @@ pub(crate) fn exclusion(
         gaps[gap.block as usize].push(gap);
     }
     let over = sums(need.iter().map(|&bytes| f64::from(u8::from(bytes > machine.limit_bytes))));
-    let device_us = usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us);
-    let time_us = sums(device_us.chain([0.0]));
+    let time_us = sums(usage.slot_us.iter().copied());
     let judge = |index: usize| {
         let size_bytes = trace.blocks[index].size_bytes;
         if size_bytes < config.min_block_bytes {

@@ -3,6 +3,7 @@
 use swap_core::{BlockIndex, OpIndex, Plan, Trace};
 
 use crate::cost::Cost;
+use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::simulate::{Shortfall, Simulation, simulate_with};
 use crate::usage::Usage;
@@ -185,7 +186,7 @@ impl<'a> Generator<'a> {
     pub fn new(trace: &'a Trace, machine: &'a Machine) -> Generator<'a> {
         let usage = Usage::new(trace);
         let need = need_curve(trace, &usage);
-        let unlimited_us = trace.ops_us();
+        let unlimited_us = unlimited_us(trace);
         Generator { trace, machine, usage, need, unlimited_us }
     }
 
@@ -196,7 +197,7 @@ impl<'a> Generator<'a> {
     /// If a rate of the link is not above 0.
     pub fn bound_us(&self, options: &[RecomputeOption]) -> f64 {
         let options = in_order(self.trace, options);
-        crate::bound::bound_us(self.trace, &self.usage, self.machine, &options)
+        self.beyond_idle(crate::bound::bound_us(self.trace, &self.usage, self.machine, &options))
     }
 
     /// No plan for the machine's limit can add less than this, either, which is found in less time
@@ -207,7 +208,13 @@ impl<'a> Generator<'a> {
     /// If a rate of the link is not above 0.
     pub fn windows_us(&self, options: &[RecomputeOption]) -> f64 {
         let options = in_order(self.trace, options);
-        crate::bound::windows_us(self.trace, &self.usage, self.machine, &options)
+        self.beyond_idle(crate::bound::windows_us(self.trace, &self.usage, self.machine, &options))
+    }
+
+    /// What must be added to a step whose ops come one right after the other, less what the device
+    /// waits for the host anyway: copies can run meanwhile.
+    fn beyond_idle(&self, added_us: f64) -> f64 {
+        (added_us - (self.unlimited_us - self.trace.ops_us())).max(0.0)
     }
 
     /// Makes a plan. Stops looking for a better one where it comes close to `windows_us`, which

@@ -72,7 +72,7 @@ pub fn predicted_lanes(trace: &Trace, simulation: &Simulation) -> Lanes {
     let ops: Vec<LaneOp> = outermost
         .map(|(op, (_, span))| LaneOp {
             op,
-            host_us: None,
+            host_us: simulation.hosts.get(op.0 as usize).map(|it| (it.start_us, it.end_us)),
             start_us: span.start_us,
             end_us: span.end_us,
         })
@@ -94,8 +94,8 @@ pub fn predicted_lanes(trace: &Trace, simulation: &Simulation) -> Lanes {
     Lanes { step_us: simulation.step_us, ops, replays, copies, waits }
 }
 
-/// Compute of a simulated step is idle only where it waits for a copy. A replay may wait too: its
-/// op is the one that it serves.
+/// Compute of a simulated step is idle only where the host has not asked for an op yet, or where it
+/// waits for a copy. A replay may wait too: its op is the one that it serves.
 fn predicted_waits(ops: &[LaneOp], replays: &[LaneReplay], copies: &[LaneCopy]) -> Vec<LaneWait> {
     let mut waits = Vec::new();
     let mut replays = replays.iter().peekable();
@@ -105,6 +105,10 @@ fn predicted_waits(ops: &[LaneOp], replays: &[LaneReplay], copies: &[LaneCopy]) 
             if until_us - start_us > ROUNDING_US {
                 let ends = |copy: &LaneCopy| (copy.end_us - until_us).abs() <= ROUNDING_US;
                 let copy = copies.iter().rposition(ends);
+                // Else it is the host that is late with a replay.
+                if copy.is_none() && op.host_us.is_some() {
+                    return;
+                }
                 waits.push(LaneWait { op: op.op, copy, start_us, end_us: until_us });
             }
         };
@@ -112,7 +116,8 @@ fn predicted_waits(ops: &[LaneOp], replays: &[LaneReplay], copies: &[LaneCopy]) 
             wait(end_us, replay.start_us);
             end_us = end_us.max(replay.end_us);
         }
-        wait(end_us, op.start_us);
+        let asked_us = op.host_us.map_or(0.0, |(start_us, _)| start_us);
+        wait(end_us.max(asked_us), op.start_us);
         end_us = end_us.max(op.end_us);
     }
     waits

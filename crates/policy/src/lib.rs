@@ -73,6 +73,7 @@ mod family;
 mod file;
 mod filter;
 mod generate;
+mod host;
 mod lanes;
 mod layout;
 mod machine;
@@ -102,6 +103,7 @@ pub use generate::{
     Decision, GenerateConfig, Generated, Generator, Movable, Preference, Reason, RecomputeOption,
     Replayable, Start, Treatment, generate, is_deterministic, mark_replayable, replayable_blocks,
 };
+pub use host::{replay_us, unlimited_us};
 pub use lanes::{Departure, LaneComparison, LaneShares, Part, compare_lanes, predicted_lanes};
 pub use layout::{Aim, Item, Layout, Packing, Stay, lay_out, pack};
 pub use machine::{Link, Machine};
@@ -119,8 +121,8 @@ pub use stage::{
 pub use swap_core::{
     AccessMode, Action, ActionKind, Allocation, ArenaConfig, BlockId, BlockIndex, Bytes, Compute,
     Config, Copy, DeviceProperties, Direction, Driver, DriverError, Engine, Error, EventHandle,
-    EventKind, Held, HostFunction, HostMapping, HostPtr, LaneCopy, LaneOp, LaneWait, Lanes, Lot,
-    MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin,
+    EventKind, Held, HostCosts, HostFunction, HostMapping, HostPtr, LaneCopy, LaneOp, LaneWait,
+    Lanes, Lot, MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin,
     ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency,
     Signature, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock,
     TraceEvent, TraceOp, devices,

@@ -79,6 +79,7 @@ pub fn in_parts(trace: &Trace, part_bytes: NonZeroU64) -> Option<InParts> {
             signature: trace.signature,
             segment_bytes: trace.segment_bytes,
             step_us: trace.step_us,
+            host_costs: trace.host_costs,
             ..Trace::default()
         },
     };
@@ -261,8 +262,9 @@ impl Writer {
         self.split.push(SplitOp { first: self.next(), count: lists.parts.len() as u32 });
         let total_bytes: u64 = lists.parts.iter().map(|part| part.bytes).sum();
         for Part { bytes, touches } in lists.parts {
-            let device_us = record.device_us * (bytes as f64 / total_bytes as f64);
-            let op = self.begin(TraceOp { device_us, ..record.clone() });
+            let share = bytes as f64 / total_bytes as f64;
+            let (device_us, host_us) = (record.device_us * share, record.host_us * share);
+            let op = self.begin(TraceOp { device_us, host_us, ..record.clone() });
             self.trace.events.extend(touches);
             self.trace.events.push(TraceEvent::End(op));
             self.trace.signature = self.trace.signature.mix(u64::from(op.0)).mix(bytes);

@@ -269,15 +269,15 @@ impl<P: Planner> Session<P> {
         if next == self.current { Ok(()) } else { self.follow(next) }
     }
 
-    /// Keeps a recorded step. Its ops take the least that they ever took: where the host is late,
-    /// the device waits inside of them, which says nothing about how long they are.
+    /// Keeps a recorded step. Its ops take the least that they ever took.
     fn keep_trace(&mut self, step: u64, trace: &mut Trace) {
         if let Some((_, before)) = self.traces.get(&trace.signature)
             && before.ops.len() == trace.ops.len()
         {
             for (op, before) in trace.ops.iter_mut().zip(&before.ops) {
-                op.device_us = op.device_us.min(before.device_us);
+                op.take_least(before);
             }
+            trace.host_costs = trace.host_costs.or(before.host_costs);
         }
         self.traces.insert(trace.signature, (step, Arc::new(trace.clone())));
         while self.traces.len() > TRACES_KEPT {

@@ -2,8 +2,9 @@
 //!
 //! Memory follows the order of calls alone, through the same [`ChunkCache`] as the pool, so the
 //! bytes are exact. Time has three engines: compute, which runs ops one after the other, and one
-//! copy engine each way. The host is taken to issue each call when compute reaches it; a real
-//! host runs ahead, so copies can only start earlier than simulated.
+//! copy engine each way. The host asks for each op, and where it is late compute waits for it. It
+//! is taken to issue copies when compute reaches the call; a real host runs ahead, so copies can
+//! only start earlier than simulated.
 //!
 //! [`ChunkCache`]: swap_core::ChunkCache
 
@@ -95,6 +96,9 @@ pub struct Simulation {
     pub new_chunks: u64,
     /// Each op's time, by index. Nested ones have the span of the op around them.
     pub ops: Vec<Span>,
+    /// When the host asked for each op and when it went on to the next, by index; empty where the
+    /// host's times are not known.
+    pub hosts: Vec<Span>,
     /// Copies issued during the step, in order of issue.
     pub copies: Vec<CopySpan>,
     /// Replays, in order.
@@ -230,11 +234,13 @@ fn run_step(state: &mut State<'_>, actions: &ActionTable) {
         }
         state.curve.push(state.resident_bytes);
     }
+    state.wait_for_host();
 }
 
 fn run_event(state: &mut State<'_>, actions: &ActionTable, event: TraceEvent) -> Result<(), u64> {
     match event {
         TraceEvent::Begin(op) => {
+            state.wait_for_host();
             state.boundary(actions.at(op, Phase::Begin))?;
             state.begin();
         }

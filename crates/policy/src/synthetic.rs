@@ -45,6 +45,7 @@ impl TraceBuilder {
             device_us,
             replayable,
             at_any_size: replayable,
+            ..TraceOp::default()
         });
         self.trace.events.push(TraceEvent::Begin(op));
         self.open.push(op);

@@ -14,6 +14,7 @@ pub(crate) use apportion::callers;
 use swap_core::{AccessMode, OpIndex, Origin, Trace, TraceEvent};
 
 use crate::check::check_trace;
+use crate::host::outermost_us;
 
 /// Marks "no op" and "no block" in packed tables.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -52,6 +53,9 @@ pub(crate) struct Recipe {
 pub(crate) struct Usage {
     /// Outermost ops in order.
     pub(crate) slots: Vec<OpIndex>,
+    /// How long each slot takes with memory for everything, what the device waits for the host
+    /// included, in microseconds.
+    pub(crate) slot_us: Vec<f64>,
     /// The slot of each event.
     pub(crate) event_slot: Vec<u32>,
     /// The row of each event.
@@ -92,6 +96,7 @@ impl Usage {
         }
         let mut usage = Usage {
             slots: Vec::new(),
+            slot_us: outermost_us(trace).into_iter().map(|(_, us)| us).collect(),
             event_slot: Vec::with_capacity(trace.events.len()),
             event_row: Vec::with_capacity(trace.events.len()),
             row_slot: Vec::new(),

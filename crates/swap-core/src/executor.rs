@@ -69,7 +69,7 @@ impl Core {
                 self.step.follower.give_up(op);
                 return Ok(None);
             };
-            if let Some(replay) = self.perform(action, id)? {
+            if let Some(replay) = self.perform_timed(action, id)? {
                 return Ok(Some(replay));
             }
         }
@@ -120,6 +120,19 @@ impl Core {
         }
         let size_bytes = self.memory.pool.size_bytes(id);
         orders.matches(action.block, size_bytes, entry.origin).then_some(id)
+    }
+
+    /// One action, and what it costs the host.
+    fn perform_timed(&mut self, action: Action, id: BlockId) -> Result<Option<BlockId>, Error> {
+        if !matches!(action.kind, ActionKind::SwapOut | ActionKind::SwapIn) {
+            return self.perform(action, id);
+        }
+        let since_us = self.memory.streams.driver().now_us();
+        let performed = self.perform(action, id);
+        let took_us = self.memory.streams.driver().now_us() - since_us;
+        self.step.counters.planned_moves += 1;
+        self.step.counters.planned_moves_us += took_us;
+        performed
     }
 
     /// One action. A block that is already where it should be, or cannot move, is left alone.

@@ -32,7 +32,8 @@ pub struct Lanes {
 pub struct LaneOp {
     /// Which.
     pub op: OpIndex,
-    /// When the host began it, and when the host was done with it; `None` if predicted.
+    /// When the host began it, and when the host was done with it, or went on to the next if
+    /// predicted; `None` if that is not known.
     ///
     /// The clocks of host and device have no moment in common that is known without waiting. So
     /// these are the latest times at which no op began before the host asked for it.
@@ -180,9 +181,20 @@ impl Core {
         timers.for_each(|timer| self.memory.streams.recycle_timer(timer));
     }
 
-    /// The host's clock, if the running step is measured.
+    /// The host's clock, if the running step is recorded or measured.
     pub(crate) fn host_us(&self) -> Option<f64> {
-        self.recording.lanes().map(|_| self.memory.streams.driver().now_us())
+        let looks = self.recording.recorder().is_some() || self.recording.lanes().is_some();
+        looks.then(|| self.memory.streams.driver().now_us())
+    }
+
+    /// What the engine has done since then is no time of the host for an op.
+    pub(crate) fn leave_out_host(&mut self, since_us: Option<f64>) {
+        let now_us = self.host_us();
+        if let (Some(recorder), Some(since_us), Some(now_us)) =
+            (self.recording.recorder_mut(), since_us, now_us)
+        {
+            recorder.host.leave_out(now_us - since_us);
+        }
     }
 
     /// Records the step's start before its first op.
@@ -207,8 +219,23 @@ impl Core {
         timer.ok()
     }
 
-    /// An event before an outermost op's work, if its time is measured.
-    pub(crate) fn op_timer(&mut self, stream: StreamId) -> Result<Option<EventHandle>, Error> {
+    /// The host begins an outermost op of the step. Returns an event before its work, if its time
+    /// is measured.
+    pub(crate) fn begin_timing(
+        &mut self,
+        op: OpIndex,
+        stream: StreamId,
+    ) -> Result<Option<EventHandle>, Error> {
+        let now_us = self.host_us();
+        let timer = self.op_timer(stream)?;
+        if let (Some(recorder), Some(now_us)) = (self.recording.recorder_mut(), now_us) {
+            recorder.host.begins(op, now_us);
+        }
+        self.leave_out_host(now_us);
+        Ok(timer)
+    }
+
+    fn op_timer(&mut self, stream: StreamId) -> Result<Option<EventHandle>, Error> {
         match self.recording.recorder() {
             Some(_) => Ok(Some(self.memory.streams.timer(stream)?)),
             None => Ok(self.lane_timer(stream)),

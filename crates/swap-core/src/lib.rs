@@ -128,7 +128,9 @@ pub use orders::Orders;
 pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 pub use recipe::{Recipe, RecipeUse};
 pub use report::{Direction, Move, StepCounters, StepReport};
-pub use trace::{BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp};
+pub use trace::{
+    BlockIndex, HostCosts, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+};
 // What the layers above need of memory and drivers.
 pub use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Bytes, ChunkCache, Copy, DeviceProperties, DevicePtr,

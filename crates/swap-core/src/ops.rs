@@ -2,9 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::thread;
 
 use smallvec::SmallVec;
 use vmem::{
@@ -19,7 +17,7 @@ use crate::error::Error;
 use crate::follow::OpKey;
 use crate::hand_over::{self, Attempt};
 use crate::name::OpName;
-use crate::recipe::{Recipe, RecipeUse, Replayable};
+use crate::recipe::{Recipe, RecipeUse};
 use crate::trace::{OpIndex, TraceEvent};
 
 use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
@@ -27,6 +25,7 @@ use frame::{Frame, abandon_frame, accesses, close_frame, is_fresh};
 pub(crate) use frame::Within;
 
 mod frame;
+mod replays;
 
 /// The open ops of one thread, innermost last.
 ///
@@ -98,6 +97,7 @@ impl OpStack {
             core = self.shared.lock()?;
             within = self.admitted(&core, within);
         }
+        self.leave_out_host(&mut core, host_start_us);
         let frame = self.open_frame(&mut core, (name, key), stream, within)?;
         drop(core);
         self.frames.push(Frame { host_start_us, ..frame });
@@ -131,7 +131,7 @@ impl OpStack {
             recipe_use = core.recipe_use(planned);
             core.start_clock()?;
             if self.frames.is_empty() {
-                timer = core.op_timer(stream)?;
+                timer = core.begin_timing(op, stream)?;
             }
             core.step.op_count += 1;
             core.step.signature = core.step.signature.mix(name.hash());
@@ -200,8 +200,10 @@ impl OpStack {
     #[cold]
     fn touch_slowly(&mut self, block: BlockId, mode: AccessMode) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
+        let since_us = shared.lock()?.host_us();
         let attempt = |ops: &mut OpStack, core: &mut Core| ops.attempt(core, block, mode);
         let touched = hand_over::until_done(&*shared, self, attempt, OpStack::replay);
+        self.leave_out_host(&mut *shared.lock()?, since_us);
         let name = || self.frames.last().map_or("", |frame| frame.name.text());
         touched.map(drop).map_err(|error| error.within(name()))
     }
@@ -262,7 +264,10 @@ impl OpStack {
             Within::Aside => Asker::Aside,
             Within::Replay(_) => Asker::Replay,
         };
+        let since_us = core.host_us();
         let allocated = core.allocate(size_bytes, name, frame.stream, asker);
+        self.leave_out_host(&mut core, since_us);
+        let frame = self.frames.last().ok_or(NO_OP)?;
         let block = allocated.map_err(|error| error.within(frame.name.text()))?;
         if let Err(error) = self.exclude_waits(&mut core) {
             core.free(block)?;
@@ -366,6 +371,7 @@ impl OpStack {
         let (op, planned, within) = (frame.op, frame.planned, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
+        let since_us = core.host_us();
         close_frame(&mut core, frame)?;
         if within.is_replay() {
             return Ok(());
@@ -379,80 +385,24 @@ impl OpStack {
             self.replay_ahead(block)?;
             core = self.shared.lock()?;
         }
+        self.leave_out_host(&mut core, since_us);
         if same_step && within == Within::Step && self.frames.is_empty() {
             core.host_is_done(op);
         }
         Ok(())
     }
 
+    /// What the engine has done since then is no time of the host for an op of the step. Replays
+    /// are a part of what they are for.
+    fn leave_out_host(&self, core: &mut Core, since_us: Option<f64>) {
+        if self.replays == 0 {
+            core.leave_out_host(since_us);
+        }
+    }
+
     /// Number of open ops; in a recipe, those that it began.
     pub fn depth(&self) -> usize {
         self.frames.len()
-    }
-
-    /// A replay that the plan orders. One that finds no room, or whose recipe fails, is left to the
-    /// touch that needs it: this op does not, and it is not its error.
-    fn replay_ahead(&mut self, block: BlockId) -> Result<(), Error> {
-        match self.replay(block) {
-            Err(Error::OutOfMemory(_) | Error::Replay { .. }) => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Brings a discarded block back by running its recipe.
-    fn replay(&mut self, block: BlockId) -> Result<(), Error> {
-        let shared = Arc::clone(&self.shared);
-        // The outermost op has no work behind its timer yet.
-        let core = shared.lock()?;
-        let fresh = self.frames.first().is_some_and(|frame| is_fresh(frame, &core));
-        drop(core);
-        let number = self.number;
-        let replayed = hand_over::replay(
-            &*shared,
-            self,
-            |core| core.try_begin_replay(block, number),
-            |ops, replayable| ops.run_recipe(&replayable, block),
-            |ops, core, (outcome, left_open)| {
-                for frame in left_open.iter().rev() {
-                    abandon_frame(core, frame);
-                }
-                let ended = core.end_replay(block, matches!(outcome, Ok(Ok(()))));
-                let ended = ended.and(ops.restart_timer(core, fresh));
-                outcome.map(|result| result.and(ended))
-            },
-        )?;
-        match replayed {
-            Some(Ok(result)) => result,
-            Some(Err(payload)) => panic::resume_unwind(payload),
-            None => Ok(()),
-        }
-    }
-
-    /// Runs a recipe, whose owner may panic. Returns the ops too that it left open.
-    fn run_recipe(
-        &mut self,
-        replayable: &Replayable,
-        output: BlockId,
-    ) -> (thread::Result<Result<(), Error>>, Vec<Frame>) {
-        tracing::trace!(op = replayable.op, "replaying");
-        self.replays += 1;
-        // The ops around it are out of the recipe's reach: it may neither use nor end them.
-        let around = std::mem::take(&mut self.frames);
-        let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self, output)));
-        let left_open = std::mem::replace(&mut self.frames, around);
-        self.replays -= 1;
-        (outcome, left_open)
-    }
-
-    /// Keeps a replay out of the time of an op that had no work of its own before it.
-    fn restart_timer(&mut self, core: &mut Core, fresh: bool) -> Result<(), Error> {
-        if fresh && let Some(frame) = self.frames.first_mut() {
-            frame.position = core.memory.streams.here(frame.stream).position;
-            if let Some(timer) = frame.timer {
-                core.memory.streams.record_timer_again(timer, frame.stream)?;
-            }
-        }
-        Ok(())
     }
 
     /// While ops are timed: keeps what the op waited for out of the op's own time.

@@ -2,9 +2,13 @@
 
 use vmem::{EventHandle, Stall};
 
+use host::{DeviceSpan, HostRecord};
+
 use crate::trace::{
-    BlockIndex, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+    BlockIndex, HostCosts, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
 };
+
+mod host;
 
 /// A step being recorded.
 #[derive(Debug, Default)]
@@ -12,6 +16,9 @@ pub(crate) struct Recorder {
     pub(crate) trace: Trace,
     timings: Vec<Timing>,
     stalls: Vec<(OpIndex, Stall)>,
+    pub(crate) host: HostRecord,
+    /// When the host ended the step, by its clock.
+    pub(crate) host_end_us: f64,
 }
 
 /// Two timing events around an outermost op.
@@ -31,9 +38,7 @@ impl Recorder {
         self.trace.ops.push(TraceOp {
             name: name.to_owned(),
             depth: u32::try_from(depth).expect("ops nest a few levels"),
-            device_us: 0.0,
-            replayable: false,
-            at_any_size: false,
+            ..TraceOp::default()
         });
     }
 
@@ -72,18 +77,25 @@ impl Recorder {
         &self,
         signature: Signature,
         step_us: f64,
+        host_costs: HostCosts,
         elapsed_us: impl Fn(EventHandle, EventHandle) -> Result<f64, E>,
     ) -> Result<Trace, E> {
         let mut trace = self.trace.clone();
-        for timing in &self.timings {
-            trace.ops[timing.op.0 as usize].device_us = elapsed_us(timing.start, timing.end)?;
+        let mut device = Vec::with_capacity(self.timings.len());
+        for &Timing { op, start, end } in &self.timings {
+            let device_us = elapsed_us(start, end)?;
+            let start_us = elapsed_us(self.timings[0].start, start)?;
+            device.push(DeviceSpan { op, start_us, end_us: start_us + device_us });
+            trace.ops[op.0 as usize].device_us = device_us;
         }
+        self.host.fill_in(self.host_end_us, &device, &mut trace.ops);
         for (op, stall) in &self.stalls {
             let op = &mut trace.ops[op.0 as usize];
             op.device_us = (op.device_us - elapsed_us(stall.start, stall.end)?).max(0.0);
         }
         trace.signature = signature;
         trace.step_us = step_us;
+        trace.host_costs = host_costs;
         Ok(trace)
     }
 

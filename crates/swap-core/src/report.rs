@@ -4,7 +4,7 @@ use vmem::MemoryCalls;
 
 use crate::lanes::Lanes;
 use crate::plan::Plan;
-use crate::trace::{OpIndex, Signature, Trace};
+use crate::trace::{HostCosts, OpIndex, Signature, Trace};
 
 /// Counts of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -29,6 +29,23 @@ pub struct StepCounters {
     pub memory_calls: MemoryCalls,
     /// Device time that compute spent waiting for copies, in microseconds.
     pub stall_us: f64,
+    /// Blocks that the plan sent away or asked for.
+    pub planned_moves: u64,
+    /// Time of the host for these, in microseconds.
+    pub planned_moves_us: f64,
+    /// Time of the host for ops that ran again, in microseconds.
+    pub replays_us: f64,
+}
+
+impl StepCounters {
+    /// What the engine's own work cost the host, one by one.
+    pub fn host_costs(&self) -> HostCosts {
+        let each = |us: f64, count: u64| if count > 0 { us / count as f64 } else { 0.0 };
+        HostCosts {
+            replay_us: each(self.replays_us, self.recomputed_ops),
+            move_us: each(self.planned_moves_us, self.planned_moves),
+        }
+    }
 }
 
 /// One copy of swapping.

@@ -319,6 +319,11 @@ impl Core {
         Ok(Some(replayable))
     }
 
+    /// Counts what a replay cost the host that began it then.
+    pub(crate) fn count_replay(&mut self, since_us: f64) {
+        self.step.counters.replays_us += self.memory.streams.driver().now_us() - since_us;
+    }
+
     /// Ends a replay. A failed one leaves the block discarded.
     pub(crate) fn end_replay(&mut self, id: BlockId, done: bool) -> Result<(), Error> {
         let entry = self.entry_mut(id)?;

@@ -128,7 +128,9 @@ impl PendingReport {
             report.counters.stall_us += elapsed_us(stall.start, stall.end)?;
         }
         if let Some(recorder) = &self.recorder {
-            report.trace = Some(recorder.trace(report.signature, report.device_us, &elapsed_us)?);
+            let costs = report.counters.host_costs();
+            let (kind, step_us) = (report.signature, report.device_us);
+            report.trace = Some(recorder.trace(kind, step_us, costs, &elapsed_us)?);
         }
         if let (Some(lanes), Some(start)) = (&self.lanes, self.start) {
             let at_us = |event| elapsed_us(start, event);
@@ -159,6 +161,7 @@ impl Core {
 
     /// Ends the step. Its report comes from [`finished`](Core::finished).
     pub(crate) fn end_step(&mut self) -> Result<(), Error> {
+        let host_end_us = self.memory.streams.driver().now_us();
         // Another thread may be inside an op.
         while self.step.is_inside_op() {
             self.op_closed();
@@ -199,7 +202,10 @@ impl Core {
             trace: None,
             lanes: None,
         };
-        let (recorder, lanes) = self.recording.end_step();
+        let (mut recorder, lanes) = self.recording.end_step();
+        if let Some(recorder) = &mut recorder {
+            recorder.host_end_us = host_end_us;
+        }
         let stalls = step.stalls;
         let pending = PendingReport { report, start, end, stalls, recorder, lanes, behind };
         self.recording.owe(pending);

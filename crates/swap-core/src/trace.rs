@@ -44,18 +44,29 @@ pub struct Trace {
     pub segment_bytes: u64,
     /// Device time of the whole step, in microseconds.
     pub step_us: f64,
+    /// What the engine's own work costs the host.
+    pub host_costs: HostCosts,
+}
+
+/// Time of the host that one piece of the engine's work takes, in microseconds; 0 where none was
+/// done in the step.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct HostCosts {
+    /// An op that runs again.
+    pub replay_us: f64,
+    /// A block that a plan sends away or asks for.
+    pub move_us: f64,
 }
 
 impl Trace {
-    /// Device time of all ops, which is that of the step with memory for everything, in
-    /// microseconds.
+    /// Device time of all ops, in microseconds.
     pub fn ops_us(&self) -> f64 {
         self.ops.iter().map(|op| op.device_us).sum()
     }
 }
 
 /// One op of a recorded step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct TraceOp {
     /// Its name.
     pub name: String,
@@ -64,10 +75,41 @@ pub struct TraceOp {
     /// Device time with all that it calls, without waits for copies, in microseconds.
     /// Measured for outermost ops, 0 for nested ones.
     pub device_us: f64,
+    /// Time of the host from the op's beginning to that of the next outermost op, or to the step's
+    /// end, in microseconds: without what the engine does beside, and without its wait for the
+    /// device. 0 where it is not known, and for nested ops.
+    pub host_us: f64,
+    /// Whether the host waits until the device is done with the op before it goes on.
+    pub host_waits: bool,
     /// Whether its owner registered a recipe to run it once more.
     pub replayable: bool,
     /// Whether its owner would also register one where its operands are of other sizes.
     pub at_any_size: bool,
+}
+
+impl HostCosts {
+    /// These, and where one is not known that of `other`.
+    #[must_use]
+    pub fn or(self, other: HostCosts) -> HostCosts {
+        let known = |us: f64, other_us: f64| if us > 0.0 { us } else { other_us };
+        HostCosts {
+            replay_us: known(self.replay_us, other.replay_us),
+            move_us: known(self.move_us, other.move_us),
+        }
+    }
+}
+
+impl TraceOp {
+    /// Takes the same op of another step in: it takes the least that it ever took. Where the host
+    /// is late the device waits inside of ops, which says nothing about how long they are.
+    pub fn take_least(&mut self, other: &TraceOp) {
+        self.device_us = self.device_us.min(other.device_us);
+        match (self.host_waits, other.host_waits) {
+            (false, true) => {}
+            (true, false) => (self.host_us, self.host_waits) = (other.host_us, false),
+            _ => self.host_us = self.host_us.min(other.host_us),
+        }
+    }
 }
 
 /// One swappable block of a recorded step.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use adaptive::{
     InParts, Machine, OneLine, OpIndex, Plan, RecordedConfig, SplitOp, Trace, in_parts, part_bytes,
-    simulate,
+    simulate, unlimited_us,
 };
 use anyhow::bail;
 use serde::Serialize;
@@ -78,7 +78,7 @@ impl Step {
             Machine { limit_bytes: MEMORY_ENDLESS, host_limit_bytes: 0, link, copy_submit_us: 0.0 };
         // Nothing moves, so the link does not matter.
         let free = simulate(&trace, &Plan::default(), &endless);
-        let (baseline_us, peak_bytes) = (trace.ops_us(), free.resident_bytes_peak);
+        let (baseline_us, peak_bytes) = (unlimited_us(&trace), free.resident_bytes_peak);
         Step { trace, peak_bytes, baseline_us, parts: None }
     }
 
@@ -103,7 +103,7 @@ impl Step {
             parts: split.iter().map(|op| u64::from(op.count)).sum(),
         };
         // The same time but for its last digits.
-        let (baseline_us, peak_bytes) = (trace.ops_us(), self.peak_bytes);
+        let (baseline_us, peak_bytes) = (unlimited_us(&trace), self.peak_bytes);
         Cow::Owned(Step { trace, peak_bytes, baseline_us, parts: Some(parts) })
     }
 

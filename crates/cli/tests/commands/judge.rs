@@ -7,9 +7,9 @@ use std::process::Command;
 
 use adaptive::synthetic::{Numbers, RandomShape, TraceBuilder, random_trace};
 use adaptive::{
-    Action, ActionKind, BlockIndex, GenerateConfig, JointConfig, JointPlanner, Link, Machine,
-    OpIndex, Phase, Plan, PlanBlock, RecordedConfig, Trace, in_parts, load_trace, part_bytes, save,
-    save_in_parts, save_trace, simulate,
+    Action, ActionKind, BlockIndex, GenerateConfig, HostCosts, JointConfig, JointPlanner, Link,
+    Machine, OpIndex, Phase, Plan, PlanBlock, RecordedConfig, Trace, in_parts, load_trace,
+    part_bytes, save, save_in_parts, save_trace, simulate,
 };
 use serde_json::Value;
 
@@ -119,6 +119,18 @@ fn disturb(plan: &mut Plan, trace: &Trace, numbers: &mut Numbers) {
     plan.blocks = (0..).zip(&trace.blocks).map(block).collect();
 }
 
+/// Times of the host that make some steps and not others.
+fn give_host_times(trace: &mut Trace, numbers: &mut Numbers) {
+    let most_us = 1 + numbers.below(3000);
+    for op in trace.ops.iter_mut().filter(|op| op.depth == 0) {
+        op.host_us = numbers.below(most_us) as f64;
+        op.host_waits = numbers.chance(10);
+    }
+    if numbers.chance(50) {
+        trace.host_costs = HostCosts { replay_us: 250.0, move_us: 33.0 };
+    }
+}
+
 #[test]
 fn a_simulator_written_from_the_document_agrees_on_random_steps_and_plans() {
     let folder = tempfile::tempdir().expect("a folder for files");
@@ -127,7 +139,10 @@ fn a_simulator_written_from_the_document_agrees_on_random_steps_and_plans() {
         let mut numbers = Numbers::new(seed);
         let nested_recipes = 30 * (seed % 3);
         let shape = RandomShape { nested_recipes, carried: 3, ..RandomShape::small() };
-        let trace = random_trace(seed, &shape);
+        let mut trace = random_trace(seed, &shape);
+        if seed % 2 > 0 {
+            give_host_times(&mut trace, &mut numbers);
+        }
         if trace.blocks.is_empty() {
             continue;
         }

@@ -34,7 +34,8 @@ def split(step, part_bytes, take_in):
             take_in(size)
             touched = [event for event in touches if event[1] in blocks]
             events += [("B", len(ops)), *touched, ("E", len(ops))]
-            ops.append({**step.ops[n], "us": step.ops[n]["us"] * (size / total)})
+            times = {key: step.ops[n].get(key, 0.0) * (size / total) for key in ("us", "host_us")}
+            ops.append({**step.ops[n], **times})
             again.append(False)
     step.ops, step.again, step.events = ops, again, events
 

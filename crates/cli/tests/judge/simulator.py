@@ -102,7 +102,7 @@ class Run:
         self.segments, self.host, self.now_us, self.clock = 0, 0, 0.0, 0
         self.piece_ends, self.needs, self.late = [], [], []
         self.pins, self.open, self.extra_us = [], 0, 0.0
-        self.put_off, self.event = [], 0
+        self.put_off, self.event, self.host_us = [], 0, 0.0
         self.peaks = dict.fromkeys(["held", "resident", "host"], 0)
         self.reset()
         self.start(actions)
@@ -111,7 +111,7 @@ class Run:
         self.count = dict.fromkeys("out in clean again misses rescues kept".split(), 0)
         self.again_us = self.stall_us = 0.0
         self.peaks = {"held": self.held, "resident": self.resident, "host": self.host}
-        self.start_us = self.now_us
+        self.start_us = self.host_us = self.now_us
 
     def note(self):
         now = {"held": self.held, "resident": self.resident, "host": self.host}
@@ -139,6 +139,8 @@ class Run:
         self.reset()
         for self.event, (kind, n) in enumerate(self.step.events):
             if kind == "B":
+                if self.open == 0:
+                    self.await_host()
                 self.boundary(n, "begin")
                 self.pins.append([])
                 self.open += 1
@@ -149,6 +151,9 @@ class Run:
                 self.open -= 1
                 if self.open == 0:
                     self.piece(self.step.us[n] + self.extra_us)
+                    if self.step.host_waits[n]:
+                        self.host_us = max(self.host_us, self.now_us)
+                    self.host_us += self.step.host_us[n]
                 self.boundary(n, "end")
             elif kind == "A":
                 self.allocate(n)
@@ -160,6 +165,10 @@ class Run:
                 self.grow(n)
             else:
                 self.touch(n, kind)
+        self.await_host()
+
+    def await_host(self):
+        self.now_us = max(self.now_us, self.host_us)
 
     def next_step(self):
         self.event = len(self.step.events)
@@ -192,10 +201,12 @@ class Run:
         for kind, b, waits in self.actions.get((op, phase), []):
             block = self.blocks[b]
             if kind == "swap_out" and block.place == "device" and not block.pins:
+                self.host_us += self.step.host_move_us
                 self.swap_out(b)
             elif kind == "discard" and block.place == "device" and not block.pins:
                 block.waits = self.discard(b) and waits and not block.readers
             elif kind == "swap_in" and block.place == "host" and b not in self.put_off:
+                self.host_us += self.step.host_move_us
                 if not self.bring_back(b, False):
                     self.put_off.append(b)
             elif kind == "replay" and block.place == "discarded":
@@ -380,6 +391,7 @@ class Run:
             self.give(Chunk(size, self.present(), [], True, None))
         self.count["again"] += 1
         self.again_us += us
+        self.host_us += self.step.host_replay_us
         if self.open:
             self.extra_us += us
         else:
@@ -389,6 +401,7 @@ class Run:
         self.free_if_unread(b)
 
     def piece(self, us):
+        self.await_host()
         needs, self.needs = [copy for copy in self.needs if copy], []
         start_us = max([self.now_us, *map(self.link.end_us, needs)])
         self.stall_us += start_us - self.now_us

@@ -16,7 +16,7 @@ class Step:
     """Operators, blocks and events of a trace."""
 
     def __init__(self, trace, names, part_bytes=None):
-        self.ops, self.tensors = trace["ops"], trace["tensors"]
+        self.trace, self.ops, self.tensors = trace, trace["ops"], trace["tensors"]
         if "events" in trace:
             self.segment_bytes = trace["segment_bytes"]
             self.again = [op["replayable"] for op in self.ops]
@@ -164,6 +164,11 @@ class Step:
             if around[n] is not None:
                 called[around[n]] += size[n]
         self.us = [float(op["us"]) for op in ops]
+        self.host_us = [op.get("host_us", 0.0) for op in ops]
+        self.host_waits = [op.get("host_waits", False) for op in ops]
+        known = any(self.host_us)
+        self.host_replay_us = (self.trace.get("host_replay_us", 0.0) or 100.0) if known else 0.0
+        self.host_move_us = (self.trace.get("host_move_us", 0.0) or 20.0) if known else 0.0
         for n, caller in enumerate(around):
             if caller is not None:
                 self.us[n] = self.us[caller] * (size[n] / max(called[caller], 1))

@@ -10,6 +10,7 @@ use swap_core::{BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, Trac
 use super::stages::{Part, Stages};
 use super::{BaselineRun, judge};
 use crate::assemble::assemble;
+use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::simulate::ReplaySpan;
 use crate::usage::{NONE, Usage};
@@ -103,6 +104,7 @@ impl<'a> Writer<'a> {
         let made = Trace {
             signature: trace.signature,
             segment_bytes: trace.segment_bytes,
+            host_costs: trace.host_costs,
             ..Trace::default()
         };
         let unknown = BlockIndex(NONE);
@@ -162,7 +164,7 @@ impl<'a> Writer<'a> {
                 self.free(block);
             }
         }
-        self.made.step_us = self.made.ops_us();
+        self.made.step_us = unlimited_us(&self.made);
     }
 
     fn copy(&mut self, event: usize, open: &mut u32) {

@@ -111,8 +111,7 @@ impl<'a> Reader<'a> {
             name: op.name.clone().into_owned(),
             depth: op.depth,
             device_us: if op.depth == 0 { op.us } else { 0.0 },
-            replayable: false,
-            at_any_size: false,
+            ..TraceOp::default()
         };
         let ops = file.ops.iter().map(op).collect();
         let mut trace = Trace { step_us, ops, ..Trace::default() };

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use swap_core::{
-    AccessMode, Action, ActionKind, BlockIndex, OpIndex, Origin, Phase, PlanBlock, Signature,
-    TraceBlock, TraceEvent, TraceOp,
+    AccessMode, Action, ActionKind, BlockIndex, HostCosts, OpIndex, Origin, Phase, PlanBlock,
+    Signature, TraceBlock, TraceEvent, TraceOp,
 };
 
 use super::*;
@@ -310,6 +310,8 @@ fn trace_sample() -> Trace {
         name: name.to_owned(),
         depth,
         device_us,
+        host_us: device_us / 2.0,
+        host_waits: name == "add_",
         replayable: depth == 0,
         at_any_size: name == "add_",
     };
@@ -350,6 +352,7 @@ fn trace_sample() -> Trace {
         ],
         segment_bytes: 1 << 20,
         step_us: 1.0 / 3.0,
+        host_costs: HostCosts { replay_us: 1.0 / 7.0, move_us: 8.5 },
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use swap_core::{
-    AccessMode, BlockIndex, OpIndex, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
+    AccessMode, BlockIndex, HostCosts, OpIndex, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
 };
 
 use super::json::{Expected, check_head, hex};
@@ -25,6 +25,10 @@ struct FileMirror<'a> {
     signature: u64,
     step_us: f64,
     segment_bytes: u64,
+    #[serde(default, skip_serializing_if = "is_nought")]
+    host_replay_us: f64,
+    #[serde(default, skip_serializing_if = "is_nought")]
+    host_move_us: f64,
     #[serde(skip_deserializing)]
     meta: MetaMirror,
     #[serde(borrow)]
@@ -46,6 +50,10 @@ struct OpMirror<'a> {
     name: Cow<'a, str>,
     depth: u32,
     us: f64,
+    #[serde(default, skip_serializing_if = "is_nought")]
+    host_us: f64,
+    #[serde(default, skip_serializing_if = "is_false")]
+    host_waits: bool,
     #[serde(skip_deserializing)]
     reads: Vec<u32>,
     #[serde(skip_deserializing)]
@@ -76,6 +84,10 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+fn is_nought(value: &f64) -> bool {
+    *value == 0.0
+}
+
 fn is_zero(value: &u32) -> bool {
     *value == 0
 }
@@ -91,6 +103,8 @@ pub(super) fn write(trace: &Trace) -> String {
         signature: trace.signature.0,
         step_us: trace.step_us,
         segment_bytes: trace.segment_bytes,
+        host_replay_us: trace.host_costs.replay_us,
+        host_move_us: trace.host_costs.move_us,
         meta: MetaMirror { step_ms: trace.step_us / 1000.0, source: "smartswap" },
         ops: trace.ops.iter().map(OpMirror::of).collect(),
         tensors: trace.blocks.iter().map(TensorMirror::of).collect(),
@@ -112,6 +126,7 @@ pub(super) fn read(bytes: &[u8], path: &Path) -> Result<Trace, FileError> {
         events: file.events.into_iter().map(|event| event.0).collect(),
         segment_bytes: file.segment_bytes,
         step_us: file.step_us,
+        host_costs: HostCosts { replay_us: file.host_replay_us, move_us: file.host_move_us },
     };
     check_trace(&trace).map_err(|fault| FileError::Trace { path: path.to_owned(), fault })?;
     Ok(trace)
@@ -234,6 +249,8 @@ impl<'a> OpMirror<'a> {
             name: op.name.as_str().into(),
             depth: op.depth,
             us: op.device_us,
+            host_us: op.host_us,
+            host_waits: op.host_waits,
             reads: Vec::new(),
             writes: Vec::new(),
             outputs: Vec::new(),
@@ -247,6 +264,8 @@ impl<'a> OpMirror<'a> {
             name: self.name.into_owned(),
             depth: self.depth,
             device_us: self.us,
+            host_us: self.host_us,
+            host_waits: self.host_waits,
             replayable: self.replayable,
             at_any_size: self.at_any_size,
         }

@@ -170,9 +170,7 @@ mod tests {
             let op = |(depth, name): (u32, &&str)| TraceOp {
                 name: (*name).to_owned(),
                 depth,
-                device_us: 0.0,
-                replayable: false,
-                at_any_size: false,
+                ..TraceOp::default()
             };
             let ops = (0..).zip(names).map(op).collect();
             let mut trace = Trace { ops, ..Trace::default() };

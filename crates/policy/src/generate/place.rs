@@ -136,12 +136,11 @@ impl Placer<'_> {
     fn timeline(&self, simulation: Option<&Simulation>) -> Timeline {
         let mut timeline = Timeline { slot_us: Vec::new(), op_us: Vec::new(), step_us: 0.0 };
         let mut end_us = 0.0;
-        for op in &self.usage.slots {
+        for (op, slot_us) in self.usage.slots.iter().zip(&self.usage.slot_us) {
             timeline.slot_us.push(end_us);
             let span = simulation.map(|simulation| simulation.ops[op.0 as usize]);
             timeline.op_us.push(span.map_or(end_us, |span| span.start_us));
-            let device_us = self.trace.ops[op.0 as usize].device_us;
-            end_us = span.map_or(end_us + device_us, |span| span.end_us);
+            end_us = span.map_or(end_us + slot_us, |span| span.end_us);
         }
         timeline.slot_us.push(end_us);
         timeline.op_us.push(end_us);

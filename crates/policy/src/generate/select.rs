@@ -145,7 +145,7 @@ pub(crate) fn select(
     taste: &Taste,
 ) -> Selection {
     let need = need_curve(trace, usage);
-    let slot_us = slot_us(trace, usage);
+    let slot_us = &usage.slot_us;
     let gaps = movable_gaps(trace, usage, config);
     let versions = gaps.iter().map(|gap| gap.version as usize + 1).max().unwrap_or(0);
     let mut selector = Selector {
@@ -157,12 +157,12 @@ pub(crate) fn select(
         hidden_share,
         taste,
         swap_bytes_left: config.swap_bytes_max,
-        slot_start_us: starts_us(&slot_us),
-        scale: Scale::new(trace, usage, &need, &gaps, &slot_us),
+        slot_start_us: starts_us(slot_us),
+        scale: Scale::new(trace, usage, &need, &gaps, slot_us),
         curve: Curve::new(&need),
         host: Curve::new(&vec![0; usage.slot_count()]),
         out_free: FreeTime::new(slot_us.clone()),
-        in_free: FreeTime::new(slot_us),
+        in_free: FreeTime::new(slot_us.clone()),
         gaps: Vec::new(),
         spent: Vec::new(),
         gaps_of: vec![Vec::new(); trace.blocks.len()],
@@ -198,12 +198,6 @@ fn movable_gaps(trace: &Trace, usage: &Usage, config: &GenerateConfig) -> Vec<Ga
         gaps.retain(|gap| trace.blocks[gap.block as usize].origin != Origin::Persistent);
     }
     gaps
-}
-
-/// How long each slot takes, the last of which is behind the last op.
-fn slot_us(trace: &Trace, usage: &Usage) -> Vec<f64> {
-    let ops = usage.slots.iter().map(|op| trace.ops[op.0 as usize].device_us);
-    ops.chain([0.0]).collect()
 }
 
 /// When each slot starts, of how long each takes.

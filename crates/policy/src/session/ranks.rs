@@ -1,6 +1,6 @@
 //! Judging steps together with other ranks: each step waits until all have told their figures.
 
-use swap_core::{Error, StepReport};
+use swap_core::{Error, HostCosts, StepReport, TraceOp};
 
 use super::{FinishedStep, Session, Shared, Waiting, frees};
 use crate::ranks::{Figure, Figures, Round};
@@ -108,8 +108,8 @@ impl<P: Planner> Session<P> {
         Ok(Round::Times(n_times))
     }
 
-    /// The times of the step that the ranks agree on, in microseconds: those of its ops, and its
-    /// own; then where it frees its blocks.
+    /// The times of the step that the ranks agree on, in microseconds: those of its ops, of device
+    /// and host, and its own; then where it frees its blocks.
     ///
     /// # Errors
     /// [`Error::Usage`] if [`agree`](Session::agree) did not ask for them.
@@ -118,8 +118,11 @@ impl<P: Planner> Session<P> {
         let front = shared.waiting.front().filter(|_| shared.worst.is_some());
         let Some(Waiting::Finished(told)) = front else { return Err(not_asked()) };
         let Some(trace) = &told.report.trace else { return Err(not_asked()) };
-        let ops = trace.ops.iter().map(|op| op.device_us);
-        Ok(ops.chain([trace.step_us]).chain(frees::places(trace)).collect())
+        let waits = |op: &TraceOp| f64::from(u8::from(op.host_waits));
+        let ops = trace.ops.iter().flat_map(|op| [op.device_us, op.host_us, waits(op)]);
+        let HostCosts { replay_us, move_us } = trace.host_costs;
+        let step = [trace.step_us, replay_us, move_us];
+        Ok(ops.chain(step).chain(frees::places(trace)).collect())
     }
 
     /// Takes in the largest of each time and place, so that ranks with the same step plan for the
@@ -136,12 +139,15 @@ impl<P: Planner> Session<P> {
                 return Err(Error::Usage("the number of times is not the one that was asked for"));
             }
             if let Some(trace) = &mut told.report.trace {
-                let (ops, rest) = times.split_at(trace.ops.len());
-                for (op, device_us) in trace.ops.iter_mut().zip(ops) {
-                    op.device_us = *device_us;
+                let (ops, rest) = times.split_at(TIMES_PER_OP * trace.ops.len());
+                for (op, times) in trace.ops.iter_mut().zip(ops.chunks(TIMES_PER_OP)) {
+                    (op.device_us, op.host_us, op.host_waits) =
+                        (times[0], times[1], times[2] > 0.0);
                 }
-                trace.step_us = rest[0];
-                frees::set_places(trace, &rest[1..]);
+                let (step, places) = rest.split_at(TIMES_PER_STEP);
+                trace.step_us = step[0];
+                trace.host_costs = HostCosts { replay_us: step[1], move_us: step[2] };
+                frees::set_places(trace, places);
             }
         }
         shared.worst = None;
@@ -170,6 +176,11 @@ impl<P: Planner> Session<P> {
     }
 }
 
+/// Of the device and of the host, and whether the host waits.
+const TIMES_PER_OP: usize = 3;
+/// Its own, and what the engine's work costs the host.
+const TIMES_PER_STEP: usize = 3;
+
 const ALONE: Error =
     Error::Usage("this rank does not share its steps with others: call share first");
 
@@ -183,5 +194,8 @@ fn asleep() -> Figures {
 
 /// How many times there are to agree on; 0 if the step was not recorded.
 fn n_times(report: &StepReport) -> usize {
-    report.trace.as_ref().map_or(0, |trace| trace.ops.len() + 1 + trace.blocks.len())
+    report
+        .trace
+        .as_ref()
+        .map_or(0, |trace| TIMES_PER_OP * trace.ops.len() + TIMES_PER_STEP + trace.blocks.len())
 }

@@ -129,6 +129,7 @@ impl State<'_> {
 
     pub(super) fn swap_out(&mut self, index: usize) {
         if self.blocks[index].pins == 0 {
+            self.host.moves();
             self.evict(index);
         }
     }
@@ -176,6 +177,7 @@ impl State<'_> {
         if self.blocks[index].put_off {
             return Ok(());
         }
+        self.host.moves();
         if !self.bring_back(index, Pressure::PutOff)? {
             self.blocks[index].put_off = true;
             self.put_off.push_back(index as u32);

@@ -9,6 +9,7 @@ use swap_core::{
 use super::link::{CopyId, Engines};
 use super::residency::{Change, Lots};
 use super::{ActionTable, CopySpan, ReplaySpan, Shortfall, Simulation, Span, left_away};
+use crate::host::HostLane;
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
 
@@ -126,6 +127,7 @@ pub(super) struct State<'a> {
     /// Where blocks lie, if the step is laid out; no memory is used again but there.
     pub(super) lots: Option<Lots<'a>>,
     pub(super) shortfall: Option<Shortfall>,
+    pub(super) host: HostLane,
     now_us: f64,
     step_start_us: f64,
     first_copy: usize,
@@ -138,6 +140,10 @@ pub(super) struct State<'a> {
     /// Time of replays inside the open op.
     extra_us: f64,
     op_spans: Vec<Span>,
+    /// Empty where the host's times are not known.
+    host_spans: Vec<Span>,
+    /// When the host asked for the outermost op that is open.
+    asked_us: f64,
     replays: Vec<ReplaySpan>,
 }
 
@@ -170,6 +176,7 @@ impl<'a> State<'a> {
             changes: Vec::new(),
             lots: None,
             shortfall: None,
+            host: HostLane::new(trace),
             now_us: 0.0,
             step_start_us: 0.0,
             first_copy: 0,
@@ -178,8 +185,13 @@ impl<'a> State<'a> {
             held_back: Vec::new(),
             extra_us: 0.0,
             op_spans: vec![Span { start_us: 0.0, end_us: 0.0 }; trace.ops.len()],
+            host_spans: Vec::new(),
+            asked_us: 0.0,
             replays: Vec::new(),
         };
+        if state.host.is_known() {
+            state.host_spans = state.op_spans.clone();
+        }
         state.place_persistent(&left_away(usage, actions));
         state
     }
@@ -211,6 +223,7 @@ impl<'a> State<'a> {
 
     pub(super) fn start_step(&mut self) {
         self.step_start_us = self.now_us;
+        self.host.begins_step(self.now_us);
         self.first_copy = self.engines.copies.len();
         self.cache.reset_peak();
         self.counts = Counts {
@@ -307,6 +320,7 @@ impl<'a> State<'a> {
             rescues: counts.rescues,
             new_chunks: counts.new_chunks,
             ops: self.op_spans.iter().copied().map(from_start).collect(),
+            hosts: self.host_spans.iter().copied().map(from_start).collect(),
             copies: copies.collect(),
             replays: replays.map(|r| ReplaySpan { span: from_start(r.span), ..*r }).collect(),
             resident_bytes_by_event: self.curve.clone(),
@@ -332,10 +346,18 @@ impl<'a> State<'a> {
         Ok(())
     }
 
+    /// Between outermost ops: what the host has not asked for yet cannot begin.
+    pub(super) fn wait_for_host(&mut self) {
+        if self.open_ops == 0 {
+            self.now_us = self.now_us.max(self.host.now_us());
+        }
+    }
+
     pub(super) fn begin(&mut self) {
         self.pinned.push(Vec::new());
         self.open_ops += 1;
         if self.open_ops == 1 {
+            self.asked_us = self.host.now_us();
             self.extra_us = 0.0;
         }
     }
@@ -346,11 +368,16 @@ impl<'a> State<'a> {
             self.open_ops -= 1;
             return;
         }
-        let span = self.run_on_compute(self.trace.ops[op.0 as usize].device_us + self.extra_us);
+        let record = &self.trace.ops[op.0 as usize];
+        let span = self.run_on_compute(record.device_us + self.extra_us);
+        self.host.asked_for(record, span.end_us);
         self.open_ops = 0;
         let slot = self.usage.op_slot[op.0 as usize] as usize;
         let next = self.usage.slots.get(slot + 1).map_or(self.trace.ops.len(), |op| op.0 as usize);
         self.op_spans[op.0 as usize..next].fill(span);
+        if let Some(spans) = self.host_spans.get_mut(op.0 as usize..next) {
+            spans.fill(Span { start_us: self.asked_us, end_us: self.host.now_us() });
+        }
     }
 
     pub(super) fn unpin_innermost(&mut self) {
@@ -359,8 +386,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Runs work on compute after the copies that it needs.
+    /// Runs work on compute, once the host has asked for it, after the copies that it needs.
     fn run_on_compute(&mut self, device_us: f64) -> Span {
+        self.now_us = self.now_us.max(self.host.now_us());
         let mut start_us = self.now_us;
         for id in std::mem::take(&mut self.needs) {
             start_us = start_us.max(self.engines.finish(id));
@@ -379,6 +407,7 @@ impl<'a> State<'a> {
     pub(super) fn run_producer(&mut self, index: usize, op: OpIndex, device_us: f64) {
         self.counts.recomputed_ops += 1;
         self.counts.recomputed_us += device_us;
+        self.host.replays();
         let span = if self.open_ops > 0 {
             self.extra_us += device_us;
             Span { start_us: self.now_us, end_us: self.now_us + device_us }

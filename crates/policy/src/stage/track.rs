@@ -8,6 +8,7 @@ use swap_core::{Signature, StepReport, Trace};
 use super::guarded::Guarded;
 use super::trial::Try;
 use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
+use crate::host::unlimited_us;
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, or by the better of two if that one took far longer
@@ -338,7 +339,8 @@ impl Track {
             }
         }
         // It was made for ops that seemed to take longer, so there was more time for copies.
-        let learnt = report.trace.as_ref().is_some_and(|trace| trace.ops_us() < KNOWN * knew_us);
+        let learnt =
+            report.trace.as_ref().is_some_and(|trace| unlimited_us(trace) < KNOWN * knew_us);
         // Blocks that are made again take time that other plans need not take.
         let is_short =
             made.is_none_or(|made| measured.step_us <= HARDLY_LONGER * made.unlimited_us);

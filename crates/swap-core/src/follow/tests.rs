@@ -50,13 +50,7 @@ fn trace(persistent: &[u64], ops: &[Op]) -> Trace {
     };
     trace.blocks.extend(persistent.iter().map(|&size| block(size, Origin::Persistent, 0)));
     for (&(name, sizes), op) in ops.iter().zip((0..).map(OpIndex)) {
-        trace.ops.push(TraceOp {
-            name: name.to_owned(),
-            depth: 0,
-            device_us: 1.0,
-            replayable: false,
-            at_any_size: false,
-        });
+        trace.ops.push(TraceOp { name: name.to_owned(), device_us: 1.0, ..TraceOp::default() });
         trace.events.push(TraceEvent::Begin(op));
         // Small ones are not blocks of it.
         for (nth, &size_bytes) in (0..).zip(sizes).filter(|&(_, &size)| size >= SWAPPABLE_BYTES) {

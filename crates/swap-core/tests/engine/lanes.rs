@@ -188,3 +188,19 @@ fn replays_are_measured_as_such() {
     assert!((lanes.ops[0].start_us - replay.end_us).abs() < 1e-6, "{lanes:?}");
     lab.finish();
 }
+
+#[test]
+fn a_recorded_step_tells_the_hosts_own_time() {
+    let (mut lab, blocks) = crowded(HostConfig::by_time(4 * BLOCK));
+    lab.engine.set_orders(true, None).expect("between steps");
+    let trace = step(&mut lab, &blocks, 5000.0).trace.expect("recorded");
+    let host_us: Vec<f64> = trace.ops.iter().map(|op| op.host_us).collect();
+    assert_eq!(host_us.len(), 8);
+    // The host also looked on while the device did what came before.
+    assert!((5000.0..5100.0).contains(&host_us[1]), "{host_us:?}");
+    // All else is the engine's, and the engine waited for copies.
+    let others = host_us.iter().enumerate().filter(|&(op, _)| op != 1);
+    assert!(others.into_iter().all(|(_, us)| *us < 1.0), "{host_us:?}");
+    assert!(trace.step_us > 5000.0 + 8.0 * 50.0, "{}", trace.step_us);
+    lab.finish();
+}

@@ -88,7 +88,7 @@ pub(in super::super) fn late_blocks(
     config: &GenerateConfig,
     choices: &[Choice],
 ) -> Vec<u32> {
-    let slot_start_us = &starts_us(&slot_us(trace, usage));
+    let slot_start_us = &starts_us(&usage.slot_us);
     let gaps = movable_gaps(trace, usage, config);
     let finder = FirstGaps { trace, machine, slot_start_us };
     let mut leaves: BTreeMap<u32, i64> = BTreeMap::new();

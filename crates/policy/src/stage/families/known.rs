@@ -10,6 +10,7 @@ use super::super::{LoopConfig, Measured, NumberedPlan, Stage, Turn};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
 use crate::family::{Family, peak_bytes, plan_for_member, with_state_held};
+use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::search::{Feedback, Planner};
 use crate::simulate::simulate;
@@ -368,7 +369,7 @@ fn ordinary(family: &Family, recent: &VecDeque<u64>, planned: &Trace) -> Vec<Tra
 fn cost_of(member: &Trace, plan: &Plan, machine: &Machine) -> f64 {
     let simulated = simulate(member, &plan_for_member(plan, member), machine);
     let is_whole = simulated.shortfall.is_none();
-    if is_whole { simulated.step_us / member.ops_us().max(1.0) } else { f64::INFINITY }
+    if is_whole { simulated.step_us / unlimited_us(member).max(1.0) } else { f64::INFINITY }
 }
 
 /// Whether a level serves steps of this size, and is not for far larger ones.

@@ -6,6 +6,7 @@ use swap_core::{BlockIndex, Lot, Orders, Plan, Signature, Trace};
 
 use super::super::guarded::Guarded;
 use super::super::{Measured, NumberedPlan, Turn};
+use crate::host::unlimited_us;
 use crate::search::{Feedback, Planner, Prediction};
 
 /// What steps of other sizes than their plan's run under.
@@ -283,7 +284,7 @@ impl Made {
     fn nothing(trace: &Arc<Trace>, probe: BlockIndex) -> Made {
         let op_count = u32::try_from(trace.ops.len()).expect("ops of a step are counted so");
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
-        let step_us = trace.ops_us();
+        let step_us = unlimited_us(trace);
         let predicted = Prediction { step_us, ..Prediction::default() };
         let numbered = NumberedPlan::of(Arc::new(plan));
         Made { numbered, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }

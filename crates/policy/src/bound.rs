@@ -30,6 +30,7 @@ mod duplex;
 mod flow;
 mod forced;
 mod ladder;
+mod late;
 mod lives;
 mod market;
 mod pack;

@@ -97,7 +97,8 @@ impl Bound<'_> {
             for window in task.beside.iter().chain([&task.window]) {
                 let (sums, other_bytes) = self.windows.sums_in(window);
                 let us_per_byte = weight * window.us_per_byte();
-                terms.push(Term { slot: window.peak, other_bytes, sums, us_per_byte });
+                let most_us = weight * (window.most_us + window.free_us);
+                terms.push(Term { slot: window.peak, other_bytes, sums, us_per_byte, most_us });
             }
         }
         Claim::new(terms, excess_bytes, choice.lacks_us)
@@ -118,6 +119,7 @@ impl Bound<'_> {
             other_bytes: 0,
             sums: self.windows.sums_at(cut.slot),
             us_per_byte: (price[0] + price[1]) * market.back_us(1.0),
+            most_us: f64::INFINITY,
         };
         Claim::new(priced.map(term).collect(), excess_bytes, us)
     }

@@ -18,10 +18,10 @@ use crate::usage::{NONE, Usage, Use};
 
 /// Stretches between uses that are looked at for one gap, at most. Of more nothing is said.
 const STRETCHES_MAX: usize = 64;
-/// Waits that are told apart in a step of few gaps and in any other, at most.
-const LEVELS: [usize; 2] = [12, 2];
-/// The most gaps of a step of few.
-const FEW_GAPS: usize = 200;
+/// Waits that are told apart, at most.
+const LEVELS: usize = 12;
+/// In a step of more gaps one block's wait is nothing beside what windows lack.
+pub(super) const GAPS_MAX: usize = 200;
 
 /// Waits to tell early copies apart by: some of those that there are, the longest first.
 pub(super) fn levels(early_us: &[f64]) -> Vec<f64> {
@@ -29,8 +29,7 @@ pub(super) fn levels(early_us: &[f64]) -> Vec<f64> {
         early_us.iter().copied().filter(|&us| us > 0.0 && us.is_finite()).collect();
     waits_us.sort_unstable_by(|one, other| other.total_cmp(one));
     waits_us.dedup();
-    let most = LEVELS[usize::from(early_us.len() > FEW_GAPS)];
-    let apart = waits_us.len().div_ceil(most).max(1);
+    let apart = waits_us.len().div_ceil(LEVELS).max(1);
     waits_us.chunks(apart).filter_map(|part| part.last().copied()).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use swap_core::{Direction, Trace};
 
-use super::late::{Early, levels};
+use super::late::{self, Early};
 use super::lives::written_slot;
 use super::sums::Sums;
 use crate::candidate::{Gap, find_gaps};
@@ -83,7 +83,7 @@ pub(super) struct Windows<'a> {
     release: Vec<u32>,
     /// By gap: how much earlier than its own start that is.
     earlier: Vec<usize>,
-    /// By gap: what an early copy makes others wait.
+    /// By gap: what an early copy makes others wait, if that was looked at.
     early_us: Vec<f64>,
     /// Waits that early copies are told apart by.
     levels_us: Vec<f64>,
@@ -126,9 +126,12 @@ impl<'a> Windows<'a> {
         let size = |gap: &Gap| trace.blocks[gap.block as usize].size_bytes;
         let unit_bytes = Sums::unit_bytes(gaps.iter().map(size));
         let early = Early { trace, usage, machine, times_us: &times_us };
-        let both = gaps.iter().zip(&earlier);
-        let early_us: Vec<f64> = both.map(|(gap, &slots)| early.wait_us(gap, slots)).collect();
-        let levels_us = levels(&early_us);
+        let wait_us = |(gap, &slots)| early.wait_us(gap, slots);
+        let early_us: Vec<f64> = match gaps.len() {
+            0..=late::GAPS_MAX => gaps.iter().zip(&earlier).map(wait_us).collect(),
+            _ => vec![0.0; gaps.len()],
+        };
+        let levels_us = late::levels(&early_us);
         let total_bytes = total_bytes(trace, &gaps, slot_count);
         Windows {
             trace,

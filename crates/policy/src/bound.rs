@@ -8,7 +8,9 @@
 //!    must be carried, however long the step takes without a plan (`window.rs`). What one window
 //!    lacks adds up with what others lack, as long as they do not overlap (`pack.rs`). Copies the
 //!    other way slow those of a window (`duplex.rs`), and dropping blocks saves link time for
-//!    replay time (`replays.rs`). As blocks move whole, windows know which sums they come to.
+//!    replay time (`replays.rs`). As blocks move whole, windows know which sums they come to. A
+//!    copy lies between two uses of its block, so what is copied early makes others wait
+//!    (`late.rs`).
 //! 2. All peaks together, with all blocks between them, are a linear program if blocks may be split
 //!    at will. Any prices of memory and of link time give a bound (`market.rs`). The best windows
 //!    say where the step is cut and which prices to begin with; from there they climb
@@ -30,6 +32,7 @@ mod duplex;
 mod flow;
 mod forced;
 mod ladder;
+mod late;
 mod lives;
 mod market;
 mod pack;

@@ -11,12 +11,14 @@ pub(super) struct Term {
     /// What the blocks that count can come to.
     pub(super) sums: Sums,
     pub(super) us_per_byte: f64,
+    /// The most that it comes to.
+    pub(super) most_us: f64,
 }
 
 impl Term {
     fn us(&self, excess_bytes: &[u64]) -> f64 {
         let least_bytes = excess_bytes[self.slot].saturating_sub(self.other_bytes);
-        self.sums.at_least(least_bytes) as f64 * self.us_per_byte
+        (self.sums.at_least(least_bytes) as f64 * self.us_per_byte).min(self.most_us)
     }
 }
 
@@ -25,8 +27,8 @@ impl Term {
 ///
 /// Prices of a market and weights of windows say how much a byte is worth, whatever the limit: it
 /// is in what must be away alone. The less memory, the more that is, so **a claim never rises with
-/// memory**. That holds for the numbers as they are rounded, too: each product, sum and difference
-/// of what only rises, rounded, only rises.
+/// memory**. That holds for the numbers as they are rounded, too: each product, sum, difference
+/// and least of what only rises, rounded, only rises.
 #[derive(Debug)]
 pub(super) struct Claim {
     terms: Vec<Term>,

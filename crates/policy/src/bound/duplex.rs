@@ -28,9 +28,7 @@ pub(super) struct Task {
 impl Task {
     /// The time that it lacks if nothing is made again.
     pub(super) fn lacks_us(&self) -> f64 {
-        let lacks_us =
-            |window: &Window| window.bytes as f64 * window.us_per_byte() - window.free_us;
-        lacks_us(&self.window) + self.beside.iter().map(lacks_us).sum::<f64>()
+        self.window.lacks_us() + self.beside.iter().map(Window::lacks_us).sum::<f64>()
     }
 
     /// Whether some of its time is outside its window.
@@ -70,7 +68,7 @@ impl Company<'_> {
     fn task(&mut self, window: Window) -> Task {
         let alone = Task { window, beside: Vec::new() };
         let taken_share = taken_share(self.machine, window.direction);
-        if taken_share <= 0.0 {
+        if taken_share <= 0.0 || window.most_us.is_finite() {
             return alone;
         }
         let beside: Vec<Window> =

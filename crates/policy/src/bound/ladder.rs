@@ -19,6 +19,7 @@
 
 use super::ascent::ascend;
 use super::claim::{Claim, Term};
+use super::duplex::Task;
 use super::market::{Market, Prices};
 use super::pieces::{Cut, Pieces};
 use super::{Bound, Choice};
@@ -80,7 +81,13 @@ impl Bound<'_> {
             choices.iter().map(|choice| self.claim_of(choice, &excess_bytes)).collect();
         let best = choices.iter().max_by(|one, other| one.lacks_us.total_cmp(&other.lacks_us));
         let Some(best) = best.filter(|best| best.lacks_us > 0.0) else { return (claims, last) };
-        let Priced { pieces, prices } = self.start(&best.tasks, &excess_bytes, last);
+        // Prices know nothing of what early copies make others wait.
+        let is_priced = |task: &&Task| task.window.most_us.is_infinite();
+        let tasks: Vec<Task> = best.tasks.iter().filter(is_priced).cloned().collect();
+        if tasks.is_empty() {
+            return (claims, last);
+        }
+        let Priced { pieces, prices } = self.start(&tasks, &excess_bytes, last);
         let lives = self.lives(&pieces);
         let market = Market::new(&pieces, &lives, self.machine);
         let looks: usize = lives.iter().map(|life| life.stages(pieces.count()).count()).sum();
@@ -97,7 +104,8 @@ impl Bound<'_> {
             for window in task.beside.iter().chain([&task.window]) {
                 let (sums, other_bytes) = self.windows.sums_in(window);
                 let us_per_byte = weight * window.us_per_byte();
-                terms.push(Term { slot: window.peak, other_bytes, sums, us_per_byte });
+                let most_us = weight * (window.most_us + window.free_us);
+                terms.push(Term { slot: window.peak, other_bytes, sums, us_per_byte, most_us });
             }
         }
         Claim::new(terms, excess_bytes, choice.lacks_us)
@@ -118,6 +126,7 @@ impl Bound<'_> {
             other_bytes: 0,
             sums: self.windows.sums_at(cut.slot),
             us_per_byte: (price[0] + price[1]) * market.back_us(1.0),
+            most_us: f64::INFINITY,
         };
         Claim::new(priced.map(term).collect(), excess_bytes, us)
     }

@@ -2,6 +2,7 @@
 
 use swap_core::{Direction, Trace};
 
+use super::late::{self, Early};
 use super::lives::written_slot;
 use super::sums::Sums;
 use crate::candidate::{Gap, find_gaps};
@@ -23,6 +24,13 @@ pub(super) struct Window {
     pub(super) start: usize,
     /// Its length in slots, at most a step.
     pub(super) slots: usize,
+    /// In how many of them, counted from the peak, its bytes are carried. The others are there for
+    /// what early copies make others wait.
+    pub(super) carried_slots: usize,
+    /// Blocks whose early copies make others wait as long are taken to be copied late.
+    pub(super) late_us: f64,
+    /// The most that it can lack: what the early copy of one of those blocks makes others wait.
+    pub(super) most_us: f64,
     /// Bytes to carry if nothing is made again.
     pub(super) bytes: u64,
     /// What moving a byte takes at least.
@@ -39,6 +47,11 @@ impl Window {
     /// What a byte takes at least.
     pub(super) fn us_per_byte(&self) -> f64 {
         self.move_us + self.submit_us
+    }
+
+    /// What moving its bytes takes beyond its own time.
+    pub(super) fn lacks_us(&self) -> f64 {
+        (self.bytes as f64 * self.us_per_byte() - self.free_us).min(self.most_us)
     }
 }
 
@@ -70,6 +83,10 @@ pub(super) struct Windows<'a> {
     release: Vec<u32>,
     /// By gap: how much earlier than its own start that is.
     earlier: Vec<usize>,
+    /// By gap: what an early copy makes others wait, if that was looked at.
+    early_us: Vec<f64>,
+    /// Waits that early copies are told apart by.
+    levels_us: Vec<f64>,
     /// By gap: the slots after which it begins and with which it ends, going round.
     ends: Vec<[usize; 2]>,
     /// Gaps that end with a return, by its slot within the step.
@@ -108,6 +125,13 @@ impl<'a> Windows<'a> {
         let times_us = slot_starts(trace, usage);
         let size = |gap: &Gap| trace.blocks[gap.block as usize].size_bytes;
         let unit_bytes = Sums::unit_bytes(gaps.iter().map(size));
+        let early = Early { trace, usage, machine, times_us: &times_us };
+        let wait_us = |(gap, &slots)| early.wait_us(gap, slots);
+        let early_us: Vec<f64> = match gaps.len() {
+            0..=late::GAPS_MAX => gaps.iter().zip(&earlier).map(wait_us).collect(),
+            _ => vec![0.0; gaps.len()],
+        };
+        let levels_us = late::levels(&early_us);
         let total_bytes = total_bytes(trace, &gaps, slot_count);
         Windows {
             trace,
@@ -116,6 +140,8 @@ impl<'a> Windows<'a> {
             gaps,
             release,
             earlier,
+            early_us,
+            levels_us,
             ends,
             by_return,
             by_release,
@@ -132,6 +158,9 @@ impl<'a> Windows<'a> {
         for peak in peaks {
             self.ways_back(peak, dropped_from, &mut found);
             self.ways_out(peak, dropped_from, &mut found);
+            for &late_us in &self.levels_us {
+                self.ways_late(peak, late_us, dropped_from, &mut found);
+            }
         }
         found
     }
@@ -181,7 +210,9 @@ impl<'a> Windows<'a> {
                     self.gaps[gap].returns && self.ahead(gap, window.peak) <= window.slots + 1
                 }
                 Direction::Out => {
-                    self.release[gap] != NONE && self.behind(gap, window.peak) <= window.slots + 1
+                    self.release[gap] != NONE
+                        && self.leaves_behind(gap, window.peak, window.late_us)
+                            <= window.carried_slots + 1
                 }
             }
     }
@@ -197,6 +228,14 @@ impl<'a> Windows<'a> {
         let from = self.ends[gap][0];
         let own = if peak > from { peak - from } else { peak + self.slot_count - from };
         own + self.earlier[gap]
+    }
+
+    /// The same, if no copy is early that makes others wait as long. Only what a step has room for
+    /// is known not to be.
+    fn leaves_behind(&self, gap: usize, peak: usize, late_us: f64) -> usize {
+        let behind = self.behind(gap, peak);
+        let is_late = self.early_us[gap] >= late_us && behind <= self.slot_count;
+        if is_late { behind - self.earlier[gap] } else { behind }
     }
 
     /// What blocks that can be away while a slot's op runs can come to.
@@ -234,7 +273,7 @@ impl<'a> Windows<'a> {
             }
             let free_us = self.times_us[peak + ahead] - self.times_us[peak + 1];
             let start = (peak + 1) % self.slot_count;
-            carry.keep(start, ahead - 1, free_us, found);
+            carry.keep([start, ahead - 1], ahead - 1, free_us, found);
         }
     }
 
@@ -261,7 +300,37 @@ impl<'a> Windows<'a> {
             }
             let slots = behind - 1;
             let free_us = self.times_us[peak + count] - self.times_us[peak + count - slots];
-            carry.keep((peak + count - slots) % count, slots, free_us, found);
+            carry.keep([(peak + count - slots) % count, slots], slots, free_us, found);
+        }
+    }
+
+    /// The way out if no block is copied early whose copy makes others wait so long: either it
+    /// must leave behind its last use, or they wait.
+    fn ways_late(&self, at: &Peak, late_us: f64, dropped_from: &[u8], found: &mut [Found]) {
+        let (peak, count) = (at.slot, self.slot_count);
+        let leaves = |&gap: &u32| (self.leaves_behind(gap as usize, peak, late_us), gap);
+        let over = self.by_release.iter().filter(|&&gap| self.is_over(gap as usize, peak));
+        let mut order: Vec<(usize, u32)> =
+            over.map(leaves).filter(|&(behind, _)| behind <= count).collect();
+        order.sort_unstable();
+        let mut carry = Carry::new(self, at, Direction::Out, found.len());
+        carry.late_us = late_us;
+        let mut span_slots = 0;
+        let mut parts = order.into_iter().peekable();
+        while let Some((behind, gap)) = parts.next() {
+            let gap = gap as usize;
+            carry.add(self.size_bytes(gap), dropped_from[gap]);
+            if self.early_us[gap] >= late_us {
+                carry.most_us = self.early_us[gap].min(carry.most_us);
+            }
+            span_slots = span_slots.max(self.behind(gap, peak) - 1);
+            if parts.peek().is_some_and(|&(next, _)| next == behind) {
+                continue;
+            }
+            let slots = behind - 1;
+            let free_us = self.times_us[peak + count] - self.times_us[peak + count - slots];
+            let start = (peak + count - span_slots) % count;
+            carry.keep([start, span_slots], slots, free_us, found);
         }
     }
 }
@@ -306,6 +375,8 @@ struct Carry {
     /// What those that must be carried in it can come to.
     sums: Sums,
     largest_bytes: u64,
+    late_us: f64,
+    most_us: f64,
     ways: Vec<Dropped>,
 }
 
@@ -329,6 +400,8 @@ impl Carry {
             excess_bytes: at.excess_bytes,
             sums: Sums::new(windows.unit_bytes),
             largest_bytes: 0,
+            late_us: f64::INFINITY,
+            most_us: f64::INFINITY,
             ways: vec![Dropped::default(); ways],
         }
     }
@@ -343,7 +416,13 @@ impl Carry {
     }
 
     /// Keeps the window as it is now, if it says more than any shorter one.
-    fn keep(&mut self, start: usize, slots: usize, free_us: f64, found: &mut [Found]) {
+    fn keep(
+        &mut self,
+        [start, slots]: [usize; 2],
+        carried_slots: usize,
+        free_us: f64,
+        found: &mut [Found],
+    ) {
         // Blocks move whole.
         let bytes = self.sums.at_least(self.excess_bytes.saturating_sub(self.other_bytes));
         if bytes == 0 {
@@ -354,6 +433,9 @@ impl Carry {
             peak: self.peak,
             start,
             slots,
+            carried_slots,
+            late_us: self.late_us,
+            most_us: self.most_us,
             bytes,
             move_us: 1.0 / self.bytes_per_us,
             // The larger the blocks, the fewer copies.
@@ -363,13 +445,13 @@ impl Carry {
         };
         for (way, found) in self.ways.iter_mut().zip(found) {
             let left_bytes = bytes.saturating_sub(way.bytes) as f64;
-            let lacks_us = left_bytes * window.us_per_byte() - free_us;
+            let lacks_us = (left_bytes * window.us_per_byte() - free_us).min(self.most_us);
             if lacks_us > MORE * way.most_lacked_us {
                 way.most_lacked_us = lacks_us;
                 found.lacking.push(Window { worth_us: lacks_us, ..window });
             }
             let laden_us = left_bytes * window.move_us;
-            if laden_us > MORE_LADEN * way.most_laden_us {
+            if laden_us > MORE_LADEN * way.most_laden_us && self.most_us.is_infinite() {
                 way.most_laden_us = laden_us;
                 found.laden.push(Window { worth_us: laden_us, ..window });
             }
@@ -378,7 +460,7 @@ impl Carry {
 }
 
 /// When each slot starts with nothing added, over this step and the next.
-fn slot_starts(trace: &Trace, usage: &Usage) -> Vec<f64> {
+pub(super) fn slot_starts(trace: &Trace, usage: &Usage) -> Vec<f64> {
     let mut times_us = Vec::new();
     let mut now_us = 0.0;
     for _ in 0..2 {

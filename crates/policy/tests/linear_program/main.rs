@@ -6,9 +6,10 @@
 //! of one direction share the link by any fractions. In each wait and each op no more can be copied
 //! than its time allows; each copy takes its submit time and its bytes' time. Bytes that move the
 //! other way take a share of that time, except while a copy is submitted. A block's copy out
-//! must be made once for each version of its bytes, in gaps of that version; its copy in must be
-//! over when the gap is. When an op begins and when it ends, the shares that are away make up for
-//! what is above the limit, in whole blocks (`whole.rs`). Waits and replays are to be least.
+//! must be made once for each version of its bytes, in gaps of that version, and the use behind
+//! such a gap waits for it; its copy in must be over when the gap is. When an op begins and when it
+//! ends, the shares that are away make up for what is above the limit, in whole blocks
+//! (`whole.rs`). Waits and replays are to be least.
 //!
 //! Every steady step under a plan is a solution, so its added time is at least the optimum. The
 //! bound must not be above the optimum either: then it holds whatever the plan. One wait serves
@@ -30,7 +31,7 @@ mod steps;
 mod whole;
 
 use steps::{steady_us, step};
-use whole::{Open, add_away};
+use whole::{Open, Whole, add_away};
 
 const CASES: u64 = 36;
 
@@ -227,6 +228,9 @@ impl Gap {
     }
 }
 
+/// What a part's time is spent on: copies out, copies in, and replays.
+type Spent = [Vec<(Variable, f64)>; 3];
+
 /// The program as it is written. Time runs over *parts*, two for each slot: part `2 * slot` is
 /// the wait before its op, the part after it the op.
 struct Program<'a> {
@@ -234,9 +238,11 @@ struct Program<'a> {
     machine: &'a Machine,
     problem: Problem,
     waits: Vec<Variable>,
-    /// By part: what its time is spent on, out, in, and by replays.
-    spent: Vec<[Vec<(Variable, f64)>; 3]>,
+    /// By part.
+    spent: Vec<Spent>,
     excess_bytes: Vec<u64>,
+    /// Copies out, each in one gap.
+    whole: Vec<Whole>,
     /// By part with too much memory: what can be away at its end.
     open: BTreeMap<usize, Vec<Open>>,
     /// By version: the parts of its copy out.
@@ -255,6 +261,7 @@ impl<'a> Program<'a> {
             waits,
             spent: vec![Default::default(); 2 * slots.count()],
             excess_bytes: need_bytes.map(|n| n.saturating_sub(machine.limit_bytes)).collect(),
+            whole: Vec::new(),
             open: BTreeMap::new(),
             copies: BTreeMap::new(),
         }
@@ -288,11 +295,17 @@ impl<'a> Program<'a> {
             let Some(&last) = last.get(&gap.version) else { continue };
             let size_bytes = self.slots.trace.blocks[gap.block as usize].size_bytes;
             let us = self.machine.out_us(size_bytes);
+            let mut own = Vec::new();
             for part in 2 * (gap.from + 1)..=last.min(2 * gap.to) {
                 let share = self.share();
+                own.push(share);
                 self.copies.entry(gap.version).or_default().insert(part, share);
                 let round = self.round(part);
                 self.spent[round][0].push((share, us));
+            }
+            if gap.returns {
+                let slots = (gap.from + 1..=gap.to).map(|slot| self.round(2 * slot) / 2);
+                self.whole.push(Whole { slots: slots.collect(), copies: own, us });
             }
         }
     }
@@ -371,6 +384,9 @@ impl<'a> Program<'a> {
 
     /// The least added time in microseconds; nothing if no share of anything makes it fit.
     fn solve(mut self) -> Option<f64> {
+        for whole in &self.whole {
+            whole.add_waits(&mut self.problem, &self.slots.us, &self.waits, &self.spent);
+        }
         for (part, [out, back, replays]) in self.spent.iter().enumerate() {
             let link = self.machine.link;
             let [out_share, in_share] = [link.out_bytes_per_us, link.in_bytes_per_us]

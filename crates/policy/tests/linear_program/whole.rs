@@ -1,12 +1,16 @@
 //! Rows of the linear program that say that blocks move whole.
 //!
+//! A copy out lies between two uses, all of it, and makes the second wait if the time is too short.
+//!
 //! Of any of the gaps that are open at a time, some must be away whose blocks come to a sum that is
 //! no less than what all others leave. Each such sum is a row, for the gaps that end first and for
 //! those that could begin last.
 
 use std::collections::BTreeSet;
 
-use microlp::{ComparisonOp, Problem, Variable};
+use microlp::{ComparisonOp, LinearExpr, Problem, Variable};
+
+use crate::Spent;
 
 /// A block that can be away at the end of a part.
 pub(crate) struct Open {
@@ -22,6 +26,38 @@ pub(crate) struct Open {
 impl Open {
     fn bytes(&self) -> impl Iterator<Item = (Variable, f64)> {
         self.shares.iter().map(|&share| (share, self.size_bytes as f64))
+    }
+}
+
+/// A copy out that is made in one gap, between two uses, if it is made there at all.
+pub(crate) struct Whole {
+    /// The slots behind the first use, up to that of the second.
+    pub(crate) slots: Vec<usize>,
+    /// Its shares.
+    pub(crate) copies: Vec<Variable>,
+    pub(crate) us: f64,
+}
+
+impl Whole {
+    /// The second use waits for what the ops between leave of the copy.
+    pub(crate) fn add_waits(
+        &self,
+        problem: &mut Problem,
+        ops_us: &[f64],
+        waits: &[Variable],
+        spent: &[Spent],
+    ) {
+        let between = &self.slots[..self.slots.len() - 1];
+        let lacks_us = self.us - between.iter().map(|&slot| ops_us[slot]).sum::<f64>();
+        if lacks_us <= 0.0 || self.copies.is_empty() {
+            return;
+        }
+        let mut sum: LinearExpr = self.copies.iter().map(|&share| (share, lacks_us)).collect();
+        for &slot in &self.slots {
+            sum.add(waits[slot], -1.0);
+            spent[2 * slot][2].iter().for_each(|&(share, us)| sum.add(share, -us));
+        }
+        problem.add_constraint(sum, ComparisonOp::Le, 0.0);
     }
 }
 

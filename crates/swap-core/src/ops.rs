@@ -39,6 +39,8 @@ mod frame;
 pub struct OpStack {
     shared: Arc<Shared>,
     frames: Vec<Frame>,
+    /// Room for the frames of replays, one for each that the thread was in at once.
+    spare_frames: Vec<Vec<Frame>>,
     /// Tells this stack's replays from those of others.
     number: u64,
     /// Replays that this thread is in.
@@ -48,7 +50,7 @@ pub struct OpStack {
 impl OpStack {
     pub(crate) fn new(shared: Arc<Shared>) -> OpStack {
         let number = shared.next_stack();
-        OpStack { shared, frames: Vec::new(), number, replays: 0 }
+        OpStack { shared, frames: Vec::new(), spare_frames: Vec::new(), number, replays: 0 }
     }
 
     /// Begins an op on the engine's compute stream.
@@ -98,9 +100,10 @@ impl OpStack {
             core = self.shared.lock()?;
             within = self.admitted(&core, within);
         }
-        let frame = self.open_frame(&mut core, (name, key), stream, within)?;
+        let mut frame = self.open_frame(&mut core, (name, key), stream, within)?;
         drop(core);
-        self.frames.push(Frame { host_start_us, ..frame });
+        frame.host_start_us = host_start_us;
+        self.frames.push(frame);
         Ok(())
     }
 
@@ -349,24 +352,16 @@ impl OpStack {
         Ok(())
     }
 
-    /// What use the engine has for a recipe of the innermost op.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] outside an op.
-    pub fn recipe_use(&self) -> Result<RecipeUse, Error> {
-        Ok(self.frames.last().ok_or(NO_OP)?.recipe_use)
-    }
-
     /// Ends the innermost op: its blocks may move again, and what the plan orders here happens.
     ///
     /// # Errors
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
-        let frame = self.frames.pop().ok_or(NO_OP)?;
+        let mut frame = self.frames.pop().ok_or(NO_OP)?;
         let (op, planned, within) = (frame.op, frame.planned, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
-        close_frame(&mut core, frame)?;
+        close_frame(&mut core, &mut frame)?;
         if within.is_replay() {
             return Ok(());
         }
@@ -412,10 +407,11 @@ impl OpStack {
             self,
             |core| core.try_begin_replay(block, number),
             |ops, replayable| ops.run_recipe(&replayable, block),
-            |ops, core, (outcome, left_open)| {
-                for frame in left_open.iter().rev() {
-                    abandon_frame(core, frame);
+            |ops, core, (outcome, mut left_open)| {
+                for frame in left_open.drain(..).rev() {
+                    abandon_frame(core, &frame);
                 }
+                ops.spare_frames.push(left_open);
                 let ended = core.end_replay(block, matches!(outcome, Ok(Ok(()))));
                 let ended = ended.and(ops.restart_timer(core, fresh));
                 outcome.map(|result| result.and(ended))
@@ -437,7 +433,8 @@ impl OpStack {
         tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
         // The ops around it are out of the recipe's reach: it may neither use nor end them.
-        let around = std::mem::take(&mut self.frames);
+        let own = self.spare_frames.pop().unwrap_or_default();
+        let around = std::mem::replace(&mut self.frames, own);
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self, output)));
         let left_open = std::mem::replace(&mut self.frames, around);
         self.replays -= 1;

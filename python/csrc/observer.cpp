@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -102,7 +103,9 @@ std::mutex waking;
 // temporary, while that of an operator lies in its schema, so each overload has a place of its own.
 const Operator* find(Thread& own, const at::RecordFunction& fn) {
   const char* name = fn.name();
-  const auto is_of = [name](const Operator* op) { return op->key == name && op->name == name; };
+  const auto is_of = [name](const Operator* op) {
+    return op->key == name && std::strcmp(op->name.c_str(), name) == 0;
+  };
   const auto mixed = reinterpret_cast<uintptr_t>(name) * 0x9e3779b97f4a7c15u;
   const Operator*& slot = own.found[mixed >> 54];
   if (C10_LIKELY(slot != nullptr && is_of(slot))) {
@@ -128,11 +131,12 @@ void add_touched(Thread& own, const c10::IValue& value, smartswap_access access)
 
 // Tells the engine of what was added since the last time.
 int touch_added(Thread& own, bool hold) {
+  if (own.touched.empty()) {
+    return SMARTSWAP_OK;
+  }
   // Memory that is made again calls operators of its own.
   auto touched = std::exchange(own.touched, {});
-  int code = touched.empty()
-      ? SMARTSWAP_OK
-      : smartswap_touch_all(touched.data(), static_cast<uint32_t>(touched.size()));
+  int code = smartswap_touch_all(touched.data(), static_cast<uint32_t>(touched.size()));
   for (size_t index = 0; hold && index < touched.size() && code == SMARTSWAP_OK; ++index) {
     code = smartswap_hold(touched[index].address, current_stream(), "a collective");
   }
@@ -144,7 +148,9 @@ int touch_added(Thread& own, bool hold) {
 int touch_inputs(Thread& own, const at::RecordFunction& fn, const Operator& op) {
   const auto inputs = fn.inputs();
   for (size_t index = 0; index < inputs.size(); ++index) {
-    add_touched(own, inputs[index], op.use_of(inputs, index));
+    if (may_have_storages(inputs[index])) {
+      add_touched(own, inputs[index], op.use_of(inputs, index));
+    }
   }
   return touch_added(own, op.is_collective);
 }

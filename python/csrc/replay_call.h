@@ -123,7 +123,8 @@ struct State {
   c10::intrusive_ptr<c10::TensorImpl> other;
 
   static State of(const at::Generator& generator);
-  void restore() const;
+  // `seed_holds`: only numbers have been drawn since its generator had this seed.
+  void restore(bool seed_holds = false) const;
   bool operator==(const State& state) const;
 };
 
@@ -148,7 +149,8 @@ struct Settings {
   int threads = 0;
 
   static Settings now();
-  void apply() const;
+  // Changes what differs from `now`, which is what holds.
+  void apply(const Settings& now) const;
   bool operator==(const Settings& other) const;
 };
 

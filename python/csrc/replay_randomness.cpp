@@ -117,7 +117,7 @@ State State::of(const at::Generator& generator) {
   return state;
 }
 
-void State::restore() const {
+void State::restore(bool seed_holds) const {
   auto* impl = generator.unsafeGetGeneratorImpl();
   const std::lock_guard<std::mutex> guard(impl->mutex_);
   switch (generator.device().type()) {
@@ -132,7 +132,10 @@ void State::restore() const {
     }
     case c10::kCUDA:
     case c10::kPrivateUse1:
-      impl->set_current_seed(seed);
+      // Each of these asks the driver whether the stream is captured.
+      if (!seed_holds) {
+        impl->set_current_seed(seed);
+      }
       impl->set_offset(offset);
       break;
     default:
@@ -166,26 +169,26 @@ Settings Settings::now() {
   for (size_t index = 0; index < kPrecisionCount; ++index) {
     settings.precisions[index] = precision(index);
   }
-  settings.threads = at::get_num_threads();
+  // Kernels of an accelerator do not depend on it.
+  settings.threads = attached().type == c10::kCPU ? at::get_num_threads() : 0;
   return settings;
 }
 
-void Settings::apply() const {
-  const auto before = Settings::now();
+void Settings::apply(const Settings& now) const {
   auto& context = at::globalContext();
   at::GradMode::set_enabled(gradients);
-  if (deterministic != before.deterministic || deterministic_warns != before.deterministic_warns) {
+  if (deterministic != now.deterministic || deterministic_warns != now.deterministic_warns) {
     context.setDeterministicAlgorithms(deterministic, deterministic_warns);
   }
-  if (default_type != before.default_type) {
+  if (default_type != now.default_type) {
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type));
   }
   for (size_t index = 0; index < kPrecisionCount; ++index) {
-    if (precisions[index] != before.precisions[index]) {
+    if (precisions[index] != now.precisions[index]) {
       set_precision(index, precisions[index]);
     }
   }
-  if (threads != before.threads) {
+  if (threads != now.threads) {
     at::set_num_threads(threads);
   }
 }

@@ -22,10 +22,11 @@ namespace {
 class UnderSettings {
  public:
   explicit UnderSettings(const Settings& settings)
-      : before_(Settings::now()),
+      : settings_(settings),
+        before_(Settings::now()),
         autocast_type_(at::autocast::get_autocast_dtype(attached().type)),
         autocast_caches_(at::autocast::is_autocast_cache_enabled()) {
-    settings.apply();
+    settings.apply(before_);
     if (settings.autocast) {
       at::autocast::set_autocast_dtype(attached().type, settings.autocast_type);
     }
@@ -33,7 +34,7 @@ class UnderSettings {
     at::autocast::set_autocast_cache_enabled(false);
   }
   ~UnderSettings() {
-    before_.apply();
+    before_.apply(settings_);
     at::autocast::set_autocast_dtype(attached().type, autocast_type_);
     at::autocast::set_autocast_cache_enabled(autocast_caches_);
   }
@@ -41,7 +42,8 @@ class UnderSettings {
   UnderSettings& operator=(const UnderSettings&) = delete;
 
  private:
-  Settings before_;
+  const Settings& settings_;
+  const Settings before_;
   at::ScalarType autocast_type_;
   bool autocast_caches_;
 };
@@ -51,12 +53,13 @@ class FromState {
   explicit FromState(const std::optional<State>& state) {
     if (state) {
       before_ = State::of(state->generator);
-      state->restore();
+      same_seed_ = before_->seed == state->seed;
+      state->restore(same_seed_);
     }
   }
   ~FromState() {
     if (before_) {
-      before_->restore();
+      before_->restore(same_seed_);
     }
   }
   FromState(const FromState&) = delete;
@@ -64,6 +67,7 @@ class FromState {
 
  private:
   std::optional<State> before_;
+  bool same_seed_ = false;
 };
 
 at::Tensor bytes_at(char* memory, size_t size_bytes, c10::Device device) {
@@ -81,6 +85,7 @@ class Stack {
  public:
   Stack(const Call& call, const Copies& copies, const Output* output)
       : copies_(copies), output_(output) {
+    values_.reserve(call.arguments.size());
     for (const auto& argument : call.arguments) {
       values_.push_back(value_of(argument));
     }
@@ -155,9 +160,10 @@ void check_target(const Output& output, const std::vector<at::Tensor>& results) 
       is_there || thread().handed_out == nullptr, "a library keeps the memory of its output");
 }
 
-std::string name_of(const Work& work) {
+const std::string& name_of(const Work& work) {
+  static const std::string unnamed = "a kernel";
   const auto* op = std::get_if<c10::OperatorHandle>(&work);
-  return op == nullptr ? "a kernel" : op->schema().name();
+  return op == nullptr ? unnamed : op->schema().name();
 }
 
 std::vector<at::Tensor> call_again(

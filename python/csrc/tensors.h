@@ -51,13 +51,20 @@ void visit_storages(const at::Tensor& tensor, const Body& body) {
   }
 }
 
+// Whether there may be tensors in a value. Most lists are of numbers, and to ask one for its type
+// makes that first.
+inline bool may_have_storages(const c10::IValue& value) {
+  return value.isTensor() ||
+      (value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList());
+}
+
 // The same for all tensors in a value: lists of them, and the lists of lists that collectives
 // take.
 template <class Body>
 void visit_storages(const c10::IValue& value, const Body& body) {
   if (value.isTensor()) {
     visit_storages(value.toTensor(), body);
-  } else if (!value.isList()) {
+  } else if (!may_have_storages(value)) {
     return;
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
     for (const c10::IValue& element : value.toListRef()) {

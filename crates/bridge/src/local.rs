@@ -200,6 +200,9 @@ impl Local {
             }
         }
         drop(tables);
+        if unknown.is_empty() {
+            return Ok(());
+        }
         let touched = self.stack.touch_all(&unknown);
         if touched.is_err() {
             // Some were not: it is as if none had been told of.
@@ -268,9 +271,7 @@ impl Local {
         let at_any_size = replay.is_at_any_size();
         let recipe = Recipe::new(move |ops, block| {
             ops.begin_on(op, stream)?;
-            for &(input, mode) in &reads {
-                ops.touch(input, mode)?;
-            }
+            ops.touch_all(&reads)?;
             ops.touch(block, AccessMode::Write)?;
             let start = outputs.iter().find(|output| output.0 == block).map(|output| output.1);
             let run = |start| replay.run(start);

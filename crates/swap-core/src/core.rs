@@ -10,6 +10,7 @@ use crate::entries::Entries;
 use crate::entry::{Entry, Hold, Residency, State};
 use crate::error::Error;
 use crate::executor::Upkeep;
+use crate::follow::Fresh;
 use crate::holds::Lent;
 use crate::launches::Launches;
 use crate::orders::StandingOrders;
@@ -125,9 +126,10 @@ impl Core {
         stream: StreamId,
         asker: Asker,
     ) -> Result<BlockId, Error> {
-        let id = self.allocate_memory(size_bytes, stream, asker)?;
+        let has_place = self.has_place(asker);
+        let fresh = if has_place { self.step.fresh(&self.memory.pool, size_bytes) } else { None };
+        let id = self.allocate_memory(size_bytes, stream, asker, fresh)?;
         let birth = self.entries.tick();
-        let fresh = self.step.fresh(&self.memory.pool, size_bytes);
         let size_bytes = self.memory.pool.size_bytes(id);
         let swappable = self.memory.pool.is_swappable(id);
         let origin = match asker {
@@ -137,7 +139,7 @@ impl Core {
             }
         };
         let (mut place, mut planned) = (None, None);
-        if self.has_place(asker) {
+        if has_place {
             if let Some(fresh) = fresh.filter(|_| swappable) {
                 let (own, found) = self.place_in_step(id, fresh, origin, &name);
                 (place, planned) = (Some(own), found);
@@ -334,10 +336,11 @@ impl Core {
         size_bytes: u64,
         stream: StreamId,
         asker: Asker,
+        fresh: Option<Fresh>,
     ) -> Result<BlockId, Error> {
         let mut counted = asker == Asker::Aside;
         loop {
-            let whereabouts = self.whereabouts(size_bytes, asker);
+            let whereabouts = self.whereabouts(size_bytes, asker, fresh);
             let DeviceMemory { pool, streams, .. } = &mut self.memory;
             let allocated = match whereabouts {
                 Whereabouts::BySize => pool.allocate(streams, size_bytes, stream),

@@ -38,6 +38,8 @@ mod replays;
 pub struct OpStack {
     shared: Arc<Shared>,
     frames: Vec<Frame>,
+    /// Room for the frames of replays, one for each that the thread was in at once.
+    spare_frames: Vec<Vec<Frame>>,
     /// Tells this stack's replays from those of others.
     number: u64,
     /// Replays that this thread is in.
@@ -47,7 +49,7 @@ pub struct OpStack {
 impl OpStack {
     pub(crate) fn new(shared: Arc<Shared>) -> OpStack {
         let number = shared.next_stack();
-        OpStack { shared, frames: Vec::new(), number, replays: 0 }
+        OpStack { shared, frames: Vec::new(), spare_frames: Vec::new(), number, replays: 0 }
     }
 
     /// Begins an op on the engine's compute stream.
@@ -98,9 +100,10 @@ impl OpStack {
             within = self.admitted(&core, within);
         }
         self.leave_out_host(&mut core, host_start_us);
-        let frame = self.open_frame(&mut core, (name, key), stream, within)?;
+        let mut frame = self.open_frame(&mut core, (name, key), stream, within)?;
         drop(core);
-        self.frames.push(Frame { host_start_us, ..frame });
+        frame.host_start_us = host_start_us;
+        self.frames.push(frame);
         Ok(())
     }
 
@@ -354,25 +357,17 @@ impl OpStack {
         Ok(())
     }
 
-    /// What use the engine has for a recipe of the innermost op.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] outside an op.
-    pub fn recipe_use(&self) -> Result<RecipeUse, Error> {
-        Ok(self.frames.last().ok_or(NO_OP)?.recipe_use)
-    }
-
     /// Ends the innermost op: its blocks may move again, and what the plan orders here happens.
     ///
     /// # Errors
     /// [`Error::Usage`] outside an op; otherwise as for [`begin`](OpStack::begin).
     pub fn end(&mut self) -> Result<(), Error> {
-        let frame = self.frames.pop().ok_or(NO_OP)?;
+        let mut frame = self.frames.pop().ok_or(NO_OP)?;
         let (op, planned, within) = (frame.op, frame.planned, frame.within);
         let mut core = self.shared.lock()?;
         let same_step = frame.step == core.step.number;
         let since_us = core.host_us();
-        close_frame(&mut core, frame)?;
+        close_frame(&mut core, &mut frame)?;
         if within.is_replay() {
             return Ok(());
         }

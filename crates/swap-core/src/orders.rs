@@ -18,6 +18,8 @@ const TOLERATED_DIVISOR: u64 = 8;
 pub struct Orders {
     /// By op, then phase.
     actions: Vec<Action>,
+    /// The boundary of each of them, for a search that looks at little memory.
+    boundaries: Vec<u64>,
     blocks: Vec<PlanBlock>,
     uses: Vec<Vec<u64>>,
     event_count: u64,
@@ -65,6 +67,11 @@ impl StandingOrders {
     }
 }
 
+/// An op boundary as a number: in the order of ops, then of phases.
+fn boundary(op: OpIndex, phase: Phase) -> u64 {
+    u64::from(op.0) << 1 | phase as u64
+}
+
 impl Orders {
     /// Orders without next uses: rescues choose by least recent use.
     pub fn new(plan: &Plan) -> Orders {
@@ -83,6 +90,7 @@ impl Orders {
         }
         droppers.sort_unstable();
         Orders {
+            boundaries: actions.iter().map(|action| boundary(action.op, action.phase)).collect(),
             actions,
             blocks,
             uses: Vec::new(),
@@ -217,10 +225,10 @@ impl Orders {
     /// The actions of one op boundary, in their order. Not all that sort before them are over: an
     /// op ends after the ops inside it have begun.
     pub(crate) fn actions_at(&self, op: OpIndex, phase: Phase) -> &[Action] {
-        let start = self.actions.partition_point(|action| (action.op, action.phase) < (op, phase));
-        let actions = &self.actions[start..];
-        let count = actions.partition_point(|action| (action.op, action.phase) == (op, phase));
-        &actions[..count]
+        let wanted = boundary(op, phase);
+        let start = self.boundaries.partition_point(|&other| other < wanted);
+        let count = self.boundaries[start..].iter().take_while(|&&other| other == wanted).count();
+        &self.actions[start..start + count]
     }
 
     /// What these ops order in the end, in their order: each block's last move. Replays are left

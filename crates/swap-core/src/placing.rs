@@ -16,16 +16,20 @@ pub(crate) enum Whereabouts {
 }
 
 impl Core {
-    /// Where the block that comes next is to lie. One that is too small to be swappable by itself
-    /// is so where the plan knows it as larger.
-    pub(crate) fn whereabouts(&self, size_bytes: u64, asker: Asker) -> Whereabouts {
+    /// Where the block that comes next is to lie; `fresh` if it belongs to the step. One that is
+    /// too small to be swappable by itself is so where the plan knows it as larger.
+    pub(crate) fn whereabouts(
+        &self,
+        size_bytes: u64,
+        asker: Asker,
+        fresh: Option<Fresh>,
+    ) -> Whereabouts {
         let pool = &self.memory.pool;
         if asker == Asker::Replay && pool.is_swappable_size(size_bytes) {
             return Whereabouts::Planned(pool.idle_lot(size_bytes));
         }
         let planned = || {
-            let orders = self.orders.current().filter(|_| self.has_place(asker))?;
-            let fresh = self.step.fresh(pool, size_bytes)?;
+            let (orders, fresh) = (self.orders.current()?, fresh?);
             let follower = &self.step.follower;
             let place = follower.coming_block(fresh);
             let place = place.or_else(|| follower.coming_stand_in(fresh))?;

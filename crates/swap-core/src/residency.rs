@@ -14,7 +14,7 @@ use crate::trace::TraceEvent;
 
 impl Core {
     /// The touch of a block that is resident, mapped and waited for, which is the usual case.
-    /// `None` if there is more to do.
+    /// `None` if there is more to do, as where a replay writes.
     pub(crate) fn touch_resident(
         &mut self,
         id: BlockId,
@@ -29,14 +29,20 @@ impl Core {
         let streams = &self.memory.streams;
         let ready = entry.state == State::Resident
             && entry.arrived.points().iter().all(|&point| streams.is_ordered(stream, point))
-            && !entry.free_wanted
-            && !within.is_replay()
-            && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()));
+            && if within.is_replay() {
+                !writes
+            } else {
+                !entry.free_wanted
+                    && (!writes || (entry.host_copy.is_none() && entry.dependents.is_empty()))
+            };
         if !ready {
             return None;
         }
         entry.pins += 1;
         entry.last_touch = now;
+        if within.is_replay() {
+            return Some(address);
+        }
         let (place, hold) = (entry.place, entry.hold);
         if writes {
             entry.change();

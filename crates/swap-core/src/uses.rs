@@ -43,8 +43,8 @@ impl Core {
     /// find it. So what their streams were given until now counts as a use, and no other stream's
     /// work: who gets the memory next would wait for it.
     pub(crate) fn note_open_uses(&mut self, id: BlockId) {
-        for stream in self.watch.streams_of_ops.clone() {
-            self.note_use_until_now(id, stream);
+        for index in 0..self.watch.streams_of_ops.len() {
+            self.note_use_until_now(id, self.watch.streams_of_ops[index]);
         }
     }
 
@@ -67,8 +67,10 @@ impl Core {
 
     /// What the streams of [`use_on`](crate::Engine::use_on) were given until now counts as a use.
     pub(crate) fn note_foreign_uses(&mut self, id: BlockId) -> Result<(), Error> {
-        for stream in self.entry(id)?.streams.clone() {
+        let mut index = 0;
+        while let Some(&stream) = self.entry(id)?.streams.get(index) {
             self.note_use_until_now(id, stream);
+            index += 1;
         }
         Ok(())
     }

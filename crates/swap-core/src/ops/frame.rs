@@ -67,6 +67,14 @@ impl OpStack {
         self.frames.last().into_iter().flat_map(Frame::uses)
     }
 
+    /// What use the engine has for a recipe of the innermost op.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside an op.
+    pub fn recipe_use(&self) -> Result<RecipeUse, Error> {
+        Ok(self.frames.last().ok_or(NO_OP)?.recipe_use)
+    }
+
     /// Whether all swappable blocks that the innermost op has written so far are among `outputs`,
     /// but for those that were freed since.
     ///
@@ -112,11 +120,11 @@ pub(super) fn accesses(
 }
 
 /// Notes the op's uses, lets its blocks go, and keeps its recipe.
-pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error> {
+pub(super) fn close_frame(core: &mut Core, frame: &mut Frame) -> Result<(), Error> {
     let noted =
-        if !frame.launched && core.notes_accesses { note_accesses(core, &frame) } else { Ok(()) };
+        if !frame.launched && core.notes_accesses { note_accesses(core, frame) } else { Ok(()) };
     let timer = frame.timer.take();
-    abandon_frame(core, &frame);
+    abandon_frame(core, frame);
     if frame.within != Within::Step {
         if let Some(start) = timer {
             core.replay_timed(frame.name.text(), start, frame.stream);
@@ -124,8 +132,8 @@ pub(super) fn close_frame(core: &mut Core, mut frame: Frame) -> Result<(), Error
         return noted;
     }
     let recipe = frame.recipe.take();
-    keep_recipe(core, &frame, recipe)?;
-    let timed = keep_timing(core, &frame, timer);
+    keep_recipe(core, frame, recipe)?;
+    let timed = keep_timing(core, frame, timer);
     let marked = match core.moving {
         true => core.memory.streams.mark_every(frame.stream, OPS_PER_MARK),
         false => Ok(()),

@@ -39,10 +39,11 @@ impl OpStack {
             self,
             |core| core.try_begin_replay(block, number),
             |ops, replayable| ops.run_recipe(&replayable, block),
-            |ops, core, (outcome, left_open)| {
-                for frame in left_open.iter().rev() {
-                    abandon_frame(core, frame);
+            |ops, core, (outcome, mut left_open)| {
+                for frame in left_open.drain(..).rev() {
+                    abandon_frame(core, &frame);
                 }
+                ops.spare_frames.push(left_open);
                 let ended = core.end_replay(block, matches!(outcome, Ok(Ok(()))));
                 let ended = ended.and(ops.restart_timer(core, fresh));
                 outcome.map(|result| result.and(ended))
@@ -67,7 +68,8 @@ impl OpStack {
         tracing::trace!(op = replayable.op, "replaying");
         self.replays += 1;
         // The ops around it are out of the recipe's reach: it may neither use nor end them.
-        let around = std::mem::take(&mut self.frames);
+        let own = self.spare_frames.pop().unwrap_or_default();
+        let around = std::mem::replace(&mut self.frames, own);
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| replayable.recipe.run(self, output)));
         let left_open = std::mem::replace(&mut self.frames, around);
         self.replays -= 1;

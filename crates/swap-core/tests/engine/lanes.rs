@@ -201,6 +201,6 @@ fn a_recorded_step_tells_the_hosts_own_time() {
     // All else is the engine's, and the engine waited for copies.
     let others = host_us.iter().enumerate().filter(|&(op, _)| op != 1);
     assert!(others.into_iter().all(|(_, us)| *us < 1.0), "{host_us:?}");
-    assert!(trace.step_us > 5000.0 + 8.0 * 50.0, "{}", trace.step_us);
+    assert!(trace.step_us >= host_us[1], "{}", trace.step_us);
     lab.finish();
 }

@@ -1,8 +1,8 @@
 //! What making a block again costs.
 //!
 //! The model: a replay runs its producer once more on compute, so it adds the producer's measured
-//! device time and a fixed launch time to the step, and nothing hides it. Where the host has no time
-//! to spare, it adds what the host needs for it, if that is more. It assumes that
+//! device time and a fixed launch time to the step, and nothing hides it. Where the host has no
+//! time to spare, it adds what the host needs for it, if that is more. It assumes that
 //!
 //! - the op takes as long the second time as the first, whatever else the device does; a nested
 //!   op takes its share, by bytes, of the outermost op that was measured;

@@ -15,6 +15,8 @@ Attached& attached() {
   return value;
 }
 
+// Each is thrown here and not, as TORCH_CHECK does, by PyTorch's library: where the compiler gives
+// this one a C++ runtime of its own, that alone is asked whether an operator is being left.
 void raise(int code, const std::string& text) {
   switch (code) {
     case SMARTSWAP_OUT_OF_MEMORY:
@@ -22,7 +24,7 @@ void raise(int code, const std::string& text) {
     case SMARTSWAP_SETTINGS:
       TORCH_CHECK_VALUE(false, "SmartSwap: ", text);
     default:
-      TORCH_CHECK(false, "SmartSwap: ", text);
+      TORCH_CHECK_WITH(Error, false, "SmartSwap: ", text);
   }
 }
 

@@ -7,7 +7,7 @@
 //! Each step begins with a host that has seen the end of the one before, as one has that looks at
 //! the loss: what it gained on the device in one step does not help it in the next.
 
-use swap_core::{HostCosts, OpIndex, Trace, TraceOp};
+use swap_core::{HostCosts, Trace, TraceOp};
 
 /// What an op that runs again costs the host as long as none was timed, in microseconds.
 const REPLAY_US: f64 = 100.0;
@@ -70,9 +70,7 @@ fn costs(trace: &Trace) -> HostCosts {
     if !is_known(trace) {
         return HostCosts::default();
     }
-    let measured = |us: f64, else_us: f64| if us > 0.0 { us } else { else_us };
-    let HostCosts { replay_us, move_us } = trace.host_costs;
-    HostCosts { replay_us: measured(replay_us, REPLAY_US), move_us: measured(move_us, MOVE_US) }
+    trace.host_costs.or(HostCosts { replay_us: REPLAY_US, move_us: MOVE_US })
 }
 
 fn is_known(trace: &Trace) -> bool {
@@ -82,30 +80,23 @@ fn is_known(trace: &Trace) -> bool {
 /// Time of a step with memory for everything, in microseconds: its ops, and what the device waits
 /// for the host.
 pub fn unlimited_us(trace: &Trace) -> f64 {
-    if !is_known(trace) {
-        return trace.ops_us();
-    }
-    outermost_us(trace).iter().map(|&(_, us)| us).sum()
+    outermost_us(trace).iter().sum()
 }
 
-/// Outermost ops of a step with memory for everything, each with the time from the end of the op
-/// before it to its own, in microseconds; and in the last place what the host does behind them.
-pub(crate) fn outermost_us(trace: &Trace) -> Vec<(Option<OpIndex>, f64)> {
-    let outermost = || (0..).map(OpIndex).zip(&trace.ops).filter(|(_, op)| op.depth == 0);
-    if !is_known(trace) {
-        let alone = outermost().map(|(index, op)| (Some(index), op.device_us));
-        return alone.chain([(None, 0.0)]).collect();
+/// By outermost op of a step with memory for everything: the time from the end of the op before it
+/// to its own, in microseconds; and in the last place what the host does behind them.
+pub(crate) fn outermost_us(trace: &Trace) -> Vec<f64> {
+    let (mut host, mut device_us) = (HostLane::new(trace), 0.0);
+    let late_us = |host: &HostLane, device_us: f64| (host.now_us() - device_us).max(0.0);
+    let mut step_us = Vec::new();
+    for op in trace.ops.iter().filter(|op| op.depth == 0) {
+        let us = late_us(&host, device_us) + op.device_us;
+        step_us.push(us);
+        device_us += us;
+        host.asked_for(op, device_us);
     }
-    let (mut host, mut device_us) = (HostLane::new(trace), 0.0_f64);
-    let mut step = Vec::new();
-    for (index, op) in outermost() {
-        let end_us = device_us.max(host.now_us()) + op.device_us;
-        host.asked_for(op, end_us);
-        step.push((Some(index), end_us - device_us));
-        device_us = end_us;
-    }
-    step.push((None, (host.now_us() - device_us).max(0.0)));
-    step
+    step_us.push(late_us(&host, device_us));
+    step_us
 }
 
 /// What an op that runs again adds to a step, which takes the device so long, in microseconds: as
@@ -129,14 +120,10 @@ mod tests {
         Trace { ops: host_us.iter().map(op).collect(), ..Trace::default() }
     }
 
-    fn times_us(trace: &Trace) -> Vec<f64> {
-        outermost_us(trace).into_iter().map(|(_, us)| us).collect()
-    }
-
     #[test]
     fn a_host_that_runs_ahead_is_never_waited_for() {
         for trace in [step(&[0.0; 3]), step(&[3.0; 3])] {
-            assert_eq!(times_us(&trace), [10.0, 10.0, 10.0, 0.0]);
+            assert_eq!(outermost_us(&trace), [10.0, 10.0, 10.0, 0.0]);
             assert_eq!(unlimited_us(&trace), 30.0);
             assert_eq!(replay_us(&trace)(4.0), 4.0);
         }
@@ -145,7 +132,7 @@ mod tests {
     #[test]
     fn a_host_that_is_late_makes_the_step() {
         let trace = step(&[15.0; 3]);
-        assert_eq!(times_us(&trace), [10.0, 15.0, 15.0, 5.0]);
+        assert_eq!(outermost_us(&trace), [10.0, 15.0, 15.0, 5.0]);
         assert_eq!(unlimited_us(&trace), 45.0);
         assert_eq!(replay_us(&trace)(4.0), REPLAY_US);
         assert_eq!(replay_us(&trace)(400.0), 400.0);
@@ -159,7 +146,7 @@ mod tests {
         // Unless it waits for the device before it.
         let mut waiting = trace.clone();
         waiting.ops[2].host_waits = true;
-        assert_eq!(times_us(&waiting), [10.0, 10.0, 10.0, 11.0, 25.0, 0.0]);
+        assert_eq!(outermost_us(&waiting), [10.0, 10.0, 10.0, 11.0, 25.0, 0.0]);
     }
 
     #[test]

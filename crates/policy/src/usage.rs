@@ -96,7 +96,7 @@ impl Usage {
         }
         let mut usage = Usage {
             slots: Vec::new(),
-            slot_us: outermost_us(trace).into_iter().map(|(_, us)| us).collect(),
+            slot_us: outermost_us(trace),
             event_slot: Vec::with_capacity(trace.events.len()),
             event_row: Vec::with_capacity(trace.events.len()),
             row_slot: Vec::new(),

@@ -9,15 +9,22 @@ import pytest
 from processes import python, run
 from smartswap import program
 
-# Steps under a cap that they do not fit in. The last one is `odd`.
+# Steps, of which the last one is `odd`: so many, or if the number is 0 until some were Stable. Plans
+# are made beside the training, so how many that takes depends on how busy the machine is.
 TRAINING = """
-import sys, torch
+import sys, smartswap, torch
 torch.manual_seed(1)
 odd, steps = sys.argv[1], int(sys.argv[2])
+def is_last(step):
+    if steps:
+        return step == steps
+    return step == 400 or smartswap.stats()["steps_by_stage"]["Stable"] == 5
 model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-for step in range(steps):
-    is_odd = step == steps - 1
+is_odd, step = False, 0
+while not is_odd:
+    step += 1
+    is_odd = is_last(step)
     batch = 300 if is_odd and odd == "shorter" else 512
     loss = model(torch.randn(batch, 256)).square().mean()
     optimizer.zero_grad()
@@ -30,11 +37,12 @@ for step in range(steps):
 """
 
 
+COSTS = "smartswap: the cap of 12.00 MiB costs "
 # What any report has.
 ALWAYS = {"caps.json", "explain.json", "stats.json", "step.html", "timeline.json", "trace.json"}
 
 
-def train(tmp_path, *flags, odd="", steps=20):
+def train(tmp_path, *flags, odd="", steps=0):
     """Runs the training in a process of its own. Returns what came on stderr."""
     script = tmp_path / "training.py"
     script.write_text(TRAINING)
@@ -54,13 +62,15 @@ def swap(*words):
 def test_a_report_is_whole_whatever_the_last_step_was(tmp_path, odd):
     report = tmp_path / "report"
     said = train(tmp_path, "--memory", "12MiB", "--report", report, odd=odd)
-    assert said == ""
+    # On a busy machine a cap may cost much, which is said.
+    assert all(line.startswith(COSTS) for line in said.splitlines()), said
     assert {path.name for path in report.iterdir()} == ALWAYS | {"lanes.json", "plan.json"}
     done = swap("simulate", report / "trace.json", "--plan", report / "plan.json", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["swapped_out_bytes"] > 0
+    simulated = json.loads(done.stdout)
+    assert simulated["swapped_out_bytes"] + simulated["recomputed_ops"] > 0
     explained = json.loads((report / "explain.json").read_text())
-    assert explained["steps_by_stage"]["Stable"] > 10
+    assert explained["steps_by_stage"]["Stable"] >= 5
     actions = json.loads((report / "plan.json").read_text())["body"]["actions"]
     assert explained["plan_actions"] == len(actions) > 0
     leaves = sum(action["kind"] in ("swap_out", "discard") for action in actions)
@@ -112,23 +122,22 @@ def test_the_page_begins_with_what_was_measured(tmp_path):
 def test_the_summary_tells_what_was_needed_and_the_steps_by_stage(tmp_path):
     said = train(tmp_path, "--memory", "12MiB", "--log-level", "info", odd="shorter").splitlines()
     counts = re.search(
-        r"20 steps: (\d+) WarmUp, (\d+) SearchPolicy, (\d+) Stable; tensors took ([0-9.]+) MiB at "
-        r"most, and ([0-9.]+) MiB were held of a cap of 12.00 MiB; moved out ",
+        r"(\d+) steps: (\d+) WarmUp, (\d+) SearchPolicy, (\d+) Stable; tensors took ([0-9.]+) MiB "
+        r"at most, and ([0-9.]+) MiB were held of a cap of 12.00 MiB; moved out ",
         said[-1],
     )
     assert counts, said
-    warm_up, search, stable = map(int, counts.groups()[:3])
-    assert warm_up + search + stable == 20
-    # Plans are made beside the training, so the clock has a say in when the search ends.
+    all_steps, warm_up, search, stable = map(int, counts.groups()[:4])
+    assert warm_up + search + stable == all_steps
     assert stable > 0
     # A line for each step before the first Stable one.
     steps = [line for line in said if re.match(r"smartswap: step \d+, ", line)]
     assert "step 1, finding out what it needs: " in steps[0]
     tries = r"step \d+, trying plan 1 of 3: [0-9.]+ ms(, [0-9.]+x)?$"
     assert re.search(tries, "\n".join(steps), re.M)
-    assert warm_up < len(steps) < 20
+    assert warm_up < len(steps) < all_steps
     # At what the tensors took everything fits; at what was held it did not.
-    took, held = map(float, counts.groups()[3:])
+    took, held = map(float, counts.groups()[4:])
     assert held <= 12 < took
     said = train(tmp_path, "--memory", f"{took + 4}MiB", "--log-level", "info", steps=8)
     assert "moved out 0 B" in said
@@ -220,7 +229,7 @@ def test_debug_shows_the_search(tmp_path):
         rf": plan 1: {time} measured, {time} of it waiting.*, {time} predicted: the best so far",
         rf": adopts a plan of [1-9]\d* actions, {time} measured, .*: \w.*",
         r": SearchPolicy -> Stable",
-        r"step 20, kind \w{8} of \d+ ops: follows the plan of another kind, except for \d+ ops",
+        r"step \d+, kind \w{8} of \d+ ops: follows the plan of another kind, except for \d+ ops",
     ):
         assert len(re.findall(f"^smartswap: .*{expect}$", said, re.MULTILINE)) >= 1, expect
     assert ": tries" not in train(tmp_path, "--memory", "12MiB", "--log-level", "info")

@@ -75,6 +75,7 @@ impl Context {
             return home;
         }
         self.sleep.set(State::Asleep);
+        self.course().session.fall_asleep();
         Ok(())
     }
 

@@ -64,7 +64,7 @@ struct Shared {
     waiting: VecDeque<Waiting>,
     /// What all told of the oldest, while its times are being agreed on.
     worst: Option<Figures>,
-    /// The last step was not told op by op.
+    /// Steps are not told op by op, at least the last one was not.
     asleep: bool,
 }
 

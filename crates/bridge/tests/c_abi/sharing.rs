@@ -121,6 +121,31 @@ fn a_step_is_judged_when_all_have_told_of_it() {
 }
 
 #[test]
+fn a_step_that_is_judged_once_the_rank_sleeps_changes_nothing() {
+    let training = Training::new();
+    let mut stages = Vec::new();
+    for _ in 0..2 {
+        training.step();
+        assert_eq!(round(&own()), NEXT_STEP);
+        stages.push(stats().stage);
+    }
+    assert_eq!(stages, [WARM_UP, STABLE]);
+    // It ends its step and falls asleep, and only then hears that the others' search begins anew.
+    training.step();
+    assert_eq!((smartswap_may_sleep(), smartswap_sleep()), (1, OK));
+    let mut worst = own();
+    assert_eq!(worst[LACKS], 0.0);
+    worst[RESCUES] = 3.0;
+    assert_eq!(round(&worst), LATER);
+    assert_eq!(stats().stage, STABLE);
+    // There is nobody who could tell it of the steps of a search.
+    training.step();
+    assert_eq!(round(&own()), LATER);
+    assert_eq!(stats().stage, STABLE);
+    training.end();
+}
+
+#[test]
 fn a_rank_that_lost_the_others_judges_what_it_has() {
     let training = Training::new();
     for _ in 0..2 {

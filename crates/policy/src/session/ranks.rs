@@ -37,6 +37,14 @@ impl<P: Planner> Session<P> {
         Ok(())
     }
 
+    /// Nobody tells of ops from here on: this rank has nothing to choose, whatever the others tell
+    /// of the steps that they have not agreed on yet.
+    pub fn fall_asleep(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.asleep = true;
+        }
+    }
+
     /// A step ended of which nobody told. Returns the steps that were still owed.
     ///
     /// # Errors

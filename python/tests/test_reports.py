@@ -9,8 +9,8 @@ import pytest
 from processes import python, run
 from smartswap import program
 
-# Steps, of which the last one is `odd`: so many, or if the number is 0 until some were Stable. Plans
-# are made beside the training, so how many that takes depends on how busy the machine is.
+# Steps, of which the last one is `odd`: so many, or if the number is 0 until some were Stable.
+# Plans are made beside the training, so how many that takes depends on how busy the machine is.
 TRAINING = """
 import sys, smartswap, torch
 torch.manual_seed(1)

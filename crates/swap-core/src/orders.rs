@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmem::Lot;
+use vmem::{AccessMode, Lot};
 
 use crate::follow::{Path, Sizes};
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
@@ -173,8 +173,47 @@ impl Orders {
         let event_count = trace.events.len() as u64;
         let orders = Orders::new(plan);
         // A plan for another step is held against each block that it means.
-        let path = if orders.knows(trace) { Path::of(trace, sizes).map(Arc::new) } else { None };
-        Orders { uses, event_count, path, ..orders }
+        if !orders.knows(trace) {
+            return Orders { uses, event_count, ..orders };
+        }
+        let path = Path::of(trace, sizes).map(Arc::new);
+        let (droppers, drops_others) = orders.writers_of_dropped(trace);
+        Orders { uses, event_count, path, droppers, drops_others, ..orders }
+    }
+
+    /// The ops that wrote what the plan drops, in order: not always those that allocated it, as
+    /// with outputs that an op is given. And whether some of it was written before the step.
+    fn writers_of_dropped(&self, trace: &Trace) -> (Vec<OpIndex>, bool) {
+        let mut open = Vec::new();
+        let mut writers: Vec<Option<OpIndex>> = vec![None; trace.blocks.len()];
+        let (mut droppers, mut drops_others) = (Vec::new(), false);
+        for &event in &trace.events {
+            let (op, phase) = match event {
+                TraceEvent::Touch(block, AccessMode::Write) => {
+                    writers[block.0 as usize] = open.last().copied();
+                    continue;
+                }
+                TraceEvent::Begin(op) => {
+                    open.push(op);
+                    (op, Phase::Begin)
+                }
+                TraceEvent::End(op) => {
+                    open.pop();
+                    (op, Phase::End)
+                }
+                _ => continue,
+            };
+            let drops = self.actions_at(op, phase).iter();
+            for drop in drops.filter(|action| action.kind == ActionKind::Discard) {
+                let block = drop.block.0 as usize;
+                match (writers[block], trace.blocks[block].origin) {
+                    (Some(op), _) | (None, Origin::Op(op)) => droppers.push(op),
+                    (None, _) => drops_others = true,
+                }
+            }
+        }
+        droppers.sort_unstable();
+        (droppers, drops_others)
     }
 
     /// Whether the plan knows its blocks as the recorded step has them.

@@ -438,6 +438,42 @@ fn a_recipe_is_of_use_while_recording_and_where_the_plan_drops_an_output() {
 }
 
 #[test]
+fn a_recipe_is_of_use_at_the_op_that_wrote_what_the_plan_drops() {
+    let mut lab = Lab::new(ENOUGH);
+    lab.end_step();
+    lab.engine.set_orders(true, None).expect("between steps");
+    // One op allocates, as `torch.empty` does, another writes, and a third reads.
+    let step = |lab: &mut Lab| {
+        lab.ops.begin(OP).expect("begins");
+        let block = lab.ops.allocate(BLOCK, "output").expect("room");
+        lab.places.push((block, BLOCK));
+        let mut found = vec![lab.ops.recipe_use().expect("an op is open")];
+        lab.ops.end().expect("ends");
+        for operand in [write(block, 2), read(block, 2)] {
+            lab.ops.begin(OP).expect("begins");
+            work(&mut lab.ops, &[operand], &lab.errors).expect("works");
+            found.push(lab.ops.recipe_use().expect("an op is open"));
+            lab.ops.end().expect("ends");
+        }
+        lab.free(block);
+        found
+    };
+    assert_eq!(step(&mut lab), [RecipeUse::Recorded; 3]);
+    let trace = lab.engine.end_step().expect("ends").pop().and_then(|report| report.trace);
+    let trace = trace.expect("it was recorded");
+    let (op, block) = (OpIndex(1), BlockIndex(0));
+    let known = &trace.blocks[0];
+    let known =
+        PlanBlock { index: block, size_bytes: known.size_bytes, origin: Origin::Op(OpIndex(0)) };
+    let drop = Action { op, phase: Phase::End, kind: ActionKind::Discard, block, due: op };
+    let plan = Plan { blocks: vec![known], actions: vec![drop], ..Plan::default() };
+    let orders = Arc::new(Orders::with_trace(&plan, &trace));
+    lab.engine.set_orders(false, Some(orders)).expect("between steps");
+    assert_eq!(step(&mut lab), [RecipeUse::None, RecipeUse::Planned, RecipeUse::None]);
+    lab.finish();
+}
+
+#[test]
 fn a_recipe_is_of_no_use_while_a_cap_that_nobody_asked_for_is_far() {
     let mut lab = Lab::new(20 * BLOCK);
     lab.engine.hold_by_need().expect("is open");

@@ -64,15 +64,15 @@ impl HostRecord {
         for (mark, next) in self.began.iter().zip(nexts) {
             let took_us = next.at_us - mark.at_us;
             let left_out_us = next.left_out_us - mark.left_out_us;
-            let waited_us = match (span_of(mark), span_of(next)) {
-                (Some(span), Some(then)) if left_out_us < took_us / 4.0 => {
-                    let is_dry = then.start_us - (next.at_us - late_us) <= CAUGHT_UP_US;
+            // Behind the step's last op the device has nothing to do.
+            let is_dry = |then: DeviceSpan| then.start_us - (next.at_us - late_us) <= CAUGHT_UP_US;
+            let is_dry = span_of(next).map_or(next.op == end.op, is_dry);
+            let waited_us =
+                span_of(mark).filter(|_| left_out_us < took_us / 4.0).and_then(|span| {
                     let busy_us = span.end_us - (mark.at_us - late_us);
                     let fits = (WAIT_SHARE_MIN * took_us..=took_us).contains(&busy_us);
                     (is_dry && fits && took_us >= WAIT_US_MIN).then_some(busy_us)
-                }
-                _ => None,
-            };
+                });
             let op = &mut ops[mark.op.0 as usize];
             op.host_waits = waited_us.is_some();
             op.host_us = (took_us - waited_us.unwrap_or(left_out_us)).max(0.0);
@@ -124,6 +124,16 @@ mod tests {
             found.iter().enumerate().all(|(op, it)| op == 2 || *it == (10.0, false)),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn a_wait_for_the_device_at_the_end_is_no_work_of_the_host_either() {
+        // Asked for three, waits until all are done at 300, and ends the step 20 us later.
+        let found = times(&[0.0, 10.0, 20.0], 320.0);
+        assert_eq!(found, [(10.0, false), (10.0, false), (20.0, true)]);
+        // It was at work for a second, and the device waits for nobody.
+        let found = times(&[0.0, 10.0, 20.0], 1_000_020.0);
+        assert_eq!(found[2], (1_000_000.0, false));
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl Core {
             place,
             planned,
             origin,
+            born_in: self.step.number,
             ..Entry::new(id, birth, launches, name)
         });
         if swappable {

@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
     /// Order of allocation over all steps.
     pub(crate) birth: u64,
+    /// The step in which it was allocated.
+    pub(crate) born_in: u64,
     /// For the least recently used victim.
     pub(crate) last_touch: u64,
     /// It is away; a swap-in was ordered and found no room yet.
@@ -98,6 +100,7 @@ impl Entry {
             planned: None,
             origin: Origin::Persistent,
             birth: clock,
+            born_in: 0,
             last_touch: clock,
             asked_for: false,
             host_copy: None,

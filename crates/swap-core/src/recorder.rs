@@ -9,6 +9,7 @@ use crate::trace::{
 };
 
 mod host;
+mod order;
 
 /// A step being recorded.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Recorder {
     pub(crate) trace: Trace,
     timings: Vec<Timing>,
     stalls: Vec<(OpIndex, Stall)>,
+    /// By block that lived at the start: the step in which it was made.
+    births: Vec<u64>,
     pub(crate) host: HostRecord,
     /// When the host ended the step, by its clock.
     pub(crate) host_end_us: f64,
@@ -42,7 +45,9 @@ impl Recorder {
         });
     }
 
-    pub(crate) fn persistent(&mut self, size_bytes: u64, name: &str, held: bool) {
+    /// A block that lives at the start, made in the step of this number.
+    pub(crate) fn persistent(&mut self, size_bytes: u64, name: &str, held: bool, born_in: u64) {
+        self.births.push(born_in);
         let (origin, name) = (Origin::Persistent, name.to_owned());
         self.trace.blocks.push(TraceBlock { size_bytes, origin, name, held, nth: 0 });
     }
@@ -81,6 +86,7 @@ impl Recorder {
         elapsed_us: impl Fn(EventHandle, EventHandle) -> Result<f64, E>,
     ) -> Result<Trace, E> {
         let mut trace = self.trace.clone();
+        order::put_what_stays_first(&mut trace, &self.births);
         let mut device = Vec::with_capacity(self.timings.len());
         for &Timing { op, start, end } in &self.timings {
             let device_us = elapsed_us(start, end)?;

@@ -243,8 +243,9 @@ impl Core {
             entry.place = Some(place);
             entry.origin = Origin::Persistent;
             let (name, held) = (entry.name.clone(), entry.hold != Hold::No);
+            let born_in = entry.born_in;
             if let Some(recorder) = self.recording.recorder_mut() {
-                recorder.persistent(size_bytes, &name, held);
+                recorder.persistent(size_bytes, &name, held, born_in);
             }
         }
         if let Some(recorder) = self.recording.recorder_mut() {

@@ -9,7 +9,8 @@ pub struct OpIndex(pub u32);
 /// A swappable block's place in the step.
 ///
 /// Blocks that lived at the step's start come first, oldest first; then those allocated during
-/// the step, in order of allocation. So the same block has the same place in every like step.
+/// the step, in order of allocation. So the same block has the same place in every like step; while
+/// steps are not alike yet, a recorded one has it where the next will, what stays for good first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockIndex(pub u32);
 

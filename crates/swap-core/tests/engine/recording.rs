@@ -1,6 +1,6 @@
 //! What a recorded step says of its ops.
 
-use swap_core::{AccessMode, StepReport, Trace};
+use swap_core::{AccessMode, BlockId, BlockIndex, StepReport, Trace, TraceEvent};
 
 use super::lab::{BLOCK, Lab, OP, read, recipe, work, write};
 
@@ -48,5 +48,99 @@ fn ops_with_a_recipe_are_known_as_replayable() {
     });
     let replayable: Vec<bool> = trace.ops.iter().map(|op| op.replayable).collect();
     assert_eq!(replayable, [false, true]);
+    lab.finish();
+}
+
+/// Sizes of the blocks, and the events.
+type Recorded = (Vec<u64>, Vec<TraceEvent>);
+
+/// Steps that follow each other, from the second one on.
+fn record_in_a_row(lab: &mut Lab, mut step: impl FnMut(&mut Lab)) -> Vec<Recorded> {
+    lab.total();
+    lab.engine.set_orders(true, None).expect("between steps");
+    let recorded: Vec<Recorded> = (0..4)
+        .map(|_| {
+            step(lab);
+            let reports = lab.engine.end_step().expect("ends");
+            let trace = reports.into_iter().next_back().and_then(|report| report.trace);
+            let trace = trace.expect("recorded steps report at once");
+            (trace.blocks.iter().map(|block| block.size_bytes).collect(), trace.events)
+        })
+        .collect();
+    lab.engine.set_orders(false, None).expect("between steps");
+    recorded[1..].to_vec()
+}
+
+/// The places of the blocks that a step frees, in its order.
+fn freed((_, events): &Recorded) -> Vec<u32> {
+    let freed = events.iter().filter_map(|event| match *event {
+        TraceEvent::Free(BlockIndex(block)) => Some(block),
+        _ => None,
+    });
+    freed.collect()
+}
+
+/// What an optimizer keeps is made in the first step, behind what the second one frees.
+#[test]
+fn a_step_is_recorded_like_the_next_although_what_stays_is_younger_than_what_it_frees() {
+    let mut lab = Lab::new(16 * BLOCK);
+    let weight = lab.make(1);
+    let (mut gradient, mut state): (Option<BlockId>, Option<BlockId>) = (None, None);
+    // Made for the next step.
+    let mut batch = lab.make_sized(3 * BLOCK, 2);
+    let steps = record_in_a_row(&mut lab, |lab| {
+        gradient.take().into_iter().for_each(|block| lab.free(block));
+        lab.op(&[read(weight, 1), read(batch, 2)]).expect("reads");
+        let ahead = lab.make_sized(3 * BLOCK, 2);
+        lab.free(std::mem::replace(&mut batch, ahead));
+        gradient = Some(lab.make(3));
+        let state = *state.get_or_insert_with(|| lab.make_sized(2 * BLOCK, 4));
+        lab.op(&[read(state, 4)]).expect("reads");
+    });
+    assert_eq!(freed(&steps[0]), [3, 2], "the gradient, then the batch, behind what stays");
+    assert_eq!(steps[0], steps[1]);
+    assert_eq!(steps[1], steps[2]);
+    lab.finish();
+}
+
+/// As many are always there, and the oldest one goes: all come in order as they are.
+#[test]
+fn what_lives_through_two_steps_is_recorded_behind_what_is_older() {
+    let mut lab = Lab::new(16 * BLOCK);
+    let weight = lab.make(1);
+    let mut batches = std::collections::VecDeque::from([lab.make(2), lab.make(2)]);
+    let steps = record_in_a_row(&mut lab, |lab| {
+        lab.op(&[read(weight, 1), read(batches[0], 2)]).expect("reads");
+        batches.push_back(lab.make(2));
+        lab.free(batches.pop_front().expect("two are there"));
+    });
+    for step in &steps {
+        assert_eq!(freed(step), [1]);
+        assert_eq!(step, &steps[0]);
+    }
+    lab.finish();
+}
+
+/// The first step makes two batches, and what stays behind them.
+#[test]
+fn what_is_made_behind_batches_that_are_loaded_ahead_is_recorded_before_them() {
+    let mut lab = Lab::new(16 * BLOCK);
+    let weight = lab.make(1);
+    let mut batches = std::collections::VecDeque::new();
+    let mut state = None;
+    let steps = record_in_a_row(&mut lab, |lab| {
+        if batches.is_empty() {
+            batches.push_back(lab.make(2));
+        }
+        batches.push_back(lab.make(2));
+        if batches.len() > 2 {
+            lab.free(batches.pop_front().expect("three are there"));
+        }
+        lab.op(&[read(weight, 1), read(batches[0], 2)]).expect("reads");
+        let state = *state.get_or_insert_with(|| lab.make(3));
+        lab.op(&[read(state, 3)]).expect("reads");
+    });
+    assert_eq!(freed(&steps[1]), [2], "behind the weight and the state");
+    assert_eq!(steps[1], steps[2]);
     lab.finish();
 }

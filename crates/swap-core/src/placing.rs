@@ -17,7 +17,8 @@ pub(crate) enum Whereabouts {
 
 impl Core {
     /// Where the block that comes next is to lie; `fresh` if it belongs to the step. One that is
-    /// too small to be swappable by itself is so where the plan knows it as larger.
+    /// too small to be swappable by itself is so where the plan knows it as larger. One that the
+    /// plan does not know lies where none of the plan's is at present.
     pub(crate) fn whereabouts(
         &self,
         size_bytes: u64,
@@ -32,8 +33,11 @@ impl Core {
             let (orders, fresh) = (self.orders.current()?, fresh?);
             let follower = &self.step.follower;
             let place = follower.coming_block(fresh);
-            let place = place.or_else(|| follower.coming_stand_in(fresh))?;
-            Some(Whereabouts::Planned(orders.lot_of_size(place, fresh.size_bytes)))
+            match place.or_else(|| follower.coming_stand_in(fresh)) {
+                Some(place) => Some(orders.lot_of_size(place, fresh.size_bytes)),
+                None => (!fresh.is_small).then(|| pool.spare_lot(fresh.size_bytes)),
+            }
+            .map(Whereabouts::Planned)
         };
         planned().unwrap_or(Whereabouts::BySize)
     }

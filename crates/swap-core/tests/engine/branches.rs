@@ -22,11 +22,13 @@ const G: OpName = OpName::new("g");
 const H: OpName = OpName::new("h");
 const I: OpName = OpName::new("i");
 const LOG: OpName = OpName::new("log");
+const LIKE: OpName = OpName::new("like");
 
 const RECORDED: [OpName; 9] = [A, B, C, D, E, F, G, H, I];
 
 /// A step of these ops: `a` and `i` read the block that stays, `c` makes one that `h` reads, and
-/// `log` makes one for itself. Says whether the first was there in each op.
+/// `log` makes one for itself, and so does `like`, which is as large as the others. Says whether
+/// the first was there in each op.
 fn step(lab: &mut Lab, stays: BlockId, ops: &[OpName]) -> (String, StepReport) {
     let mut there = String::new();
     let mut made = None;
@@ -42,8 +44,9 @@ fn step(lab: &mut Lab, stays: BlockId, ops: &[OpName]) -> (String, StepReport) {
             _ => Vec::new(),
         };
         work(&mut lab.ops, &operands, &lab.errors).expect("works");
-        if op == LOG {
-            let block = lab.ops.allocate(2 * BLOCK, "log").expect("there is room");
+        if op == LOG || op == LIKE {
+            let size_bytes = if op == LIKE { BLOCK } else { 2 * BLOCK };
+            let block = lab.ops.allocate(size_bytes, "log").expect("there is room");
             lab.ops.touch(block, AccessMode::Write).expect("is there");
             lab.ops.free(block).expect("lives");
         }
@@ -109,6 +112,30 @@ fn a_step_with_more_ops_goes_by_the_plan_before_and_behind_them() {
         // Nor does it disturb the layout: the step behind it finds all memory where it was.
         let (there, report) = step(&mut lab, stays, &RECORDED);
         assert_eq!((there.as_str(), report.counters.memory_calls), ("++-----++", calls));
+        lab.finish();
+    }
+}
+
+/// The first of them stands in for the block that `c` makes, if that is still to come.
+#[test]
+fn what_the_plan_does_not_know_makes_no_memory_calls_where_a_lot_of_its_size_is_free() {
+    // Until `c` the lot of what that makes is, and then that of the block that has left.
+    for at in 0..=7 {
+        let (mut lab, stays, plan, calls) = planned();
+        let mut ops = RECORDED.to_vec();
+        ops.splice(at..at, [LIKE; 4]);
+        // No chunk of its size is kept beside the layout.
+        lab.engine.trim().expect("gives back");
+        let (_, report) = step(&mut lab, stays, &ops);
+        let MemoryCalls { created, mapped, .. } = report.counters.memory_calls;
+        assert_eq!(created, 0, "at {at}");
+        assert!(mapped <= 1, "addresses of nobody come to show it, once");
+        for ops in [&ops[..], &RECORDED] {
+            let (_, report) = step(&mut lab, stays, ops);
+            assert_eq!(report.counters.memory_calls, calls, "at {at}");
+            assert_eq!((report.counters.misses, report.counters.rescues), (0, 0));
+            assert!(report.followed(&plan));
+        }
         lab.finish();
     }
 }

@@ -167,6 +167,19 @@ impl Pool {
         self.layouts.present()?.tiles.idle_run(size_bytes)
     }
 
+    /// Memory of the layout for a block that is none of it: a lot of just this size in which nobody
+    /// is. Rather one that was left last and that addresses show, since that takes no call.
+    pub fn spare_lot(&self, size_bytes: u64) -> Option<Lot> {
+        let Planned { tiles, shown, .. } = self.layouts.present()?;
+        let is_shown = |(&lot, ranges): (&Lot, &Vec<VaRange>)| {
+            (lot.size_bytes == size_bytes && !ranges.is_empty()).then_some(lot)
+        };
+        let left = |lot: Lot| Some((tiles.left_at(tiles.of(lot)?)?, lot));
+        let shown = shown.iter().filter_map(is_shown).filter_map(left).max();
+        let run = || tiles.idle_run(size_bytes).filter(|lot| lot.size_bytes == size_bytes);
+        shown.map(|(_, lot)| lot).or_else(run)
+    }
+
     /// Gives a tile its memory, if it has none.
     fn fill_tile(
         &mut self,

@@ -430,6 +430,37 @@ fn an_idle_lot_is_the_smallest_run_of_idle_tiles_that_wastes_less_than_half() {
     bench.close();
 }
 
+#[test]
+fn a_spare_lot_is_the_one_of_that_size_that_was_left_last() {
+    let mut bench = Bench::new(16);
+    let spare = |bench: &Bench, units| bench.memory.pool.spare_lot(units * UNIT);
+    assert_eq!(spare(&bench, 4), None, "there is no layout");
+    let lots = [lot(0, 4), lot(4, 4), lot(8, 2), lot(10, 2), lot(12, 3)];
+    bench.lay_out(&lots);
+    assert_eq!(spare(&bench, 4), None, "no tile has memory yet");
+    let blocks = lots.map(|lot| bench.allocate(lot.size_bytes / UNIT, lot));
+    assert_eq!(spare(&bench, 4), None, "all are taken");
+    bench.free(blocks[1]);
+    bench.free(blocks[0]);
+    assert_eq!(spare(&bench, 3), None, "none is as small");
+    let calls = bench.calls();
+    for at in [0, 1] {
+        let found = spare(&bench, 4);
+        assert_eq!(found, Some(lots[at]));
+        bench.allocate(4, found);
+    }
+    assert_eq!(bench.calls(), calls, "addresses show both");
+    assert_eq!(spare(&bench, 4), None);
+    bench.free(blocks[2]);
+    bench.free(blocks[3]);
+    assert_eq!(spare(&bench, 4), Some(lot(8, 4)), "two that lie side by side");
+    assert_eq!(spare(&bench, u64::MAX / UNIT), None);
+    let made = bench.record.count("create_chunk");
+    bench.allocate(4, spare(&bench, 4));
+    assert_eq!(bench.record.count("create_chunk"), made);
+    bench.close();
+}
+
 /// Work that relies on each wait of planned memory: lots change hands between streams, are left
 /// for chunks, and go back to the driver while their last users run.
 pub(super) fn run_with(

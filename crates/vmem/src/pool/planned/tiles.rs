@@ -103,6 +103,13 @@ impl Tiles {
         self.tiles[tile].chunk.is_some() && !self.tiles[tile].is_taken
     }
 
+    /// When the last of these was given back, in the order of all that are; `None` unless all are
+    /// idle.
+    pub(super) fn left_at(&self, mut tiles: Range<usize>) -> Option<u64> {
+        let last = self.tiles[tiles.clone()].iter().map(|tile| tile.idle_since).max();
+        last.filter(|_| tiles.all(|tile| self.is_idle(tile)))
+    }
+
     /// The tiles that are idle: those that the fewest lots share first, then those that have been
     /// idle the longest. Whoever takes one from a layout takes its mappings from all these lots.
     pub(super) fn idle(&self) -> Vec<usize> {

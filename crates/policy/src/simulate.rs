@@ -15,6 +15,7 @@ use crate::usage::{NONE, Usage};
 
 mod link;
 mod memory;
+mod owed;
 mod residency;
 mod state;
 

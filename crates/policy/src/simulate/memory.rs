@@ -316,11 +316,12 @@ impl State<'_> {
     ) -> Result<Ready, u64> {
         let mut victims = None;
         loop {
+            let free_bytes = self.machine.limit_bytes - self.cache.held_bytes();
             let missing_bytes = match self.cache.make_room(size_bytes) {
                 Room::After(given_back) => {
                     self.cache.charge(Fit::exact(size_bytes));
                     self.counts.new_chunks += u64::from(exact);
-                    return Ok(latest(given_back.into_iter().map(|(_, ready)| ready)));
+                    return Ok(self.owed.take(size_bytes, given_back, free_bytes));
                 }
                 Room::Short(missing_bytes) => missing_bytes,
             };
@@ -465,7 +466,7 @@ impl State<'_> {
 }
 
 /// A chunk in place of several: ready when all of them are.
-fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
+pub(super) fn latest(chunks: impl Iterator<Item = Ready>) -> Ready {
     let nothing = Ready { last_use: NEVER, copy: NONE, freed: true, owner: 0 };
     chunks.fold(nothing, |latest, chunk| Ready {
         last_use: Moment {

@@ -7,6 +7,7 @@ use swap_core::{
 };
 
 use super::link::{CopyId, Engines};
+use super::owed::Owed;
 use super::residency::{Change, Lots};
 use super::{ActionTable, CopySpan, ReplaySpan, Shortfall, Simulation, Span, left_away};
 use crate::host::HostLane;
@@ -104,6 +105,7 @@ pub(super) struct State<'a> {
     pub(super) usage: &'a Usage,
     pub(super) machine: Machine,
     pub(super) cache: ChunkCache<Ready>,
+    pub(super) owed: Owed,
     pub(super) blocks: Vec<Block>,
     /// By block: discarded blocks whose replay uses it.
     pub(super) dependents: Vec<Vec<u32>>,
@@ -159,6 +161,7 @@ impl<'a> State<'a> {
             usage,
             machine,
             cache: ChunkCache::new(machine.limit_bytes),
+            owed: Owed::default(),
             blocks: vec![UNBORN; trace.blocks.len()],
             dependents: vec![Vec::new(); trace.blocks.len()],
             engines: Engines::new(machine),

@@ -141,6 +141,46 @@ pub(crate) fn simulate_with(
     state.report()
 }
 
+/// The same if the step goes to plan and takes less than some time.
+pub(crate) fn simulate_if_faster(
+    trace: &Trace,
+    usage: &Usage,
+    plan: &Plan,
+    machine: &Machine,
+    than_us: f64,
+) -> Option<Simulation> {
+    let actions = ActionTable::new(trace, plan);
+    let mut state = State::new(trace, usage, *machine, &actions);
+    run_step(&mut state, &actions);
+    state.roll_over();
+    run_step(&mut state, &actions);
+    (state.goes_to_plan() && state.step_us() < than_us).then(|| state.report())
+}
+
+/// What each of some steps in a row takes, in microseconds. Fewer, if memory runs out.
+pub(crate) fn steps_us(
+    trace: &Trace,
+    usage: &Usage,
+    plan: &Plan,
+    machine: &Machine,
+    count: usize,
+) -> Vec<f64> {
+    let actions = ActionTable::new(trace, plan);
+    let mut state = State::new(trace, usage, *machine, &actions);
+    let mut steps_us = Vec::new();
+    for number in 0..count {
+        if number > 0 {
+            state.roll_over();
+        }
+        run_step(&mut state, &actions);
+        if state.shortfall.is_some() {
+            break;
+        }
+        steps_us.push(state.step_us());
+    }
+    steps_us
+}
+
 /// Steps in a row, one at a time, each from where the last one ended.
 #[derive(Debug)]
 pub struct Simulator<'a> {

@@ -2,13 +2,12 @@
 //! as early as memory allows. Several placements are simulated and the fastest is kept.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
-use swap_core::{Action, ActionKind, BlockIndex, OpIndex, Phase, Plan, Trace};
+use swap_core::{Plan, Trace};
 
 use super::need::need_curve;
-use super::select::{Choice, Mode, Selection, gap_recipe};
-use crate::assemble::assemble;
+use super::order::{Moment, Times, plan_of};
+use super::select::{Choice, Mode, Selection};
 use crate::candidate::Gap;
 use crate::curve::Curve;
 use crate::machine::Machine;
@@ -36,6 +35,8 @@ const STEPS_MAX: f64 = 1e6;
 pub(super) struct Placement {
     pub(super) plan: Plan,
     pub(super) simulation: Simulation,
+    /// By choice.
+    pub(super) times: Vec<Times>,
     pub(super) way: Way,
 }
 
@@ -121,9 +122,10 @@ impl Placer<'_> {
     /// A placement. `seen` is a step with these choices, or ones much like them.
     pub(super) fn place(&self, seen: Option<&Simulation>, way: Way) -> Placement {
         let timeline = self.timeline(seen.filter(|_| way.as_seen));
-        let plan = self.plan(&timeline, way);
+        let times = self.times(&timeline, way);
+        let plan = plan_of(self.trace, self.usage, self.selection, &times);
         let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
-        Placement { plan, simulation, way }
+        Placement { plan, simulation, times, way }
     }
 
     /// The first of the slots with the most bytes if everything is resident.
@@ -148,7 +150,7 @@ impl Placer<'_> {
         timeline
     }
 
-    fn plan(&self, timeline: &Timeline, way: Way) -> Plan {
+    fn times(&self, timeline: &Timeline, way: Way) -> Vec<Times> {
         let (departure, lead) = TRIES[way.number];
         let mut curve = Curve::of(&self.selection.curve);
         let leaves = self.leaves(timeline, departure, &mut curve);
@@ -159,16 +161,15 @@ impl Placer<'_> {
             returns.sort_by_key(|item| ((item.to - peak).rem_euclid(slot_count), item.choice));
         }
         self.find_room(&mut returns, timeline, &mut curve, &leaves);
-        let mut orders = Vec::new();
+        let mut times = vec![Times::default(); self.selection.choices.len()];
         for item in &returns {
-            self.order_return(item, &mut orders);
+            times[item.choice].back = item.issue;
         }
         for item in &leaves {
-            self.order_leave(item, &mut orders);
+            let moment = item.before.map_or(Moment::end_of(item.issue), Moment::begin_of);
+            (times[item.choice].leave, times[item.choice].due) = (moment, item.due);
         }
-        self.order_replays(&mut orders);
-        orders.sort_by_key(|&(key, action)| (action.op, action.phase, key, action.block));
-        assemble(self.trace, orders.into_iter().map(|(_, action)| action).collect())
+        times
     }
 
     fn choices(&self) -> impl Iterator<Item = (usize, &Choice)> {
@@ -346,78 +347,6 @@ impl Placer<'_> {
             }
             item.issue = issue;
         }
-    }
-
-    fn order_return(&self, item: &Return, orders: &mut Vec<((u8, u64), Action)>) {
-        let slot_count = self.usage.slot_count() as i64;
-        let gap = &self.selection.choices[item.choice].gap;
-        // Until the step's end the block has the name that it had when it left.
-        let next_step = item.issue >= slot_count;
-        let block = BlockIndex(if next_step { gap.again } else { gap.block });
-        let action = Action {
-            op: self.op(item.issue),
-            phase: Phase::Begin,
-            kind: ActionKind::SwapIn,
-            block,
-            due: self.op(item.to),
-        };
-        orders.push(((1, item.to as u64), action));
-    }
-
-    fn order_leave(&self, item: &Leave, orders: &mut Vec<((u8, u64), Action)>) {
-        let gap = &self.selection.choices[item.choice].gap;
-        // Behind the step's end it has its next name.
-        let slot = item.before.unwrap_or(item.issue);
-        let next_step = slot >= self.usage.slot_count() as i64;
-        let block = BlockIndex(if next_step { gap.again } else { gap.block });
-        // A block that no op uses leaves at the start.
-        let at_begin = item.before.is_some() || item.issue < 0;
-        let phase = if at_begin { Phase::Begin } else { Phase::End };
-        let action = Action {
-            op: self.op(slot.max(0)),
-            phase,
-            kind: ActionKind::SwapOut,
-            block,
-            due: self.op(item.due),
-        };
-        orders.push(((0, 1 + gap.from.max(0) as u64), action));
-    }
-
-    /// What is dropped and replayed. Freed blocks of chains come back with what is made from them.
-    fn order_replays(&self, orders: &mut Vec<((u8, u64), Action)>) {
-        let links = self.selection.links.iter();
-        // By block and where it is dropped: where it is back.
-        let mut drops: BTreeMap<(i64, u32, Phase), i64> =
-            links.map(|(&(slot, block), &back)| ((slot, block, Phase::End), back)).collect();
-        for (_, choice) in self.choices().filter(|(_, choice)| choice.mode == Mode::Recompute) {
-            let gap = &choice.gap;
-            // The last time that a freed block of a chain is dropped, it is for others.
-            let back = drops.remove(&(gap.from, gap.block, Phase::End)).unwrap_or(gap.from);
-            let phase = if gap.early { Phase::Begin } else { Phase::End };
-            drops.insert((gap.from, gap.block, phase), back);
-            if gap.returns {
-                let recipe = gap_recipe(self.usage, gap);
-                let producer = recipe.expect("replays were chosen by recipe").producer;
-                let (op, block) = (self.op(gap.to), BlockIndex(gap.block));
-                let (phase, kind) = (Phase::Begin, ActionKind::Replay);
-                let replay = Action { op, phase, kind, block, due: op };
-                orders.push(((2, u64::from(producer.0)), replay));
-            }
-        }
-        for ((slot, block, phase), back) in drops {
-            let (op, block) = (self.op(slot), BlockIndex(block));
-            // Before an op, behind the replays that need it.
-            let rank = if phase == Phase::Begin { 3 } else { 0 };
-            let kind = ActionKind::Discard;
-            let due = self.op(back);
-            orders.push(((rank, 0), Action { op, phase, kind, block, due }));
-        }
-    }
-
-    /// The op of a slot of this step or the next.
-    fn op(&self, slot: i64) -> OpIndex {
-        let slot = (slot % self.usage.slot_count() as i64) as usize;
-        self.usage.slots[slot.min(self.usage.slots.len() - 1)]
     }
 }
 

@@ -14,6 +14,7 @@
 
 use super::choose::{Chooser, Made};
 use super::moves::{Class, changed, classes};
+use super::refine::Refiner;
 use crate::parallel::each;
 
 /// Changes in a round of a lineage and of the front, at most.
@@ -30,6 +31,9 @@ const SLACK: f64 = 0.001;
 const NEAR: f64 = 0.003;
 /// Below this share of the step, others could gain nothing that can be measured.
 const ADDED_SHARE_IGNORED: f64 = 0.001;
+
+/// After so many rounds each, single blocks of the best choice are moved.
+const REFINED_ROUNDS: u32 = 8;
 
 /// What all lineages share.
 struct Scene {
@@ -53,6 +57,9 @@ pub(super) struct Search<'a> {
     /// The best of all with more changes, if there are to be some.
     front: Option<Made<'a>>,
     has_front: bool,
+    /// The best of all with single blocks moved, and the time of the step that it came of.
+    refined: Option<Made<'a>>,
+    refined_from_us: Option<f64>,
 }
 
 impl<'a> Lineage<'a> {
@@ -139,7 +146,7 @@ impl<'a> Search<'a> {
         let Chooser { trace, config, .. } = lineages[0].chooser;
         let classes = classes(trace, config.min_block_bytes);
         let scene = Scene { classes, event_count: trace.events.len(), unlimited_us, least_us };
-        Search { scene, lineages, front: None, has_front }
+        Search { scene, lineages, front: None, has_front, refined: None, refined_from_us: None }
     }
 
     /// The best choice of so many rounds.
@@ -161,8 +168,14 @@ impl<'a> Search<'a> {
                 self.scene.change(&mut front, 1);
                 self.front = Some(front);
             }
+            if self.has_front && round % REFINED_ROUNDS == 0 {
+                self.refine(round);
+            }
         }
-        self.best().clone()
+        self.refined
+            .take()
+            .filter(|one| one.rank() < self.best().rank())
+            .unwrap_or_else(|| self.best().clone())
     }
 
     /// The first choices one after the other, as the first can be as good as any.
@@ -172,6 +185,27 @@ impl<'a> Search<'a> {
             if lineage.is_unmatched(&self.scene) {
                 break;
             }
+        }
+    }
+
+    /// Moves single blocks of the best choice, or of what came of that before if there is no better
+    /// one by now.
+    fn refine(&mut self, round: u32) {
+        let base_us = self.best().sure_us();
+        let is_new = self.refined_from_us != Some(base_us);
+        let mut made = match self.refined.as_ref().filter(|_| !is_new) {
+            Some(refined) => refined.clone(),
+            None => self.best().clone(),
+        };
+        let scene = &self.scene;
+        let least_us = scene.least_us.max(scene.unlimited_us * (1.0 + ADDED_SHARE_IGNORED));
+        let options = self.lineages.iter().map(|lineage| lineage.chooser.options);
+        let options = options.max_by_key(|options| options.len()).unwrap_or_default();
+        let mut refiner = Refiner::new(made.chooser, options, u64::from(round));
+        refiner.run(&mut made, round as usize, least_us);
+        self.refined_from_us = Some(base_us);
+        if self.refined.as_ref().is_none_or(|refined| made.rank() < refined.rank()) {
+            self.refined = Some(made);
         }
     }
 

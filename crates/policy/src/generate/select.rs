@@ -191,7 +191,7 @@ pub(crate) fn select(
 }
 
 /// The gaps of all blocks that may leave.
-fn movable_gaps(trace: &Trace, usage: &Usage, config: &GenerateConfig) -> Vec<Gap> {
+pub(super) fn movable_gaps(trace: &Trace, usage: &Usage, config: &GenerateConfig) -> Vec<Gap> {
     let mut gaps = find_gaps(trace, usage);
     gaps.retain(|gap| trace.blocks[gap.block as usize].size_bytes >= config.min_block_bytes);
     if config.movable == Movable::Activations {

@@ -52,6 +52,11 @@ impl Wait {
         Some(Wait { wait_us: end_us - start_us, direction, blocks })
     }
 
+    /// What is copied without rest until it ends, in order of the copies.
+    pub(super) fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
     /// Something that could make it shorter.
     pub(super) fn change(mut self, classes: &[Class], numbers: &mut Numbers) -> Change {
         let wish = *any(&[Wish::Recompute, Wish::Stay, Wish::Any], numbers);

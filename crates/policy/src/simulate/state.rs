@@ -291,6 +291,16 @@ impl<'a> State<'a> {
         Ok(())
     }
 
+    /// What the step has taken so far, in microseconds.
+    pub(super) fn step_us(&self) -> f64 {
+        self.now_us - self.step_start_us
+    }
+
+    /// Whether the step did all that it needed by the plan.
+    pub(super) fn goes_to_plan(&self) -> bool {
+        self.counts.misses == 0 && self.counts.rescues == 0 && self.shortfall.is_none()
+    }
+
     pub(super) fn report(&self) -> Simulation {
         // On a copy, because the next step's copies share the link with this step's last ones.
         let mut engines = self.engines.clone();
@@ -309,7 +319,7 @@ impl<'a> State<'a> {
         let replays = self.replays.iter();
         let counts = self.counts;
         Simulation {
-            step_us: self.now_us - self.step_start_us,
+            step_us: self.step_us(),
             stall_us: counts.stall_us,
             held_bytes_peak: self.cache.held_bytes_peak(),
             resident_bytes_peak: counts.resident_bytes_peak,

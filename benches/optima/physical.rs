@@ -1,8 +1,7 @@
 //! Whether memory that is still being copied is in nobody's way.
 //!
-//! Who gives a chunk back to the device for a smaller one of its own waits for the chunk's copy;
-//! by the rules of simulation the rest of it is free at once. On a device it is not: the engine's
-//! host waits. So a step that is faster because of this is faster than any can be.
+//! The simulator lets whoever uses such memory wait for the copy. This is the same question asked
+//! of the step's times alone, so that it judges the simulator too.
 
 use adaptive::{
     Action, ActionKind, CopySpan, Direction, Phase, Plan, Simulation, Trace, TraceEvent,

@@ -20,9 +20,7 @@
 //! is reported is the best of both arguments, found for some limits that do not depend on the one
 //! asked for, so that more memory never makes it higher (`ladder.rs`).
 //!
-//! It is a bound for steps that are steady and to plan: each begins as the one before did, and
-//! nobody waits for memory that the simulator counts as free although it is still being copied, as
-//! a chunk that is given back for a smaller one.
+//! It is a bound for steps that are steady and to plan: each begins as the one before did.
 
 use swap_core::Trace;
 

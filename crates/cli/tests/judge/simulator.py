@@ -27,6 +27,14 @@ class Block:
         self.readers, self.free_wanted, self.waits = [], False, False
 
 
+def latest(waits):
+    """What is over when all of these are: a use, and the copy that was issued last."""
+    floor_us = max([use[0] for use, _ in waits], default=0.0)
+    piece = max([use[1] for use, _ in waits if use[1] is not None], default=None)
+    copies = [copy for _, copies in waits for copy in copies]
+    return (floor_us, piece), [max(copies, key=lambda copy: copy.number)] if copies else []
+
+
 class OutOfMemory(Exception):
     pass
 
@@ -44,6 +52,7 @@ class Run:
             self.actions.setdefault(place, []).append((action["kind"], action["block"], waits))
         self.blocks = [Block() for _ in step.size]
         self.free_chunks, self.held, self.resident = [], 0, 0
+        self.owed = []
         self.segments, self.host, self.now_us, self.clock = 0, 0, 0.0, 0
         self.piece_ends, self.needs, self.late = [], [], []
         self.pins, self.open, self.extra_us = [], 0, 0.0
@@ -68,10 +77,15 @@ class Run:
             if action["block"] in self.step.successor and action["kind"].startswith("swap"):
                 away[self.step.successor[action["block"]]] = action["kind"] == "swap_out"
         self.grow(self.step.segment_bytes)
-        for b, block in enumerate(self.blocks):
-            if not self.step.persistent[b]:
-                continue
-            if not away.get(b) and self.held + self.step.size[b] <= self.limit:
+        there = [b for b in range(len(self.blocks)) if self.step.persistent[b]]
+        held = sum(self.step.size[b] for b in there if self.step.held[b])
+        for b in there:
+            block, stays = self.blocks[b], self.step.held[b]
+            held -= self.step.size[b] if stays else 0
+            missing = self.held + held + self.step.size[b] - self.limit
+            if stays and missing > 0:
+                raise OutOfMemory(missing)
+            if (stays or not away.get(b)) and missing <= 0:
                 self.held += self.step.size[b]
                 self.resident += self.step.size[b]
                 block.place = "device"
@@ -145,10 +159,11 @@ class Run:
                     self.put_off.append(b)
         for kind, b, waits in self.actions.get((op, phase), []):
             block = self.blocks[b]
-            if kind == "swap_out" and block.place == "device" and not block.pins:
+            can_leave = not block.pins and not self.step.held[b]
+            if kind == "swap_out" and block.place == "device" and can_leave:
                 self.host_us += self.step.host_move_us
                 self.swap_out(b)
-            elif kind == "discard" and block.place == "device" and not block.pins:
+            elif kind == "discard" and block.place == "device" and can_leave:
                 block.waits = self.discard(b) and waits and not block.readers
             elif kind == "swap_in" and block.place == "host" and b not in self.put_off:
                 self.host_us += self.step.host_move_us
@@ -393,20 +408,30 @@ class Run:
                 return chunk
 
     def new_chunk(self, size):
-        floor_us, piece, copies = 0.0, None, []
+        nobodys = self.limit - self.held - sum(part for part, _ in self.owed)
+        waits, given = [], 0
         while self.held + size > self.limit:
             old = self.free_chunks.pop(0)
             self.held -= old.size
-            floor_us = max(floor_us, old.use[0])
-            piece = max((p for p in (piece, old.use[1]) if p is not None), default=None)
-            copies += [copy for copy in old.copies if copy]
+            given += old.size
+            waits.append((old.use, [copy for copy in old.copies if copy]))
         self.held += size
         self.note()
-        last = [max(copies, key=lambda copy: copy.number)] if copies else []
-        return Chunk(size, (floor_us, piece), last, True, None)
+        if given > size:
+            self.owed.append((given - size, latest(waits)))
+        missing = size - given - nobodys
+        while given <= size and missing > 0:
+            part, wait = self.owed.pop(0)
+            waits.append(wait)
+            if part > missing:
+                self.owed.insert(0, (part - missing, wait))
+            missing -= part
+        use, copies = latest(waits)
+        return Chunk(size, use, copies, True, None)
 
     def victims(self):
         there = [b for b, x in enumerate(self.blocks) if x.place == "device" and not x.pins]
+        there = [b for b in there if not self.step.held[b]]
         if self.planned:
             return sorted(there, key=lambda b: (-self.step.next_use(b, self.event), b))
         return sorted(there, key=lambda b: (self.blocks[b].used, b))

@@ -128,7 +128,7 @@ impl State<'_> {
     }
 
     pub(super) fn swap_out(&mut self, index: usize) {
-        if self.blocks[index].pins == 0 {
+        if self.blocks[index].pins == 0 && !self.trace.blocks[index].held {
             self.host.moves();
             self.evict(index);
         }
@@ -136,7 +136,8 @@ impl State<'_> {
 
     /// Drops a block, perhaps for others that are made from it and dropped later.
     pub(super) fn discard(&mut self, index: usize, for_others: bool) {
-        if self.blocks[index].pins == 0 && self.try_discard(index) {
+        let can_leave = self.blocks[index].pins == 0 && !self.trace.blocks[index].held;
+        if can_leave && self.try_discard(index) {
             let awaits = for_others && self.dependents[index].is_empty();
             self.blocks[index].awaits_dependents = awaits;
         }
@@ -348,7 +349,8 @@ impl State<'_> {
     fn victims(&self) -> Vec<usize> {
         let free_to_go = |index: &usize| {
             let block = &self.blocks[*index];
-            block.state == BlockState::Resident && block.pins == 0
+            let is_there = block.state == BlockState::Resident && block.pins == 0;
+            is_there && !self.trace.blocks[*index].held
         };
         let mut victims: Vec<(u64, usize)> = (0..self.blocks.len())
             .filter(free_to_go)

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use swap_core::{
     AccessMode, Action, ActionKind, BlockIndex, ChunkCache, Direction, Fit, OpIndex, Origin, Trace,
+    TraceBlock,
 };
 
 use super::link::{CopyId, Engines};
@@ -204,14 +205,25 @@ impl<'a> State<'a> {
             self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
             return;
         }
+        let persistent = |block: &&TraceBlock| block.origin == Origin::Persistent;
+        let held = self.trace.blocks.iter().filter(persistent).filter(|block| block.held);
+        // What cannot move has its room before all others.
+        let mut held_bytes: u64 = held.map(|block| block.size_bytes).sum();
         for (index, block) in self.trace.blocks.iter().enumerate() {
             if block.origin != Origin::Persistent {
                 continue;
             }
-            let room = self.cache.held_bytes() + block.size_bytes <= self.machine.limit_bytes;
+            held_bytes -= if block.held { block.size_bytes } else { 0 };
+            let used_bytes = self.cache.held_bytes() + held_bytes + block.size_bytes;
+            let room = used_bytes <= self.machine.limit_bytes;
+            if block.held && !room {
+                let missing_bytes = used_bytes - self.machine.limit_bytes;
+                self.shortfall = Some(Shortfall { op: OpIndex(0), missing_bytes });
+                return;
+            }
             self.rank += 1;
             self.blocks[index].identity = self.rank;
-            if room && !away[index] {
+            if room && (block.held || !away[index]) {
                 self.cache.charge(Fit::exact(block.size_bytes));
                 self.resident_bytes += block.size_bytes;
                 self.blocks[index].state = BlockState::Resident;

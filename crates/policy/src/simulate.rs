@@ -133,12 +133,7 @@ pub(crate) fn simulate_with(
     plan: &Plan,
     machine: &Machine,
 ) -> Simulation {
-    let actions = ActionTable::new(trace, plan);
-    let mut state = State::new(trace, usage, *machine, &actions);
-    run_step(&mut state, &actions);
-    state.roll_over();
-    run_step(&mut state, &actions);
-    state.report()
+    second_step(trace, usage, plan, machine, |state| state.report())
 }
 
 /// The same if the step goes to plan and takes less than some time.
@@ -149,12 +144,24 @@ pub(crate) fn simulate_if_faster(
     machine: &Machine,
     than_us: f64,
 ) -> Option<Simulation> {
+    second_step(trace, usage, plan, machine, |state| {
+        (state.goes_to_plan() && state.step_us() < than_us).then(|| state.report())
+    })
+}
+
+fn second_step<T>(
+    trace: &Trace,
+    usage: &Usage,
+    plan: &Plan,
+    machine: &Machine,
+    look: impl FnOnce(&State<'_>) -> T,
+) -> T {
     let actions = ActionTable::new(trace, plan);
     let mut state = State::new(trace, usage, *machine, &actions);
     run_step(&mut state, &actions);
     state.roll_over();
     run_step(&mut state, &actions);
-    (state.goes_to_plan() && state.step_us() < than_us).then(|| state.report())
+    look(&state)
 }
 
 /// What each of some steps in a row takes, in microseconds. Fewer, if memory runs out.
@@ -165,20 +172,30 @@ pub(crate) fn steps_us(
     machine: &Machine,
     count: usize,
 ) -> Vec<f64> {
+    let took_us = |state: &State<'_>| state.shortfall.is_none().then(|| state.step_us());
+    steps_in_a_row(trace, usage, plan, machine, count, took_us).into_iter().flatten().collect()
+}
+
+/// Looks at each of so many steps in a row, the last of which may run out of memory.
+fn steps_in_a_row<T>(
+    trace: &Trace,
+    usage: &Usage,
+    plan: &Plan,
+    machine: &Machine,
+    count: usize,
+    look: impl Fn(&State<'_>) -> T,
+) -> Vec<T> {
     let actions = ActionTable::new(trace, plan);
     let mut state = State::new(trace, usage, *machine, &actions);
-    let mut steps_us = Vec::new();
-    for number in 0..count {
-        if number > 0 {
+    let mut seen = Vec::new();
+    while seen.len() < count && (seen.is_empty() || state.shortfall.is_none()) {
+        if !seen.is_empty() {
             state.roll_over();
         }
         run_step(&mut state, &actions);
-        if state.shortfall.is_some() {
-            break;
-        }
-        steps_us.push(state.step_us());
+        seen.push(look(&state));
     }
-    steps_us
+    seen
 }
 
 /// Steps in a row, one at a time, each from where the last one ended.
@@ -203,17 +220,7 @@ impl<'a> Simulator<'a> {
     ///
     /// Stops after the first step that runs out of memory.
     pub fn steps(&self, plan: &Plan, count: usize) -> Vec<Simulation> {
-        let actions = ActionTable::new(self.trace, plan);
-        let mut state = State::new(self.trace, &self.usage, self.machine, &actions);
-        let mut reports: Vec<Simulation> = Vec::new();
-        while reports.len() < count && reports.last().is_none_or(|last| last.shortfall.is_none()) {
-            if !reports.is_empty() {
-                state.roll_over();
-            }
-            run_step(&mut state, &actions);
-            reports.push(state.report());
-        }
-        reports
+        steps_in_a_row(self.trace, &self.usage, plan, &self.machine, count, |state| state.report())
     }
 }
 

@@ -127,8 +127,13 @@ impl State<'_> {
         Ok(())
     }
 
+    /// Whether no open op pins it and it may move at all.
+    fn can_leave(&self, index: usize) -> bool {
+        self.blocks[index].pins == 0 && !self.trace.blocks[index].held
+    }
+
     pub(super) fn swap_out(&mut self, index: usize) {
-        if self.blocks[index].pins == 0 && !self.trace.blocks[index].held {
+        if self.can_leave(index) {
             self.host.moves();
             self.evict(index);
         }
@@ -136,8 +141,7 @@ impl State<'_> {
 
     /// Drops a block, perhaps for others that are made from it and dropped later.
     pub(super) fn discard(&mut self, index: usize, for_others: bool) {
-        let can_leave = self.blocks[index].pins == 0 && !self.trace.blocks[index].held;
-        if can_leave && self.try_discard(index) {
+        if self.can_leave(index) && self.try_discard(index) {
             let awaits = for_others && self.dependents[index].is_empty();
             self.blocks[index].awaits_dependents = awaits;
         }
@@ -348,9 +352,7 @@ impl State<'_> {
     /// plan, else least recent use; ties go to the lower index.
     fn victims(&self) -> Vec<usize> {
         let free_to_go = |index: &usize| {
-            let block = &self.blocks[*index];
-            let is_there = block.state == BlockState::Resident && block.pins == 0;
-            is_there && !self.trace.blocks[*index].held
+            self.blocks[*index].state == BlockState::Resident && self.can_leave(*index)
         };
         let mut victims: Vec<(u64, usize)> = (0..self.blocks.len())
             .filter(free_to_go)

@@ -271,12 +271,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     const int code = std::exchange(own.unraised_code, SMARTSWAP_OK);
     return refuse(fn, *op, /*begun=*/false, code, std::move(own.unraised));
   }
-  const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   if (C10_UNLIKELY(deferred::count() != 0)) {
     if (auto failed = deferred::run_before(fn)) {
       return refuse(fn, *op, /*begun=*/false, failed->code, std::move(failed->text));
     }
   }
+  if (outermost && is_elsewhere(fn, *op)) {
+    if (op->draws) {
+      replay::note_draw();
+    }
+    own.running.emplace_back(op, false);
+    return nullptr;
+  }
+  const auto part = outermost && is_aside(own) ? SMARTSWAP_ASIDE : SMARTSWAP_STEP;
   // What operators inside one use, it uses.
   int code =
       outermost ? smartswap_begin(op->name.c_str(), current_stream(), part) : SMARTSWAP_OK;

@@ -87,6 +87,40 @@ bool is_plain(const c10::IValue& value) {
   return true;
 }
 
+// Where what a value names is, as far as it says.
+enum class Whereabouts { unsaid, here, elsewhere };
+
+Whereabouts whereabouts(const c10::Device& device) {
+  return device.type() == attached().type ? Whereabouts::here : Whereabouts::elsewhere;
+}
+
+Whereabouts whereabouts(const c10::IValue& value) {
+  if (value.isDevice()) {
+    return whereabouts(value.toDevice());
+  }
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) {
+      return Whereabouts::unsaid;
+    }
+    // What a wrapper stands for may be anywhere.
+    const auto* impl = tensor.unsafeGetTensorImpl();
+    return impl->is_python_dispatch() ? Whereabouts::here : whereabouts(impl->device());
+  }
+  if (!may_have_storages(value)) {
+    return Whereabouts::unsaid;
+  }
+  auto found = Whereabouts::unsaid;
+  for (const c10::IValue& element : value.toListRef()) {
+    const auto one = whereabouts(element);
+    if (one == Whereabouts::here) {
+      return one;
+    }
+    found = one == Whereabouts::elsewhere ? one : found;
+  }
+  return found;
+}
+
 }  // namespace
 
 smartswap_access Operator::use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {
@@ -154,6 +188,21 @@ bool calls_others(const at::RecordFunction& fn, const Operator& op) {
   return std::all_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
     return is_plain(input);
   });
+}
+
+bool is_elsewhere(const at::RecordFunction& fn, const Operator& op) {
+  if (op.is_collective) {
+    return false;
+  }
+  bool is_said = false;
+  for (const c10::IValue& input : fn.inputs()) {
+    const auto one = whereabouts(input);
+    if (one == Whereabouts::here) {
+      return false;
+    }
+    is_said = is_said || one == Whereabouts::elsewhere;
+  }
+  return is_said;
 }
 
 }  // namespace smartswap

@@ -46,4 +46,9 @@ Operator describe(const at::RecordFunction& fn);
 // Whether a call does all its work in operators that it calls. Those are the engine's ops then.
 bool calls_others(const at::RecordFunction& fn, const Operator& op);
 
+// Whether all that a call names, tensors and the device for new ones, is of other devices than the
+// engine's, as where a batch is put together on the host. It is no part of the device's step: how
+// many come between two ops may be a matter of time.
+bool is_elsewhere(const at::RecordFunction& fn, const Operator& op);
+
 }  // namespace smartswap

@@ -242,7 +242,10 @@ impl<P: Planner> Session<P> {
                     let told = Told { directive, is_moving_in, report: report.clone() };
                     shared.waiting.push_back(Waiting::Finished(Box::new(told)));
                 }
-                None if is_moving_in => self.policy.pass_over(&report),
+                None if is_moving_in => {
+                    self.policy.pass_over(&report);
+                    self.follow_if_changed(self.policy.directive())?;
+                }
                 None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, sizes, report });
@@ -266,6 +269,10 @@ impl<P: Planner> Session<P> {
             Some(worst) => self.policy.observe_together(report, &worst),
             None => self.policy.observe(report),
         };
+        self.follow_if_changed(next)
+    }
+
+    fn follow_if_changed(&mut self, next: Directive) -> Result<(), Error> {
         if next == self.current { Ok(()) } else { self.follow(next) }
     }
 

@@ -167,7 +167,7 @@ fn a_model_that_fits_is_left_alone() {
     // Until it no longer fits.
     let mut under_test = after(9, &[step(A), step(A), step(A), rescued(A)]);
     assert_eq!(under_test.stage(), Stage::SearchPolicy);
-    assert_eq!(plan_number(&under_test.observe(&rescued(A))), 1);
+    assert_eq!([0; 2].map(|_| plan_number(&under_test.observe(&rescued(A)))), [0, 1]);
 }
 
 #[test]
@@ -210,7 +210,9 @@ fn the_best_measured_try_wins() {
     // Each plan's transition step is terrible and must not count.
     let mut under_test = after(9, &[rescued(A), rescued(A)]);
     for judged in [taking(A, 300.0), taking(A, 200.0), rescued(A)] {
-        under_test.observe(&taking(A, 5000.0));
+        assert!(under_test.directive().record);
+        let directive = under_test.observe(&taking(A, 5000.0));
+        assert!(!directive.record, "recording takes time, so the step that counts is not");
         under_test.observe(&judged);
     }
     // The best was not the last: the step that moves in to it is not Stable yet.
@@ -246,11 +248,13 @@ fn slow_steps_start_a_search_when_there_are_two_in_a_row() {
         assert_eq!(under_test.observe(&event).stage, Stage::Stable);
     }
     assert_eq!(under_test.observe(&taking(A, 200.0)).stage, Stage::SearchPolicy);
-    // Measured once more: it was a passing cloud.
+    // Recorded, then measured once more: it was a passing cloud.
+    assert!(under_test.directive().record);
+    assert!(!under_test.observe(&taking(A, 200.0)).record);
     let directive = under_test.observe(&step(A));
     assert_eq!((directive.stage, plan_number(&directive)), (Stage::Stable, 1));
     // This time it stays slow, so the next plan gets its chance, and wins.
-    for _ in 0..2 {
+    for _ in 0..3 {
         under_test.observe(&taking(A, 200.0));
     }
     assert_eq!(plan_number(&under_test.observe(&taking(A, 200.0))), 2);

@@ -131,10 +131,19 @@ impl Track {
     }
 
     /// Whether its next step is to be recorded: recording costs time, so not while a plan is made
-    /// for one that was.
+    /// for one that was, nor twice under one that is being tried.
     pub(crate) fn records(&self) -> bool {
-        let waits = matches!(&self.state, State::Search(search) if search.waits.is_some());
-        self.stage() != Stage::Stable && !waits
+        match &self.state {
+            State::Search(search) => search.waits.is_none() && search.recorded.is_none(),
+            _ => self.stage() != Stage::Stable,
+        }
+    }
+
+    /// A step of this kind went as directed, and its time says nothing.
+    pub(crate) fn passed_over(&mut self, report: &StepReport) {
+        if let State::Search(search) = &mut self.state {
+            search.keep_recorded(report.trace.as_ref());
+        }
     }
 
     /// Whether a plan is being tried to see how it does, or made.
@@ -234,6 +243,10 @@ impl Track {
             }
             State::Search(search) => {
                 search.runs += 1;
+                let own = report.trace.as_ref().filter(|_| !seen.similar && seen.worst.is_none());
+                if search.keep_recorded(own) && !judged.drifted {
+                    return;
+                }
                 let is_whole = seen.is_settled(Stage::SearchPolicy) || judged.drifted;
                 let telling = !seen.similar && is_whole && seen.is_common(Stage::SearchPolicy);
                 if telling || search.runs >= RUNS_BEFORE_JUDGED {
@@ -311,6 +324,7 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
+        let recorded = search.recorded.clone().or_else(|| report.trace.clone().map(Arc::new));
         let made = search.numbered.made.as_ref();
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =
@@ -339,20 +353,19 @@ impl Track {
             }
         }
         // It was made for ops that seemed to take longer, so there was more time for copies.
-        let learnt =
-            report.trace.as_ref().is_some_and(|trace| unlimited_us(trace) < KNOWN * knew_us);
+        let learnt = recorded.as_ref().is_some_and(|trace| unlimited_us(trace) < KNOWN * knew_us);
         // Blocks that are made again take time that other plans need not take.
         let is_short =
             made.is_none_or(|made| measured.step_us <= HARDLY_LONGER * made.unlimited_us);
         let nothing_to_gain =
             measured.is_clean() && measured.hardly_stalls() && is_short && !learnt && !is_rough;
-        match &report.trace {
+        match recorded {
             Some(_) if nothing_to_gain => self.become_stable(Why::HardlyLonger),
             Some(_) if holds && number < config.search_steps => {
                 self.keep_best(number + 1, |search| search.holds = true);
             }
             Some(trace) => {
-                self.try_next(config, planner, trace, number + 1, seen.worst.is_some());
+                self.try_next(config, planner, &trace, number + 1, seen.worst.is_some());
             }
             // Without a record there is nothing to plan by.
             None => self.become_stable(Why::NoOtherPlan),

@@ -21,6 +21,9 @@ pub(super) struct Try {
     pub(super) holds: bool,
     /// The next plan to try is still being made, for this recorded step: it is the best so far.
     pub(super) waits: Option<Arc<Trace>>,
+    /// Recording takes time of the host, so only the first step under it is recorded and another
+    /// one judged. Ranks plan for what all of them recorded of the step that they judge.
+    pub(super) recorded: Option<Arc<Trace>>,
     /// It was made in little time.
     pub(super) is_sketch: bool,
     /// A settled step under it that took far longer than predicted: it may have been disturbed.
@@ -36,9 +39,19 @@ impl Try {
             runs: 0,
             holds: false,
             waits: None,
+            recorded: None,
             is_sketch: false,
             late: None,
         }
+    }
+
+    /// Keeps what was recorded of a step under it. Says whether that was the first.
+    pub(super) fn keep_recorded(&mut self, trace: Option<&Trace>) -> bool {
+        let is_first = self.recorded.is_none() && trace.is_some();
+        if let Some(trace) = trace {
+            self.recorded = Some(Arc::new(trace.clone()));
+        }
+        is_first
     }
 
     /// What the step says of the plan; nothing yet if it should be measured once more, as it took

@@ -44,7 +44,7 @@ fn an_old_figure_that_no_longer_holds_outdoes_no_try() {
     let mut under_test = after(2, &[rescued(A), rescued(A), step(A), step(A), step(A)]);
     assert_eq!((under_test.stage(), plan_number(&under_test.directive())), (Stage::Stable, 1));
     // What took 100 takes 300 for good, which the next plan makes better, though not as it was.
-    for _ in 0..3 {
+    for _ in 0..4 {
         under_test.observe(&taking(A, 300.0));
     }
     assert_eq!(plan_number(&under_test.directive()), 2);
@@ -167,6 +167,7 @@ fn what_a_plan_missed_when_it_was_adopted_it_may_miss_again() {
     let more = StepReport { counters: misses, ..step(A) };
     assert_eq!(under_test.observe(&more).stage, Stage::SearchPolicy);
     // It does as it did, so the plan is not to blame.
+    assert_eq!(under_test.observe(&missed(A)).stage, Stage::SearchPolicy, "that was recorded");
     assert_eq!(under_test.observe(&missed(A)).stage, Stage::Stable);
 }
 
@@ -209,19 +210,19 @@ impl Planner for Late {
 #[test]
 fn the_best_so_far_runs_while_the_next_plan_is_made() {
     let mut under_test = Loop::new(config(), Late { asked: 0, ready_when_asked: 9 });
-    let (mut ran, mut waited) = (Vec::new(), 0);
+    let (mut ran, mut unrecorded) = (Vec::new(), 0);
     under_test.observe(&rescued(A));
     under_test.observe(&rescued(A));
     for _ in 0..14 {
         // A sketch that hardly waits is no reason to stop: nobody knows what it might have been.
         let directive = under_test.observe(&step(A));
-        let waits = !directive.record && directive.stage != Stage::Stable;
         ran.push((directive.stage, plan_number(&directive)));
-        waited += u32::from(waits);
+        unrecorded += u32::from(!directive.record && directive.stage != Stage::Stable);
     }
     let waiting = ran.iter().filter(|&&it| it == (Stage::SearchPolicy, 1)).count();
     assert!((7..10).contains(&waiting), "{ran:?}");
-    assert!((6..9).contains(&waited), "meanwhile nothing is recorded: {waited}");
+    // Nor is the second step of either plan, by which it is judged.
+    assert!((8..11).contains(&unrecorded), "meanwhile nothing is recorded: {unrecorded}");
     assert!(ran.contains(&(Stage::SearchPolicy, 9)), "{ran:?}");
     assert_eq!(under_test.stage(), Stage::Stable, "{ran:?}");
     assert_eq!(under_test.planner().asked, 9, "a plan that hardly waits ends the search");

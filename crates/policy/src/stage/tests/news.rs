@@ -42,7 +42,10 @@ fn a_search_is_told_from_its_first_step_to_what_is_adopted() {
             "Stable -> SearchPolicy",
         ]
     );
-    under_test.observe(&step(A));
+    // One is recorded, the other judged.
+    for _ in 0..2 {
+        under_test.observe(&step(A));
+    }
     assert_eq!(
         told(&mut under_test),
         [

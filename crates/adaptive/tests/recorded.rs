@@ -11,9 +11,9 @@ use std::sync::Arc;
 use adaptive::devices::{HostConfig, HostDriver, HostLink, MeterDriver};
 use adaptive::{
     AccessMode, ArenaConfig, BlockId, Compute, Config, Driver, Engine, Error, FinishedStep,
-    GenerateConfig, JointConfig, JointPlanner, Link, LoopConfig, Machine, OpIndex, OpName, OpStack,
-    Origin, Plan, PoolConfig, Recipe, RecipeUse, RecordedConfig, Session, Stage, Trace, TraceEvent,
-    load_trace, simulate,
+    GenerateConfig, JointConfig, JointPlanner, Link, LoopConfig, Machine, MemoryCalls, OpIndex,
+    OpName, OpStack, Origin, Plan, PoolConfig, Recipe, RecipeUse, RecordedConfig, Session, Stage,
+    Trace, TraceEvent, load_trace, simulate,
 };
 
 const SCALE: u64 = 32;
@@ -207,10 +207,17 @@ impl<'a> Training<'a> {
 fn goes_to_plan(file: &str, share: f64) {
     let trace = recorded(file);
     let mut training = Training::new(&trace, share);
-    let (mut stable, mut calls) = (Vec::new(), Vec::new());
+    let (mut stable, mut calls, mut n_recorded) = (Vec::new(), Vec::new(), 0);
     for _ in 0..STEPS_MAX {
         let is_stable = training.session.stage() == Stage::Stable;
         let (finished, memory_calls) = training.step().expect("it fits");
+        for step in finished.iter().filter(|step| step.stage == Stage::SearchPolicy) {
+            let is_recorded = step.report.trace.is_some();
+            // What is recorded while its memory is being mapped says more of that.
+            let maps = step.report.counters.memory_calls != MemoryCalls::default();
+            assert!(!(is_recorded && maps), "{file} at {share}: {:?}", step.report.counters);
+            n_recorded += u32::from(is_recorded);
+        }
         stable.extend(finished.into_iter().filter(|step| step.stage == Stage::Stable));
         calls.extend(is_stable.then_some(memory_calls));
         if stable.len() == STABLE_STEPS {
@@ -218,6 +225,7 @@ fn goes_to_plan(file: &str, share: f64) {
         }
     }
     assert_eq!(stable.len(), STABLE_STEPS, "{file} at {share}: it searches without end");
+    assert!(n_recorded > 0, "{file} at {share}: nothing was learnt of its plans");
     assert_eq!(calls[1..], [0; STABLE_STEPS - 1], "{file} at {share}");
     for FinishedStep { made, report, .. } in &stable {
         let counters = &report.counters;

@@ -130,7 +130,7 @@ impl Measured {
 }
 
 /// A step that missed anything counts as so much longer than it was.
-const MISSED_FACTOR: f64 = 1.1;
+const MISSED_FACTOR: f64 = 1.02;
 /// Stalls below this share of the step are noise.
 const STALL_SHARE_IGNORED: f64 = 0.01;
 /// The first margin is this part of the limit; each further one doubles it.
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_step_that_missed_a_block_is_preferred_if_it_is_faster_by_a_part() {
         let missed = measured(10.0, 0, 1);
-        for (clean_us, expect) in [(10.0, false), (10.9, false), (11.1, true), (30.0, true)] {
+        for (clean_us, expect) in [(10.0, false), (10.19, false), (10.21, true), (30.0, true)] {
             let clean = measured(clean_us, 0, 0);
             assert_eq!(missed.is_better_than(&clean), expect, "{clean_us}");
             assert_eq!(clean.is_better_than(&missed), !expect, "{clean_us}");

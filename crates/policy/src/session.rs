@@ -33,6 +33,8 @@ pub struct Session<P> {
     /// The last recorded step of each kind, and when it was recorded.
     traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
     current: Directive,
+    /// Whether the engine was told to record: not while a layout is being mapped.
+    records: bool,
     /// What its planner knows of the current plan.
     made: Option<Arc<Generated>>,
     /// Set while this rank judges steps together with others.
@@ -117,6 +119,7 @@ impl<P: Planner> Session<P> {
             owed: VecDeque::new(),
             directives: 0,
             traces: BTreeMap::new(),
+            records: current.record,
             current,
             made: None,
             shared: None,
@@ -198,7 +201,8 @@ impl<P: Planner> Session<P> {
         }
         let finished = self.observe(reports)?;
         let is_due = self.current.plan.is_some() && self.layouts.is_due();
-        if is_due && !self.engine.is_inside_step()? {
+        let may_record = self.current.record && !self.records && !self.layouts.is_moving_in();
+        if (is_due || may_record) && !self.engine.is_inside_step()? {
             let current = self.current.clone();
             self.order(&current)?;
         }
@@ -232,20 +236,20 @@ impl<P: Planner> Session<P> {
         for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
             let Owed { directive, is_moving_in, stage, plan, made, sizes } = owed;
-            let as_planned = || plan.as_ref().is_some_and(|plan| report.followed(plan));
-            let is_moving_in = is_moving_in && as_planned();
-            if let Some(trace) = &mut report.trace {
-                self.keep_trace(report.step, trace);
+            let is_as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
+            let is_telling = is_as_planned && !is_moving_in;
+            let is_moving_in = is_moving_in && is_as_planned;
+            match &mut report.trace {
+                Some(trace) => self.keep_trace(report.step, trace),
+                None if is_telling => self.learn_host_costs(&report),
+                None => {}
             }
             match &mut self.shared {
                 Some(shared) => {
                     let told = Told { directive, is_moving_in, report: report.clone() };
                     shared.waiting.push_back(Waiting::Finished(Box::new(told)));
                 }
-                None if is_moving_in => {
-                    self.policy.pass_over(&report);
-                    self.follow_if_changed(self.policy.directive())?;
-                }
+                None if is_moving_in => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
             finished.push(FinishedStep { stage, plan, made, sizes, report });
@@ -269,10 +273,6 @@ impl<P: Planner> Session<P> {
             Some(worst) => self.policy.observe_together(report, &worst),
             None => self.policy.observe(report),
         };
-        self.follow_if_changed(next)
-    }
-
-    fn follow_if_changed(&mut self, next: Directive) -> Result<(), Error> {
         if next == self.current { Ok(()) } else { self.follow(next) }
     }
 
@@ -284,13 +284,23 @@ impl<P: Planner> Session<P> {
             for (op, before) in trace.ops.iter_mut().zip(&before.ops) {
                 op.take_least(before);
             }
-            trace.host_costs = trace.host_costs.or(before.host_costs);
+            trace.host_costs = before.host_costs.or(trace.host_costs);
         }
         self.traces.insert(trace.signature, (step, Arc::new(trace.clone())));
         while self.traces.len() > TRACES_KEPT {
             let oldest = self.traces.iter().min_by_key(|(_, (step, _))| *step);
             let signature = *oldest.expect("more than some are kept").0;
             self.traces.remove(&signature);
+        }
+    }
+
+    /// What the engine's own work costs the host is known best from a step that nobody recorded.
+    fn learn_host_costs(&mut self, report: &StepReport) {
+        if let Some((_, trace)) = self.traces.get_mut(&report.signature) {
+            let costs = report.counters.host_costs().or(trace.host_costs);
+            if costs != trace.host_costs {
+                Arc::make_mut(trace).host_costs = costs;
+            }
         }
     }
 
@@ -311,7 +321,8 @@ impl<P: Planner> Session<P> {
         Ok(())
     }
 
-    /// Gives the engine the orders of a directive, laid out if that is due.
+    /// Gives the engine the orders of a directive, laid out if that is due. What would be recorded
+    /// while a layout is being mapped says more of that than of the step.
     fn order(&mut self, directive: &Directive) -> Result<(), Error> {
         let lots = directive.plan.as_deref().and_then(|plan| self.lots_of(plan));
         let orders = directive.plan.as_ref().map(|plan| {
@@ -327,7 +338,8 @@ impl<P: Planner> Session<P> {
                 None => orders,
             })
         });
-        self.engine.set_orders(directive.record, orders)
+        self.records = directive.record && !self.layouts.is_moving_in();
+        self.engine.set_orders(self.records, orders)
     }
 
     /// Whether a step that is larger than the last ones would have to move anything.

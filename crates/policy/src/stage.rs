@@ -191,9 +191,6 @@ impl<P: Planner> Loop<P> {
     /// Counts a finished step that went as directed and whose time says nothing.
     pub fn pass_over(&mut self, report: &StepReport) {
         self.steps += 1;
-        if let Some(track) = self.tracks.get_mut(&report.signature) {
-            track.passed_over(report);
-        }
         self.previous = Some((report.signature, self.running.print));
         self.previous_signature = Some(report.signature);
     }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
-use super::trial::Try;
+use super::trial::{Outcome, Try};
 use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
 use crate::host::unlimited_us;
+use crate::machine::Machine;
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
 /// A try is judged by its first settled step, or by the better of two if that one took far longer
@@ -80,14 +81,6 @@ impl State {
     }
 }
 
-/// A judged step: what it ran under, and what was expected and what came of it.
-#[derive(Clone, Debug)]
-struct Outcome {
-    numbered: NumberedPlan,
-    predicted: Prediction,
-    measured: Measured,
-}
-
 impl NumberedPlan {
     /// Whether it moves nothing, and only says where all lies.
     fn only_lays_out(&self) -> bool {
@@ -136,13 +129,6 @@ impl Track {
         match &self.state {
             State::Search(search) => search.waits.is_none() && search.recorded.is_none(),
             _ => self.stage() != Stage::Stable,
-        }
-    }
-
-    /// A step of this kind went as directed, and its time says nothing.
-    pub(crate) fn passed_over(&mut self, report: &StepReport) {
-        if let State::Search(search) = &mut self.state {
-            search.keep_recorded(report.trace.as_ref());
         }
     }
 
@@ -324,7 +310,7 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
-        let recorded = search.recorded.clone().or_else(|| report.trace.clone().map(Arc::new));
+        let recorded = search.known(report);
         let made = search.numbered.made.as_ref();
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =
@@ -389,8 +375,13 @@ impl Track {
             let layout = proposal.layout.map(Arc::new);
             let numbered =
                 NumberedPlan { made, layout, ..NumberedPlan::of(Arc::new(proposal.plan)) };
+            let link = planner.inner.link().filter(|_| !has_others);
+            let machine = link.map(|link| Machine::of_loop(config.limit_bytes, Some(link)));
+            let may_gain = self.best.as_ref().zip(machine).is_none_or(|(best, machine)| {
+                best.may_be_outdone(numbered.plan.as_deref(), trace, &machine)
+            });
             let serves = !numbered.only_lays_out() || self.lacks_layout(config);
-            if serves && !self.tried.contains(&numbered.print) {
+            if serves && may_gain && !self.tried.contains(&numbered.print) {
                 return self.start_try(numbered, proposal.predicted, number, proposal.is_sketch);
             }
         }

@@ -1,11 +1,46 @@
-//! A plan being tried, and when its step says enough of it.
+//! A plan being tried, when its step says enough of it, and when the next is worth a try.
 
 use std::sync::Arc;
 
-use swap_core::Trace;
+use swap_core::{Plan, StepReport, Trace};
 
 use super::NumberedPlan;
+use crate::machine::Machine;
 use crate::search::{Measured, Prediction};
+use crate::simulate::simulate;
+
+/// A step whose time is within this factor of what it is simulated to take is explained by that.
+const EXPLAINED: f64 = 1.03;
+
+/// What promises no less than this part of the step costs more to try than it brings: blocks have
+/// to move to other places, and back if it was in vain.
+const WORTH_A_TRY: f64 = 0.99;
+
+/// A judged step: what it ran under, and what was expected and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) numbered: NumberedPlan,
+    pub(super) predicted: Prediction,
+    pub(super) measured: Measured,
+}
+
+impl Outcome {
+    /// Whether another plan promises to be faster by a part. If the step is not as it should be
+    /// under its own, any other may be.
+    pub(super) fn may_be_outdone(
+        &self,
+        plan: Option<&Plan>,
+        trace: &Trace,
+        machine: &Machine,
+    ) -> bool {
+        let (Some(own), Some(plan)) = (&self.numbered.plan, plan) else { return true };
+        let step_us = |plan: &Plan| simulate(trace, plan, machine).step_us;
+        let own_us = step_us(own);
+        let near_us = own_us / EXPLAINED..=own_us * EXPLAINED;
+        let is_explained = self.measured.is_clean() && near_us.contains(&self.measured.step_us);
+        !is_explained || step_us(plan) < WORTH_A_TRY * own_us
+    }
+}
 
 /// A plan being tried.
 #[derive(Debug)]
@@ -52,6 +87,18 @@ impl Try {
             self.recorded = Some(Arc::new(trace.clone()));
         }
         is_first
+    }
+
+    /// The step to plan for next: what was recorded, with what the engine's own work cost the host
+    /// in the step that is judged.
+    pub(super) fn known(&self, judged: &StepReport) -> Option<Arc<Trace>> {
+        let mut trace = match &self.recorded {
+            Some(recorded) => Arc::clone(recorded),
+            None => Arc::new(judged.trace.clone()?),
+        };
+        let costs = judged.counters.host_costs().or(trace.host_costs);
+        Arc::make_mut(&mut trace).host_costs = costs;
+        Some(trace)
     }
 
     /// What the step says of the plan; nothing yet if it should be measured once more, as it took

@@ -7,6 +7,7 @@ use super::*;
 use crate::generate::{GenerateConfig, generate};
 use crate::machine::{Link, Machine};
 use crate::search::Prediction;
+use crate::simulate::simulate;
 use crate::synthetic::{RandomShape, random_trace};
 
 /// Offers the same plan again and again.
@@ -270,4 +271,55 @@ fn a_plan_that_waits_for_nothing_is_the_last_only_if_it_takes_no_time_otherwise(
     assert_eq!(plans_tried(took_us), 1, "there is nothing to gain");
     // What is made again takes the rest.
     assert_eq!(plans_tried(0.9 * took_us), config().search_steps);
+}
+
+/// Offers these plans, one after the other.
+#[derive(Debug)]
+struct Listed {
+    plans: Vec<Plan>,
+    machine: Machine,
+}
+
+impl Planner for Listed {
+    fn plan(&mut self, _: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+        let plan = self.plans.pop();
+        Ok(plan.map(|plan| Proposal { plan, ..Proposal::default() }))
+    }
+
+    fn link(&self) -> Option<Link> {
+        Some(self.machine.link)
+    }
+}
+
+#[test]
+fn a_plan_that_promises_nothing_is_tried_only_if_the_best_is_not_as_it_should_be() {
+    let trace = random_trace(3, &RandomShape::small());
+    let trace = Trace { signature: A, ..trace };
+    let link = Link { out_bytes_per_us: 1e3, in_bytes_per_us: 1e3, both_bytes_per_us: 1e3 };
+    let machine = Machine::of_loop(0, Some(link));
+    let roomy = simulate(&trace, &Plan::default(), &machine.with_limit(u64::MAX / 2));
+    let machine = machine.with_limit(roomy.resident_bytes_peak * 3 / 5);
+    let good = generate(&trace, &machine, &GenerateConfig::default(), &[]).plan;
+    let good_us = simulate(&trace, &good, &machine).step_us;
+    // It lets the first thing that the good plan sends away find its room by itself.
+    let mut worse = good.clone();
+    worse.actions.remove(0);
+    assert!(simulate(&trace, &worse, &machine).step_us >= good_us, "it is no better");
+    let tried = |ratio: f64| {
+        let planner = Listed { plans: vec![worse.clone(), good.clone()], machine };
+        let config = LoopConfig { limit_bytes: machine.limit_bytes, ..config() };
+        let mut under_test = Loop::new(config, planner);
+        let known = StepReport { trace: Some(trace.clone()), ..rescued(A) };
+        under_test.observe(&known);
+        under_test.observe(&known);
+        while under_test.stage() != Stage::Stable {
+            let took = taking(A, ratio * good_us);
+            under_test.observe(&StepReport { trace: Some(trace.clone()), ..took });
+        }
+        let news = under_test.take_news();
+        news.iter().filter(|news| matches!(news.turn, Turn::Tries { .. })).count()
+    };
+    assert_eq!(tried(1.0), 1, "the second promises nothing");
+    // Whatever makes it slower, or faster, is not known to the simulator.
+    assert_eq!((tried(1.5), tried(0.5)), (2, 2));
 }

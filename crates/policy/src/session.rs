@@ -241,7 +241,7 @@ impl<P: Planner> Session<P> {
             let is_moving_in = is_moving_in && is_as_planned;
             match &mut report.trace {
                 Some(trace) => self.keep_trace(report.step, trace),
-                None if is_telling => self.learn_host_costs(&report),
+                None if is_telling && self.shared.is_none() => self.learn_host_costs(&report),
                 None => {}
             }
             match &mut self.shared {

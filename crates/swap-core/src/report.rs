@@ -37,9 +37,16 @@ pub struct StepCounters {
     pub replays_us: f64,
 }
 
+/// So few calls of the driver for memory cost next to nothing.
+const MEMORY_CALLS_IGNORED: u64 = 16;
+
 impl StepCounters {
-    /// What the engine's own work cost the host, one by one.
+    /// What the engine's own work cost the host, one by one. A step that had memory mapped does not
+    /// tell: that took most of it.
     pub fn host_costs(&self) -> HostCosts {
+        if self.memory_calls.total() > MEMORY_CALLS_IGNORED {
+            return HostCosts::default();
+        }
         let each = |us: f64, count: u64| if count > 0 { us / count as f64 } else { 0.0 };
         HostCosts {
             replay_us: each(self.replays_us, self.recomputed_ops),
@@ -110,5 +117,23 @@ impl StepReport {
     pub fn followed(&self, plan: &Plan) -> bool {
         let is_known = self.signature == plan.signature || self.strayed_ops > 0;
         is_known && self.drifted_at.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_had_memory_mapped_does_not_tell_what_moves_cost() {
+        let costs_after = |mapped: u64| {
+            let memory_calls = MemoryCalls { mapped, ..MemoryCalls::default() };
+            let moved =
+                StepCounters { planned_moves: 4, planned_moves_us: 40.0, ..Default::default() };
+            StepCounters { recomputed_ops: 2, replays_us: 100.0, memory_calls, ..moved }
+                .host_costs()
+        };
+        assert_eq!(costs_after(MEMORY_CALLS_IGNORED), HostCosts { replay_us: 50.0, move_us: 10.0 });
+        assert_eq!(costs_after(MEMORY_CALLS_IGNORED + 1), HostCosts::default());
     }
 }

@@ -310,7 +310,7 @@ impl Track {
             unreachable!("called in SearchPolicy only");
         };
         let (number, holds) = (search.number, search.holds);
-        let recorded = search.known(report);
+        let recorded = search.known(report, seen.worst.is_some());
         let made = search.numbered.made.as_ref();
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =

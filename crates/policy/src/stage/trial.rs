@@ -90,14 +90,16 @@ impl Try {
     }
 
     /// The step to plan for next: what was recorded, with what the engine's own work cost the host
-    /// in the step that is judged.
-    pub(super) fn known(&self, judged: &StepReport) -> Option<Arc<Trace>> {
+    /// in the step that is judged. Ranks have agreed on that before.
+    pub(super) fn known(&self, judged: &StepReport, has_others: bool) -> Option<Arc<Trace>> {
         let mut trace = match &self.recorded {
             Some(recorded) => Arc::clone(recorded),
             None => Arc::new(judged.trace.clone()?),
         };
-        let costs = judged.counters.host_costs().or(trace.host_costs);
-        Arc::make_mut(&mut trace).host_costs = costs;
+        if !has_others {
+            let costs = judged.counters.host_costs().or(trace.host_costs);
+            Arc::make_mut(&mut trace).host_costs = costs;
+        }
         Some(trace)
     }
 

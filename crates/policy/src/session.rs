@@ -195,7 +195,11 @@ impl<P: Planner> Session<P> {
         if let Some(shared) = &mut self.shared {
             shared.asleep = false;
         }
-        let reports = self.engine.end_step()?;
+        let mut reports = self.engine.end_step()?;
+        if self.policy.judges_next() {
+            // The device stands still for a moment, as it does after a recorded step.
+            reports.extend(self.engine.drain_reports()?);
+        }
         if let Some(directive) = self.put_off.take() {
             self.follow(directive)?;
         }

@@ -217,6 +217,13 @@ impl<P: Planner> Loop<P> {
         stage.unwrap_or(Stage::WarmUp)
     }
 
+    /// Whether the step under the last directive will be judged, so that the search goes on as soon
+    /// as its report is there.
+    pub(crate) fn judges_next(&self) -> bool {
+        let track = self.expected.and_then(|kind| self.tracks.get(&kind));
+        track.is_some_and(Track::is_judged_next)
+    }
+
     /// What its planner knows of the plan that the last directive orders, if it said.
     pub fn made(&self) -> Option<&Arc<Generated>> {
         self.running.made.as_ref()

@@ -137,6 +137,11 @@ impl Track {
         matches!(&self.state, State::Search(search) if !search.holds)
     }
 
+    /// Whether a plan is being tried whose first step was recorded: the next one is judged.
+    pub(crate) fn is_judged_next(&self) -> bool {
+        matches!(&self.state, State::Search(search) if search.recorded.is_some())
+    }
+
     /// What the next step of this kind runs under.
     pub(crate) fn numbered_plan(&self) -> NumberedPlan {
         match &self.state {

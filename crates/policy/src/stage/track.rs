@@ -380,13 +380,17 @@ impl Track {
             let layout = proposal.layout.map(Arc::new);
             let numbered =
                 NumberedPlan { made, layout, ..NumberedPlan::of(Arc::new(proposal.plan)) };
-            let link = planner.inner.link().filter(|_| !has_others);
-            let machine = link.map(|link| Machine::of_loop(config.limit_bytes, Some(link)));
-            let may_gain = self.best.as_ref().zip(machine).is_none_or(|(best, machine)| {
-                best.may_be_outdone(numbered.plan.as_deref(), trace, &machine)
-            });
             let serves = !numbered.only_lays_out() || self.lacks_layout(config);
-            if serves && may_gain && !self.tried.contains(&numbered.print) {
+            let is_new = serves && !self.tried.contains(&numbered.print);
+            // Simulated last: that takes the training's own time.
+            let may_gain = || {
+                let (Some(best), Some(link)) = (&self.best, planner.inner.link()) else {
+                    return true;
+                };
+                let machine = Machine::of_loop(config.limit_bytes, Some(link));
+                best.may_be_outdone(numbered.plan.as_deref(), trace, &machine)
+            };
+            if is_new && (has_others || may_gain()) {
                 return self.start_try(numbered, proposal.predicted, number, proposal.is_sketch);
             }
         }

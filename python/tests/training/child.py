@@ -9,7 +9,6 @@ import traceback
 import torch
 import workloads
 
-
 PATIENT = os.path.join(os.path.dirname(__file__), "patient.toml")
 
 
@@ -55,9 +54,8 @@ def train(run):
             memory=run["cap_bytes"],
             host_memory="1GiB",
             device="host",
-            config=PATIENT,
-            # Whether it tries them depends on how busy the machine is.
-            **{"defer_updates": "off"} | run.get("settings", {}),
+            # Whether it tries deferred updates depends on how busy the machine is.
+            **{"config": PATIENT, "defer_updates": "off"} | run.get("settings", {}),
         )
     result = drive(run, lambda: smartswap.stats() if smartswap.is_enabled() else None)
     result["course"] = [stats for stats in result["course"] if stats is not None]

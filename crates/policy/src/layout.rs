@@ -23,7 +23,7 @@ mod tests;
 pub use pack::{Aim, Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
-const TOLERATED_DIVISOR: u64 = 64;
+const TOLERATED_DIVISOR: u64 = 32;
 
 /// For which parts of the time until a block that leaves is copied its lot is left alone, if that
 /// cannot be done for all of it.
@@ -53,8 +53,8 @@ impl Layout {
         self.height_bytes + self.beside_bytes
     }
 
-    /// What is too much under a cap. Each step takes it from idle lots and maps again all those
-    /// that share a part of it.
+    /// What is too much under a cap. Each step takes it from idle lots, and makes and maps it again
+    /// for those that share it.
     pub fn excess_bytes(&self, limit_bytes: u64) -> u64 {
         self.total_bytes().saturating_sub(limit_bytes)
     }

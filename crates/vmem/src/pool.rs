@@ -8,7 +8,7 @@
 //! On a device without virtual memory nothing can give its memory away under an address: there all
 //! blocks are pieces of segments (`plain.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 

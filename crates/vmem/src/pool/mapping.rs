@@ -34,7 +34,14 @@ impl Pool {
                 // SAFETY: waited for just now.
                 unsafe { self.unmap_stale(id) }?;
             }
-            Mapping::Kept { .. } => self.unmap_kept(streams, id)?,
+            Mapping::Kept { .. } => {
+                if let Some((range, lot)) = self.partly_shown(id) {
+                    self.fill_gaps(range, lot)?;
+                    self.set_mapping(id, Mapping::Mapped);
+                    return Ok(());
+                }
+                self.unmap_kept(streams, id)?;
+            }
         }
         if !self.unreleased.is_empty() {
             // Part of what was here may be. If it stays, the call below says so.
@@ -52,10 +59,7 @@ impl Pool {
             }
             Backing::Lot { lot, .. } => {
                 let lot = *lot;
-                self.map_lot(range, lot).map_err(|(error, mapped)| {
-                    self.unreleased.push(Leftover { mapped, chunk: None, range: None });
-                    error
-                })?;
+                self.map_lot(range, lot)?;
             }
         }
         self.set_mapping(id, Mapping::Mapped);
@@ -72,6 +76,7 @@ impl Pool {
     /// If the block is not live or has no chunk.
     pub fn poll_block(&mut self, streams: &mut Streams, id: BlockId) -> Result<(), DriverError> {
         let would_wait = match &self.block(id).memory {
+            _ if self.partly_shown(id).is_some() => false,
             BlockMemory::Swappable { mapping: Mapping::Stale { uses, .. }, .. }
             | BlockMemory::Swappable { mapping: Mapping::Kept { uses, .. }, .. } => {
                 !streams.are_complete(uses, Site::UnmapBlockAfterUse)?
@@ -138,7 +143,7 @@ impl Pool {
         streams: &mut Streams,
         id: BlockId,
     ) -> Result<(), DriverError> {
-        if !self.mapper.is_running() {
+        if !self.mapper.is_running() || self.partly_shown(id).is_some() {
             return self.map_block(streams, id);
         }
         let (range, handle, mapping) = match &self.block(id).memory {

@@ -83,8 +83,15 @@ impl Pool {
         true
     }
 
-    /// Puts memory behind a block that has none. A lot that its address still shows is mapped.
+    /// Puts memory behind a block that has none. A lot that its address still shows is mapped,
+    /// unless there are gaps in it.
     fn put_behind(&mut self, id: BlockId, new: Backing, ready: &Uses) {
+        let has_gaps = match (&self.block(id).memory, &new) {
+            (BlockMemory::Swappable { range, .. }, Backing::Lot { lot, .. }) => {
+                self.has_gaps(*range, *lot)
+            }
+            _ => false,
+        };
         let block = self.block_mut(id);
         block.uses.merge(ready);
         let size_bytes = block.size_bytes;
@@ -96,7 +103,7 @@ impl Pool {
             (Backing::Lot { lot, .. }, Mapping::Kept { lot: kept, .. }) => lot == kept,
             _ => false,
         };
-        if is_there(mapping) {
+        if !has_gaps && is_there(mapping) {
             *mapping = Mapping::Mapped;
         }
         *backing = new;

@@ -14,24 +14,26 @@
 //!
 //! Nothing relies on it. A lot that is taken is refused, and so is one whose tiles find no room:
 //! the block then gets a chunk of its own, as without a layout. Idle tiles go back to the driver
-//! where others need their room, one by one, as cached chunks do.
+//! where others need their room, one by one, as cached chunks do. Addresses then have a gap where
+//! the tile was ([`shown`]).
 
 use std::ops::Range;
 
 use super::mapping::UNMAPS_PER_POLL;
-use super::physical::unmap_unused;
 use super::*;
 use crate::block::PlannedLot;
 
+use self::shown::{Shown, joined};
 use self::tiles::Tiles;
 
 pub(super) use self::layouts::Layouts;
 
 mod layouts;
+mod shown;
 mod tiles;
 
 /// To find one that the device is done with, so many idle tiles are asked about.
-const IDLE_LOOKED_AT: usize = 16;
+const IDLE_LOOKED_AT: usize = 64;
 
 /// The memory of one layout.
 #[derive(Debug)]
@@ -39,25 +41,12 @@ pub(super) struct Planned {
     number: u32,
     home: VaRange,
     tiles: Tiles,
-    /// Addresses of no block that show a lot.
-    shown: BTreeMap<Lot, Vec<VaRange>>,
+    shown: Shown,
 }
 
 impl Planned {
     fn home_of(&self, tiles: Range<usize>) -> VaRange {
         self.tiles.range_at(self.home, 0, tiles)
-    }
-
-    /// Where each tile of a lot is in addresses that show it.
-    fn pieces(&self, range: VaRange, lot: Lot) -> Vec<(usize, VaRange)> {
-        let tiles = self.tiles.of(lot).expect("the lot was taken");
-        let first = tiles.start;
-        tiles.map(|tile| (tile, self.tiles.range_at(range, first, tile..tile + 1))).collect()
-    }
-
-    /// Whether a lot has this tile.
-    fn is_in(&self, tile: usize, lot: Lot) -> bool {
-        self.tiles.of(lot).is_some_and(|tiles| tiles.contains(&tile))
     }
 }
 
@@ -124,13 +113,16 @@ impl Pool {
             return Ok(None);
         };
         let lot = PlannedLot { layout, lot };
-        for tile in tiles {
-            if let Err(error) = self.fill_tile(streams, layout, tile) {
-                let (planned, tiles) = self.planned_of(lot);
-                planned.tiles.put_back(tiles);
-                let is_short = matches!(error, MemoryError::DeviceFull { .. });
-                return if is_short { Ok(None) } else { Err(error) };
-            }
+        let missing_bytes = self.layouts.get(layout).tiles.missing_bytes(tiles.clone());
+        if !self.has_room(streams, missing_bytes)? {
+            self.layouts.get_mut(layout).tiles.put_back(tiles);
+            return Ok(None);
+        }
+        if let Err(error) = self.fill_tiles(streams, layout, tiles) {
+            let (planned, tiles) = self.planned_of(lot);
+            planned.tiles.put_back(tiles);
+            let is_short = matches!(error, MemoryError::DeviceFull { .. });
+            return if is_short { Ok(None) } else { Err(error) };
         }
         let (planned, tiles) = self.planned_of(lot);
         let mut ready = planned.tiles.ready(tiles.clone());
@@ -171,48 +163,95 @@ impl Pool {
     /// is. Rather one that was left last and that addresses show, since that takes no call.
     pub fn spare_lot(&self, size_bytes: u64) -> Option<Lot> {
         let Planned { tiles, shown, .. } = self.layouts.present()?;
-        let is_shown = |(&lot, ranges): (&Lot, &Vec<VaRange>)| {
-            (lot.size_bytes == size_bytes && !ranges.is_empty()).then_some(lot)
-        };
         let left = |lot: Lot| Some((tiles.left_at(tiles.of(lot)?)?, lot));
-        let shown = shown.iter().filter_map(is_shown).filter_map(left).max();
+        let as_large = shown.spare_lots().filter(|lot| lot.size_bytes == size_bytes);
+        let shown = as_large.filter_map(left).max();
         let run = || tiles.idle_run(size_bytes).filter(|lot| lot.size_bytes == size_bytes);
         shown.map(|(_, lot)| lot).or_else(run)
     }
 
-    /// Gives a tile its memory, if it has none.
-    fn fill_tile(
+    /// Whether so much can be had for tiles. What could not be had in whole would be made in part,
+    /// and given back for whoever asks next.
+    fn has_room(&mut self, streams: &mut Streams, size_bytes: u64) -> Result<bool, DriverError> {
+        loop {
+            let idle_bytes: u64 = self.layouts.all.iter().map(|all| all.tiles.idle_bytes()).sum();
+            let kept_bytes = self.cache.held_bytes() - self.cache.cached_bytes() - idle_bytes;
+            if size_bytes <= self.config.limit_bytes.saturating_sub(kept_bytes) {
+                return Ok(true);
+            }
+            if !self.release_empty_segment(streams)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Gives memory to those of these tiles that have none; to all or none.
+    fn fill_tiles(
         &mut self,
         streams: &mut Streams,
         layout: u32,
-        tile: usize,
+        tiles: Range<usize>,
     ) -> Result<(), MemoryError> {
-        let planned = self.layouts.get(layout);
-        if planned.tiles.chunk(tile).is_some() {
-            return Ok(());
+        let mut made = Vec::new();
+        let mut result = Ok(());
+        for tile in tiles {
+            let planned = self.layouts.get(layout);
+            if planned.tiles.chunk(tile).is_some() {
+                continue;
+            }
+            let home = planned.home_of(tile..tile + 1);
+            match self.make_tile(streams, home) {
+                Ok(handle) => made.push((tile, home, handle)),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
         }
-        let range = planned.home_of(tile..tile + 1);
-        self.make_room(streams, range.size_bytes)?;
-        let handle = self.driver.create_chunk(range.size_bytes).map_err(|error| {
+        if result.is_ok() {
+            let homes: Vec<VaRange> = made.iter().map(|&(_, home, _)| home).collect();
+            let mut runs = joined(&homes).into_iter();
+            result = runs.try_for_each(|run| Ok(self.driver.set_access(run)?));
+        }
+        for (tile, home, handle) in made {
+            if result.is_ok() {
+                self.layouts.get_mut(layout).tiles.fill(tile, handle);
+            } else {
+                let chunk = Some((handle, home.size_bytes));
+                self.unreleased.push(Leftover { mapped: vec![home], chunk, range: None });
+            }
+        }
+        if result.is_err() {
+            self.release_leftovers();
+        }
+        result
+    }
+
+    /// Memory for a tile, mapped at its home, which nothing may access yet.
+    fn make_tile(
+        &mut self,
+        streams: &mut Streams,
+        home: VaRange,
+    ) -> Result<ChunkHandle, MemoryError> {
+        self.make_room(streams, home.size_bytes)?;
+        let handle = self.driver.create_chunk(home.size_bytes).map_err(|error| {
             let limit_bytes = self.config.limit_bytes;
             match error.kind {
                 ErrorKind::OutOfMemory => {
-                    MemoryError::DeviceFull { missing_bytes: range.size_bytes, limit_bytes }
+                    MemoryError::DeviceFull { missing_bytes: home.size_bytes, limit_bytes }
                 }
                 _ => error.into(),
             }
         })?;
-        self.cache.charge(Fit::exact(range.size_bytes));
+        self.cache.charge(Fit::exact(home.size_bytes));
         self.note_held();
-        if let Err(failure) = self.try_map(range, handle) {
-            let mapped = if failure.still_mapped { vec![range] } else { Vec::new() };
-            let chunk = Some((handle, range.size_bytes));
-            self.unreleased.push(Leftover { mapped, chunk, range: None });
+        if let Err(error) = self.driver.map(home, handle) {
+            let chunk = Some((handle, home.size_bytes));
+            self.unreleased.push(Leftover { mapped: Vec::new(), chunk, range: None });
             self.release_leftovers();
-            return Err(failure.error.into());
+            return Err(error.into());
         }
-        self.layouts.get_mut(layout).tiles.fill(tile, handle);
-        Ok(())
+        Ok(handle)
     }
 
     /// Gives a lot back; its next user waits for `ready`.
@@ -233,93 +272,14 @@ impl Pool {
         planned.home_of(tiles)
     }
 
-    /// Addresses that show a lot which the caller has taken.
-    pub(super) fn show_lot(&mut self, lot: PlannedLot) -> Result<VaRange, DriverError> {
-        let (planned, _) = self.planned_of(lot);
-        if let Some(range) = planned.shown.get_mut(&lot.lot).and_then(Vec::pop) {
-            return Ok(range);
-        }
-        let range = self.take_range(lot.lot.size_bytes)?;
-        match self.map_lot(range, lot) {
-            Ok(()) => Ok(range),
-            Err((error, mapped)) if mapped.is_empty() => {
-                self.keep_range(range);
-                Err(error)
-            }
-            Err((error, mapped)) => {
-                self.unreleased.push(Leftover { mapped, chunk: None, range: Some(range) });
-                Err(error)
-            }
-        }
-    }
-
-    /// Keeps addresses that show a lot for the next block there.
-    pub(super) fn keep_shown(&mut self, lot: PlannedLot, range: VaRange) {
-        let (planned, _) = self.planned_of(lot);
-        planned.shown.entry(lot.lot).or_default().push(range);
-    }
-
-    /// Maps a lot at a range. On failure it says which mappings could not be taken back.
-    pub(super) fn map_lot(
-        &mut self,
-        range: VaRange,
-        lot: PlannedLot,
-    ) -> Result<(), (DriverError, Vec<VaRange>)> {
-        let planned = self.layouts.get(lot.layout);
-        let mut mapped = Vec::new();
-        let mut result = Ok(());
-        for (tile, piece) in planned.pieces(range, lot.lot) {
-            let handle = planned.tiles.chunk(tile).expect("a taken lot has its memory");
-            result = self.driver.map(piece, handle);
-            if result.is_err() {
-                break;
-            }
-            mapped.push(piece);
-        }
-        let result = result.and_then(|()| self.driver.set_access(range));
-        result.map_err(|error| {
-            // SAFETY: nothing has used the mappings yet.
-            mapped.retain(|&piece| unsafe { unmap_unused(&self.driver, piece) }.is_err());
-            (error, mapped)
-        })
-    }
-
-    /// Takes away the mappings of a lot at a range. Mappings that stay are tried again later;
-    /// `then` is kept when all are gone.
-    ///
-    /// # Safety
-    /// The uses there are complete, and the host knows it.
-    pub(super) unsafe fn unmap_lot(
-        &mut self,
-        range: VaRange,
-        lot: PlannedLot,
-        then: Option<VaRange>,
-    ) -> Result<(), DriverError> {
-        let (planned, _) = self.planned_of(lot);
-        let pieces = planned.pieces(range, lot.lot);
-        let mut pieces: Vec<VaRange> = pieces.into_iter().map(|(_, piece)| piece).collect();
-        let mut result = Ok(());
-        pieces.retain(|&piece| {
-            // SAFETY: the caller promises it.
-            let unmapped = unsafe { unmap_unused(&self.driver, piece) };
-            let is_mapped = unmapped.is_err();
-            result = unmapped.and(result.clone());
-            is_mapped
-        });
-        if result.is_ok() {
-            then.into_iter().for_each(|range| self.keep_range(range));
-        } else {
-            self.unreleased.push(Leftover { mapped: pieces, chunk: None, range: then });
-        }
-        result
-    }
-
     /// Gives an idle tile back to the driver; tiles of earlier layouts first. Rather one that the
     /// device is done with: otherwise the host waits. Returns whether there was one.
     pub(super) fn release_idle_tile(&mut self, streams: &mut Streams) -> Result<bool, DriverError> {
         for planned in &self.layouts.all {
             let idle = planned.tiles.idle();
-            let Some(&(mut chosen)) = idle.first() else { continue };
+            // The device is done with that first.
+            let oldest = idle.iter().copied().min_by_key(|&tile| planned.tiles.idle_since(tile));
+            let Some(mut chosen) = oldest else { continue };
             for tile in idle.into_iter().take(IDLE_LOOKED_AT) {
                 let ready = planned.tiles.ready(tile..tile + 1);
                 if streams.are_complete(&ready, Site::ReleaseAfterUse)? {
@@ -343,8 +303,7 @@ impl Pool {
         let ready = self.layouts.get(number).tiles.ready(tile..tile + 1);
         streams.wait_host(&ready, Site::ReleaseAfterUse)?;
         // SAFETY: waited for just now.
-        unsafe { self.unmap_shown(number, tile) }?;
-        self.forget_kept(streams, number, tile)?;
+        unsafe { self.hide_tile(streams, number, tile) }?;
         // Memory that is mapped anywhere else stays with the device.
         self.release_leftovers().map_or(Ok(()), Err)?;
         let planned = self.layouts.get_mut(number);
@@ -352,66 +311,6 @@ impl Pool {
         let chunk = Some((planned.tiles.empty(tile), range.size_bytes));
         self.unreleased.push(Leftover { mapped: vec![range], chunk, range: None });
         self.release_leftovers().map_or(Ok(()), Err)
-    }
-
-    /// Takes the mappings of a tile away from addresses of no block.
-    ///
-    /// # Safety
-    /// The tile's uses are complete, and the host knows it.
-    unsafe fn unmap_shown(&mut self, number: u32, tile: usize) -> Result<(), DriverError> {
-        let planned = self.layouts.get(number);
-        let shows = |lot: &Lot| planned.is_in(tile, *lot);
-        let lots: Vec<Lot> = planned.shown.keys().copied().filter(shows).collect();
-        let mut result = Ok(());
-        for lot in lots {
-            let ranges = self.layouts.get_mut(number).shown.remove(&lot).unwrap_or_default();
-            for range in ranges {
-                let lot = PlannedLot { layout: number, lot };
-                // SAFETY: uses of the lot are uses of its tiles; the caller promises the rest.
-                result = result.and(unsafe { self.unmap_lot(range, lot, Some(range)) });
-            }
-        }
-        result
-    }
-
-    /// Unmaps what live blocks keep of a tile for their return.
-    fn forget_kept(
-        &mut self,
-        streams: &mut Streams,
-        number: u32,
-        tile: usize,
-    ) -> Result<(), DriverError> {
-        let planned = self.layouts.get(number);
-        let keeps = |block: &Block| match &block.memory {
-            BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
-                lot.layout == number && planned.is_in(tile, lot.lot)
-            }
-            _ => false,
-        };
-        let kept: Vec<BlockId> = self.blocks.ids(keeps).collect();
-        let mut result = Ok(());
-        for id in kept {
-            result = result.and(self.unmap_kept(streams, id));
-        }
-        result
-    }
-
-    /// Unmaps a lot that a block has given away, once its uses there are complete.
-    pub(super) fn unmap_kept(
-        &mut self,
-        streams: &mut Streams,
-        id: BlockId,
-    ) -> Result<(), DriverError> {
-        let BlockMemory::Swappable { range, mapping: Mapping::Kept { lot, uses }, .. } =
-            &self.block(id).memory
-        else {
-            return Ok(());
-        };
-        let (range, lot, uses) = (*range, *lot, uses.clone());
-        streams.wait_host(&uses, Site::RemapAfterUse)?;
-        self.set_mapping(id, Mapping::Unmapped);
-        // SAFETY: waited for just now.
-        unsafe { self.unmap_lot(range, lot, None) }
     }
 
     /// Whether the addresses of blocks that are away show nothing from here on, as soon as the

@@ -11,6 +11,8 @@ use vmem::{
     DriverError, Lot, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
 };
 
+mod room;
+
 const UNIT: u64 = 4096;
 
 fn lot(offset: u64, size: u64) -> Lot {
@@ -311,44 +313,6 @@ fn lots_that_no_memory_can_be_are_refused() {
 }
 
 #[test]
-fn a_tile_that_is_idle_goes_where_its_room_is_needed_and_its_lot_works_again() {
-    let mut bench = Bench::new(8);
-    bench.lay_out(&[lot(0, 4), lot(4, 2), lot(6, 2)]);
-    let stays = bench.allocate(4, lot(0, 4));
-    let away = bench.allocate(2, lot(4, 2));
-    let freed = bench.allocate(2, lot(6, 2));
-    let departure = bench.detach(away);
-    bench.free(freed);
-    assert_eq!(bench.held_units(), 8);
-    let ordinary = bench.allocate(3, None);
-    assert_eq!(bench.held_units(), 7, "both tiles went");
-    assert!(!bench.memory.pool.retake(away, departure), "its bytes are gone");
-    assert!(bench.try_allocate(2, lot(4, 2), 0).is_err(), "there is no room for its tile");
-    bench.free(ordinary);
-    assert!(bench.bring_back(away, lot(4, 2)), "the chunk makes room for the tile");
-    bench.use_(away);
-    bench.use_(stays);
-    let again = bench.allocate(2, lot(6, 2));
-    assert_eq!(bench.home(again).0, bench.home(away).0 + 2 * UNIT);
-    bench.close();
-}
-
-#[test]
-fn idle_tiles_go_where_the_device_has_less_than_the_cap() {
-    let mut bench = Bench::on(device(4), 16);
-    bench.lay_out(&[lot(0, 2), lot(2, 2)]);
-    let blocks = [lot(0, 2), lot(2, 2)].map(|lot| bench.allocate(2, lot));
-    blocks.into_iter().for_each(|block| bench.free(block));
-    let whole = bench.allocate(4, None);
-    assert_eq!(bench.held_units(), 4);
-    bench.free(whole);
-    // Nor can a lot be had there while chunks are cached; the block has a chunk.
-    let part = bench.allocate(2, lot(0, 2));
-    bench.use_(part);
-    bench.close();
-}
-
-#[test]
 fn another_layout_has_the_memory_of_the_one_before_once_its_blocks_are_gone() {
     let mut bench = Bench::new(16);
     bench.lay_out(&[lot(0, 4), lot(4, 4)]);
@@ -375,30 +339,6 @@ fn another_layout_has_the_memory_of_the_one_before_once_its_blocks_are_gone() {
     bench.detach(away);
     assert!(bench.bring_back(away, lot(4, 4)));
     bench.use_(away);
-    bench.close();
-}
-
-#[test]
-fn trimming_leaves_the_present_layout_and_gives_back_what_is_idle_of_earlier_ones() {
-    let mut bench = Bench::new(32);
-    bench.lay_out(&[lot(0, 4), lot(2, 6), lot(10, 2)]);
-    let stays = bench.allocate(2, lot(10, 2));
-    let first = bench.allocate(4, lot(0, 4));
-    bench.free(first);
-    let second = bench.allocate(6, lot(2, 6));
-    bench.detach(second);
-    let calls = bench.calls();
-    bench.trim();
-    assert_eq!((bench.held_units(), bench.calls()), (10, calls));
-    bench.lay_out(&[lot(0, 6)]);
-    bench.trim();
-    assert_eq!(bench.held_units(), 2, "what is idle of the earlier layout is gone");
-    bench.use_(stays);
-    assert!(bench.bring_back(second, lot(0, 6)));
-    bench.use_(second);
-    bench.free(second);
-    bench.trim();
-    assert_eq!(bench.held_units(), 8);
     bench.close();
 }
 

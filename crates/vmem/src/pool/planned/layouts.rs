@@ -1,10 +1,10 @@
 //! The layouts of planned memory: the present one, and earlier ones that are not empty yet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use npu_sys::VaRange;
 
-use super::{Planned, Tiles};
+use super::{Planned, Shown, Tiles};
 use crate::block::BlockId;
 
 /// The present layout and those of which something is still held.
@@ -23,7 +23,7 @@ pub(in crate::pool) struct Layouts {
 impl Layouts {
     pub(super) fn begin(&mut self, home: VaRange, tiles: Tiles) {
         self.count += 1;
-        self.all.push(Planned { number: self.count, home, tiles, shown: BTreeMap::new() });
+        self.all.push(Planned { number: self.count, home, tiles, shown: Shown::default() });
         self.present = Some(self.count);
     }
 

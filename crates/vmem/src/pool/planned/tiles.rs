@@ -1,5 +1,6 @@
 //! Tiles: planned memory cut wherever a lot starts or ends, and who has which part of it.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use npu_sys::{ChunkHandle, DevicePtr, VaRange};
@@ -16,7 +17,7 @@ pub(super) struct Tiles {
     tiles: Vec<Tile>,
     /// By tile: how many lots it is a part of.
     sharers: Vec<u32>,
-    /// Counts what is given back, so that the longest idle tile is known.
+    /// Counts what is given back, so that it is known in which order tiles were.
     vacated: u64,
 }
 
@@ -82,6 +83,22 @@ impl Tiles {
         self.tiles[tile].chunk
     }
 
+    /// What those of these tiles have that have no memory.
+    pub(super) fn missing_bytes(&self, tiles: Range<usize>) -> u64 {
+        let missing = tiles.filter(|&tile| self.tiles[tile].chunk.is_none());
+        missing.map(|tile| self.size_of(tile)).sum()
+    }
+
+    /// What idle tiles have.
+    pub(super) fn idle_bytes(&self) -> u64 {
+        let idle = self.all().filter(|&tile| self.is_idle(tile));
+        idle.map(|tile| self.size_of(tile)).sum()
+    }
+
+    fn size_of(&self, tile: usize) -> u64 {
+        self.bounds[tile + 1] - self.bounds[tile]
+    }
+
     /// A tile gets memory that nobody had yet.
     pub(super) fn fill(&mut self, tile: usize, chunk: ChunkHandle) {
         let is_taken = self.tiles[tile].is_taken;
@@ -110,12 +127,18 @@ impl Tiles {
         last.filter(|_| tiles.all(|tile| self.is_idle(tile)))
     }
 
-    /// The tiles that are idle: those that the fewest lots share first, then those that have been
-    /// idle the longest. Whoever takes one from a layout takes its mappings from all these lots.
+    /// The tiles that are idle: those that the fewest lots share first, as whoever takes one from
+    /// a layout takes its mappings from all these, then those left last. A step needs its lots in
+    /// the same order each time, so what was left last is needed last.
     pub(super) fn idle(&self) -> Vec<usize> {
         let mut idle: Vec<usize> = self.all().filter(|&tile| self.is_idle(tile)).collect();
-        idle.sort_by_key(|&tile| (self.sharers[tile], self.tiles[tile].idle_since));
+        idle.sort_by_key(|&tile| (self.sharers[tile], Reverse(self.tiles[tile].idle_since)));
         idle
+    }
+
+    /// When the tile was given back, in the order of all that are.
+    pub(super) fn idle_since(&self, tile: usize) -> u64 {
+        self.tiles[tile].idle_since
     }
 
     /// What the next user of these waits for.

@@ -1,5 +1,6 @@
 //! Promise: recorded steps of real trainings, repeated under a cap, go to plan once they are
-//! Stable: no miss, no rescue, no memory call, and in the time that was predicted.
+//! Stable: no miss, no rescue, no memory call, and in the time that was predicted. Where small
+//! memory has grown since the plan was made, few memory calls are made.
 //!
 //! The calls of a recorded step are repeated on the engine over the host driver, which counts what
 //! is asked of it and keeps the clock. Sizes and the link are scaled down alike.
@@ -247,4 +248,31 @@ fn a_decoder_goes_to_plan() {
 #[test]
 fn a_step_under_autocast_goes_to_plan() {
     goes_to_plan("../policy/tests/data/nanogpt.json.gz", 0.6);
+}
+
+#[test]
+fn small_memory_that_grows_costs_a_layout_few_calls() {
+    let trace = recorded("../policy/tests/data/nanogpt.json.gz");
+    let mut training = Training::new(&trace, 0.5);
+    let mut on_demand_calls = 0;
+    while training.session.plan_number() == 0 {
+        on_demand_calls = training.step().expect("it fits").1;
+    }
+    let grown_bytes = (120 << 20) / SCALE;
+    for _ in 0..grown_bytes / (GRANULARITY_BYTES / 4) {
+        training.session.engine().allocate(GRANULARITY_BYTES / 4, "").expect("there is room");
+    }
+    for _ in 0..STEPS_MAX {
+        if training.session.stage() == Stage::Stable {
+            break;
+        }
+        training.step().expect("it fits");
+    }
+    training.step().expect("it fits");
+    let (finished, calls) = training.step().expect("it fits");
+    let step = finished.last().expect("it was observed");
+    assert_eq!(step.stage, Stage::Stable, "it searches without end");
+    assert_eq!((step.report.counters.misses, step.report.counters.rescues), (0, 0));
+    assert!(calls > 0, "the layout has room enough");
+    assert!(calls < on_demand_calls / 10, "{calls} of {on_demand_calls} on demand");
 }

@@ -114,7 +114,8 @@ impl Pool {
         };
         let lot = PlannedLot { layout, lot };
         let missing_bytes = self.layouts.get(layout).tiles.missing_bytes(tiles.clone());
-        if !self.has_room(streams, missing_bytes)? {
+        // Most lots have their memory already.
+        if missing_bytes > 0 && !self.has_room(streams, missing_bytes)? {
             self.layouts.get_mut(layout).tiles.put_back(tiles);
             return Ok(None);
         }

@@ -86,10 +86,11 @@ impl Pool {
     /// Puts memory behind a block that has none. A lot that its address still shows is mapped,
     /// unless there are gaps in it.
     fn put_behind(&mut self, id: BlockId, new: Backing, ready: &Uses) {
-        let has_gaps = match (&self.block(id).memory, &new) {
-            (BlockMemory::Swappable { range, .. }, Backing::Lot { lot, .. }) => {
-                self.has_gaps(*range, *lot)
-            }
+        let is_there = match (&self.block(id).memory, &new) {
+            (
+                BlockMemory::Swappable { range, mapping: Mapping::Kept { lot: kept, .. }, .. },
+                Backing::Lot { lot, .. },
+            ) => lot == kept && !self.has_gaps(*range, *lot),
             _ => false,
         };
         let block = self.block_mut(id);
@@ -99,11 +100,7 @@ impl Pool {
             unreachable!("small blocks keep their memory")
         };
         assert!(matches!(backing, Backing::Nothing), "the block has memory already");
-        let is_there = |kept: &Mapping| match (&new, kept) {
-            (Backing::Lot { lot, .. }, Mapping::Kept { lot: kept, .. }) => lot == kept,
-            _ => false,
-        };
-        if !has_gaps && is_there(mapping) {
+        if is_there {
             *mapping = Mapping::Mapped;
         }
         *backing = new;

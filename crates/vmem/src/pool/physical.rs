@@ -68,15 +68,20 @@ impl Pool {
                 while self.release_idle_tile(streams)? {}
                 // What the first try took may not have gone back.
                 self.make_room(streams, size_bytes)?;
-                let limit_bytes = self.config.limit_bytes;
-                self.create_at_home(fit).map_err(|error| match error.kind {
-                    ErrorKind::OutOfMemory => {
-                        MemoryError::DeviceFull { missing_bytes: size_bytes, limit_bytes }
-                    }
-                    _ => error.into(),
-                })
+                self.create_at_home(fit).map_err(|error| self.not_created(error, size_bytes))
             }
             result => result.map_err(MemoryError::from),
+        }
+    }
+
+    /// Why a chunk could not be created, where the cap had room for it.
+    pub(super) fn not_created(&self, error: DriverError, size_bytes: u64) -> MemoryError {
+        let limit_bytes = self.config.limit_bytes;
+        match error.kind {
+            ErrorKind::OutOfMemory => {
+                MemoryError::DeviceFull { missing_bytes: size_bytes, limit_bytes }
+            }
+            _ => error.into(),
         }
     }
 

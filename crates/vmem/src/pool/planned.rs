@@ -113,12 +113,6 @@ impl Pool {
             return Ok(None);
         };
         let lot = PlannedLot { layout, lot };
-        let missing_bytes = self.layouts.get(layout).tiles.missing_bytes(tiles.clone());
-        // Most lots have their memory already.
-        if missing_bytes > 0 && !self.has_room(streams, missing_bytes)? {
-            self.layouts.get_mut(layout).tiles.put_back(tiles);
-            return Ok(None);
-        }
         if let Err(error) = self.fill_tiles(streams, layout, tiles) {
             let (planned, tiles) = self.planned_of(lot);
             planned.tiles.put_back(tiles);
@@ -193,6 +187,15 @@ impl Pool {
         layout: u32,
         tiles: Range<usize>,
     ) -> Result<(), MemoryError> {
+        let missing_bytes = self.layouts.get(layout).tiles.missing_bytes(tiles.clone());
+        // Most have their memory already.
+        if missing_bytes == 0 {
+            return Ok(());
+        }
+        if !self.has_room(streams, missing_bytes)? {
+            let limit_bytes = self.config.limit_bytes;
+            return Err(MemoryError::DeviceFull { missing_bytes, limit_bytes });
+        }
         let mut made = Vec::new();
         let mut result = Ok(());
         for tile in tiles {
@@ -235,15 +238,8 @@ impl Pool {
         home: VaRange,
     ) -> Result<ChunkHandle, MemoryError> {
         self.make_room(streams, home.size_bytes)?;
-        let handle = self.driver.create_chunk(home.size_bytes).map_err(|error| {
-            let limit_bytes = self.config.limit_bytes;
-            match error.kind {
-                ErrorKind::OutOfMemory => {
-                    MemoryError::DeviceFull { missing_bytes: home.size_bytes, limit_bytes }
-                }
-                _ => error.into(),
-            }
-        })?;
+        let created = self.driver.create_chunk(home.size_bytes);
+        let handle = created.map_err(|error| self.not_created(error, home.size_bytes))?;
         self.cache.charge(Fit::exact(home.size_bytes));
         self.note_held();
         if let Err(error) = self.driver.map(home, handle) {

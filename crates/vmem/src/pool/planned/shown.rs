@@ -57,14 +57,8 @@ impl Pool {
     pub(in crate::pool) fn show_lot(&mut self, lot: PlannedLot) -> Result<VaRange, DriverError> {
         let shown = &mut self.layouts.get_mut(lot.layout).shown;
         if let Some(range) = shown.spare.get_mut(&lot.lot).and_then(Vec::pop) {
-            let filled = self.fill_gaps(range, lot);
-            return match filled {
-                Ok(()) => Ok(range),
-                Err(error) => {
-                    self.keep_shown(lot, range);
-                    Err(error)
-                }
-            };
+            self.fill_gaps(range, lot).inspect_err(|_| self.keep_shown(lot, range))?;
+            return Ok(range);
         }
         let range = self.take_range(lot.lot.size_bytes)?;
         self.map_lot(range, lot).inspect_err(|_| self.keep_range(range))?;

@@ -1,6 +1,6 @@
 //! What one try of a plan showed, and what the next one should learn from it.
 
-use swap_core::{Plan, Signature, StepReport, Trace};
+use swap_core::{MEMORY_CALLS_IGNORED, Plan, Signature, StepReport, Trace};
 
 use crate::check::TraceFault;
 use crate::generate::Generated;
@@ -121,6 +121,11 @@ impl Measured {
             (step.rescues > 0 || step.drifted, step.step_us * factor)
         };
         rank(self) < rank(other)
+    }
+
+    /// Whether it asked the driver for more memory than costs next to nothing.
+    pub fn maps(&self) -> bool {
+        self.memory_calls > MEMORY_CALLS_IGNORED
     }
 
     /// Whether waiting for copies costs so little that another plan could gain nothing.

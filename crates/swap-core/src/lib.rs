@@ -127,7 +127,7 @@ pub use ops::OpStack;
 pub use orders::Orders;
 pub use plan::{Action, ActionKind, Phase, Plan, PlanBlock};
 pub use recipe::{Recipe, RecipeUse};
-pub use report::{Direction, Move, StepCounters, StepReport};
+pub use report::{Direction, MEMORY_CALLS_IGNORED, Move, StepCounters, StepReport};
 pub use trace::{
     BlockIndex, HostCosts, OpIndex, Origin, Signature, Trace, TraceBlock, TraceEvent, TraceOp,
 };

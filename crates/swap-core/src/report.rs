@@ -37,8 +37,8 @@ pub struct StepCounters {
     pub replays_us: f64,
 }
 
-/// So few calls of the driver for memory cost next to nothing.
-const MEMORY_CALLS_IGNORED: u64 = 16;
+/// So few calls of the driver for memory in a step cost next to nothing.
+pub const MEMORY_CALLS_IGNORED: u64 = 16;
 
 impl StepCounters {
     /// What the engine's own work cost the host, one by one. A step that had memory mapped does not

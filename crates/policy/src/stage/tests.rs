@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use swap_core::{MemoryCalls, OpIndex, Plan, Signature, StepCounters, StepReport, Trace};
+use swap_core::{
+    MEMORY_CALLS_IGNORED, MemoryCalls, OpIndex, Plan, Signature, StepCounters, StepReport, Trace,
+};
 
-use super::track::CALLS_IGNORED;
 use super::*;
 use crate::check::TraceFault;
 use crate::search::Proposal;
@@ -172,9 +173,9 @@ fn a_model_that_fits_is_left_alone() {
 
 #[test]
 fn a_model_that_fits_and_maps_in_each_step_is_laid_out() {
-    let few = mapping(A, CALLS_IGNORED);
+    let few = mapping(A, MEMORY_CALLS_IGNORED);
     assert_eq!(after(9, &[few.clone(), few]).stage(), Stage::Stable);
-    let many = mapping(A, CALLS_IGNORED + 1);
+    let many = mapping(A, MEMORY_CALLS_IGNORED + 1);
     let under_test = after(9, &[many.clone(), many.clone()]);
     assert_eq!(under_test.stage(), Stage::SearchPolicy);
     assert_eq!(plan_number(&under_test.directive()), 1);

@@ -12,9 +12,8 @@ use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::search::{Feedback, Measured, Planner, Prediction};
 
-/// A try is judged by its first settled step, or by the better of two if that one took far longer
-/// than predicted; from this step on any counts as settled. Steps whose kinds alternate never are,
-/// yet their search has to end.
+/// A try is judged by its settled steps; from this step on any counts as settled. Steps whose kinds
+/// alternate never are, yet their search has to end.
 const RUNS_BEFORE_JUDGED: u32 = 3;
 
 /// Ops that take less than this part of what a plan was made for make another plan worth a try.
@@ -23,9 +22,6 @@ const KNOWN: f64 = 0.9;
 
 /// What takes no longer than this part of the step with all memory leaves little to gain.
 const HARDLY_LONGER: f64 = 1.02;
-
-/// So few calls of the driver for memory in a step that fits cost less than to look for a layout.
-pub(super) const CALLS_IGNORED: u64 = 16;
 
 /// A sketch that adds more than this part of the step leaves something to look for.
 const ROUGH: f64 = 0.01;
@@ -410,8 +406,7 @@ impl Track {
     /// Whether the best so far asks the driver for memory in each step, as it does where the cap
     /// leaves none to keep: a layout saves that.
     fn lacks_layout(&self, config: &LoopConfig) -> bool {
-        let maps = |best: &Outcome| best.measured.memory_calls > CALLS_IGNORED;
-        config.lays_out && self.best.as_ref().is_some_and(maps)
+        config.lays_out && self.best.as_ref().is_some_and(|best| best.measured.maps())
     }
 
     /// Keeps the best so far: while other ranks try what they have, so that what they measure is

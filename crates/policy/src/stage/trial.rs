@@ -61,8 +61,10 @@ pub(super) struct Try {
     pub(super) recorded: Option<Arc<Trace>>,
     /// It was made in little time.
     pub(super) is_sketch: bool,
-    /// A settled step under it that took far longer than predicted: it may have been disturbed.
-    late: Option<Measured>,
+    /// The best of the settled steps under it so far, if another is to be measured.
+    best: Option<Measured>,
+    /// What the last of those asked the driver for.
+    last_memory_calls: u64,
 }
 
 impl Try {
@@ -76,7 +78,8 @@ impl Try {
             waits: None,
             recorded: None,
             is_sketch: false,
-            late: None,
+            best: None,
+            last_memory_calls: 0,
         }
     }
 
@@ -103,18 +106,22 @@ impl Try {
         Some(trace)
     }
 
-    /// What the step says of the plan; nothing yet if it should be measured once more, as it took
-    /// more than `slow_ratio` times what was predicted.
+    /// What the settled steps under the plan say of it: the best of them. Nothing yet if one more
+    /// is to be measured. A first one may have been disturbed if it took more than `slow_ratio`
+    /// times what was predicted; and as long as each maps less than half of what the one before
+    /// did, blocks are on their way to their lots.
     pub(super) fn judged(&mut self, measured: Measured, slow_ratio: f64) -> Option<Measured> {
+        let before = self.best.take();
         let predicted_us = self.predicted.step_us;
         let is_late = predicted_us > 0.0 && measured.step_us > slow_ratio * predicted_us;
-        match self.late.take() {
-            Some(late) if late.is_better_than(&measured) => Some(late),
-            None if is_late && !self.holds => {
-                self.late = Some(measured);
-                None
-            }
-            _ => Some(measured),
+        let maps = self.numbered.layout.is_some() && measured.maps();
+        let moves_in = maps && measured.memory_calls < self.last_memory_calls / 2;
+        let again = if before.is_none() { is_late || maps } else { moves_in };
+        let best = before.filter(|before| before.is_better_than(&measured)).unwrap_or(measured);
+        if !again || self.holds {
+            return Some(best);
         }
+        (self.best, self.last_memory_calls) = (Some(best), measured.memory_calls);
+        None
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of what the loop remembers from step to step: tries, old figures, searches in vain, and
 //! what ran before.
 
-use swap_core::TraceOp;
+use swap_core::{Action, ActionKind, BlockIndex, Phase, TraceOp};
 
 use super::*;
 use crate::generate::{GenerateConfig, generate};
@@ -119,24 +119,61 @@ fn a_step_after_one_that_left_its_plan_is_not_held_against_it() {
     assert_eq!(under_test.observe(&rescued(A)).stage, Stage::SearchPolicy);
 }
 
+const SWAP_OUT: Action = Action {
+    op: OpIndex(0),
+    phase: Phase::End,
+    kind: ActionKind::SwapOut,
+    block: BlockIndex(0),
+    due: OpIndex(0),
+};
+
 /// Expects 100 us of each plan.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Expecting {
     made: u32,
+    layout: Option<Layout>,
 }
 
 impl Planner for Expecting {
     fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
         self.made += 1;
-        let plan = Plan { signature: trace.signature, op_count: self.made, ..Plan::default() };
+        let actions = vec![SWAP_OUT];
+        let signature = trace.signature;
+        let plan = Plan { signature, op_count: self.made, actions, ..Plan::default() };
         let predicted = Prediction { step_us: 100.0, ..Prediction::default() };
-        Ok(Some(Proposal { plan, predicted, ..Proposal::default() }))
+        let layout = self.layout.clone();
+        Ok(Some(Proposal { plan, predicted, layout, ..Proposal::default() }))
+    }
+}
+
+#[test]
+fn a_plan_is_judged_once_its_blocks_lie_where_it_laid_them() {
+    let planner = Expecting { layout: Some(Layout::default()), made: 0 };
+    let mut under_test = Loop::new(config(), planner);
+    under_test.observe(&rescued(A));
+    assert_eq!(plan_number(&under_test.observe(&rescued(A))), 1);
+    let mut observe = |device_us: f64, mapped: u64| {
+        let mut report = taking(A, device_us);
+        report.counters.memory_calls.mapped = mapped;
+        plan_number(&under_test.observe(&report))
+    };
+    let mut tried = |steps: &[(f64, u64)]| -> Vec<u32> {
+        steps.iter().map(|&(device_us, mapped)| observe(device_us, mapped)).collect()
+    };
+    // The first step of each is not settled.
+    assert_eq!(tried(&[(400.0, 3000), (120.0, 400), (118.0, 48), (105.0, 0)]), [1, 1, 1, 2]);
+    // This one maps in each step, so it is not getting there.
+    assert_eq!(tried(&[(400.0, 3000), (110.0, 66), (109.0, 64)]), [2, 2, 3]);
+    assert_eq!(tried(&[(400.0, 3000), (110.0, MEMORY_CALLS_IGNORED)]), [3, 1]);
+    let news: Vec<String> = under_test.take_news().iter().map(ToString::to_string).collect();
+    for told in ["plan 1: 0.105 ms", "plan 2: 0.109 ms", "plan 3: 0.110 ms"] {
+        assert!(news.iter().any(|line| line.contains(told)), "{told}: {news:?}");
     }
 }
 
 #[test]
 fn a_step_that_takes_far_longer_than_predicted_is_measured_once_more() {
-    let mut under_test = Loop::new(config(), Expecting { made: 0 });
+    let mut under_test = Loop::new(config(), Expecting::default());
     under_test.observe(&rescued(A));
     assert_eq!(plan_number(&under_test.observe(&rescued(A))), 1);
     let mut observe = |device_us: f64| plan_number(&under_test.observe(&taking(A, device_us)));

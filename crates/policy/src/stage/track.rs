@@ -123,7 +123,7 @@ impl Track {
     /// for one that was, nor twice under one that is being tried.
     pub(crate) fn records(&self) -> bool {
         match &self.state {
-            State::Search(search) => search.waits.is_none() && search.recorded.is_none(),
+            State::Search(search) => search.waits.is_none() && !search.is_recorded,
             _ => self.stage() != Stage::Stable,
         }
     }
@@ -133,9 +133,9 @@ impl Track {
         matches!(&self.state, State::Search(search) if !search.holds)
     }
 
-    /// Whether a plan is being tried whose first step was recorded: the next one is judged.
+    /// Whether a plan is being tried of which a step was recorded: the next one is judged.
     pub(crate) fn is_judged_next(&self) -> bool {
-        matches!(&self.state, State::Search(search) if search.recorded.is_some())
+        matches!(&self.state, State::Search(search) if search.is_recorded)
     }
 
     /// What the next step of this kind runs under.
@@ -231,7 +231,7 @@ impl Track {
             State::Search(search) => {
                 search.runs += 1;
                 let own = report.trace.as_ref().filter(|_| !seen.similar && seen.worst.is_none());
-                if search.keep_recorded(own) && !judged.drifted {
+                if search.keep_recorded(own, &judged) && !judged.drifted {
                     return;
                 }
                 let is_whole = seen.is_settled(Stage::SearchPolicy) || judged.drifted;

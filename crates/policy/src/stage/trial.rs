@@ -1,5 +1,6 @@
 //! A plan being tried, when its step says enough of it, and when the next is worth a try.
 
+use std::mem;
 use std::sync::Arc;
 
 use swap_core::{Plan, StepReport, Trace};
@@ -56,15 +57,17 @@ pub(super) struct Try {
     pub(super) holds: bool,
     /// The next plan to try is still being made, for this recorded step: it is the best so far.
     pub(super) waits: Option<Arc<Trace>>,
-    /// Recording takes time of the host, so only the first step under it is recorded and another
-    /// one judged. Ranks plan for what all of them recorded of the step that they judge.
-    pub(super) recorded: Option<Arc<Trace>>,
+    /// What was recorded of a step under it, which takes time of the host: another is judged. Ranks
+    /// plan for what all of them recorded of the step that they judge.
+    recorded: Option<Arc<Trace>>,
+    /// That says how long its ops take.
+    pub(super) is_recorded: bool,
     /// It was made in little time.
     pub(super) is_sketch: bool,
     /// The best of the settled steps under it so far, if another is to be measured.
     best: Option<Measured>,
-    /// What the last of those asked the driver for.
-    last_memory_calls: u64,
+    /// What the last step asked the driver for.
+    memory_calls: u64,
 }
 
 impl Try {
@@ -77,19 +80,27 @@ impl Try {
             holds: false,
             waits: None,
             recorded: None,
+            is_recorded: false,
             is_sketch: false,
             best: None,
-            last_memory_calls: 0,
+            memory_calls: u64::MAX,
         }
     }
 
-    /// Keeps what was recorded of a step under it. Says whether that was the first.
-    pub(super) fn keep_recorded(&mut self, trace: Option<&Trace>) -> bool {
-        let is_first = self.recorded.is_none() && trace.is_some();
-        if let Some(trace) = trace {
-            self.recorded = Some(Arc::new(trace.clone()));
-        }
-        is_first
+    /// Keeps what was recorded of a step under it, so that another is judged. While blocks move to
+    /// their lots, ops wait for the host: then the next step is recorded as well.
+    pub(super) fn keep_recorded(&mut self, trace: Option<&Trace>, measured: &Measured) -> bool {
+        let Some(trace) = trace.filter(|_| !self.is_recorded) else { return false };
+        self.recorded = Some(Arc::new(trace.clone()));
+        self.is_recorded = !self.moves_in(measured);
+        true
+    }
+
+    /// Whether blocks are on their way to their lots: it maps less than half of what the step
+    /// before did, and still more than costs nothing.
+    fn moves_in(&mut self, measured: &Measured) -> bool {
+        let before = mem::replace(&mut self.memory_calls, measured.memory_calls);
+        self.numbered.layout.is_some() && measured.maps() && measured.memory_calls < before / 2
     }
 
     /// The step to plan for next: what was recorded, with what the engine's own work cost the host
@@ -107,21 +118,18 @@ impl Try {
     }
 
     /// What the settled steps under the plan say of it: the best of them. Nothing yet if one more
-    /// is to be measured. A first one may have been disturbed if it took more than `slow_ratio`
-    /// times what was predicted; and as long as each maps less than half of what the one before
-    /// did, blocks are on their way to their lots.
+    /// is to be measured: while blocks move to their lots, and after a first one that took more
+    /// than `slow_ratio` times what was predicted, as it may have been disturbed.
     pub(super) fn judged(&mut self, measured: Measured, slow_ratio: f64) -> Option<Measured> {
         let before = self.best.take();
         let predicted_us = self.predicted.step_us;
         let is_late = predicted_us > 0.0 && measured.step_us > slow_ratio * predicted_us;
-        let maps = self.numbered.layout.is_some() && measured.maps();
-        let moves_in = maps && measured.memory_calls < self.last_memory_calls / 2;
-        let again = if before.is_none() { is_late || maps } else { moves_in };
+        let again = self.moves_in(&measured) || is_late && before.is_none();
         let best = before.filter(|before| before.is_better_than(&measured)).unwrap_or(measured);
         if !again || self.holds {
             return Some(best);
         }
-        (self.best, self.last_memory_calls) = (Some(best), measured.memory_calls);
+        self.best = Some(best);
         None
     }
 }

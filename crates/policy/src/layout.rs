@@ -8,6 +8,7 @@ use swap_core::{Lot, Origin, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::machine::Machine;
+use crate::parallel::each;
 use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
@@ -20,14 +21,17 @@ mod sections;
 #[cfg(test)]
 mod tests;
 
+use meeting::meeting_bytes;
 pub use pack::{Aim, Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
 
-/// For which parts of the time until a block that leaves is copied its lot is left alone, if that
-/// cannot be done for all of it.
-const LEFT_ALONE: [f64; 3] = [0.5, 0.25, 0.0];
+/// A layout that leaves this part of a cap is low enough: small memory may grow into it.
+const SPARE_DIVISOR: u64 = 64;
+
+/// For which parts of the time until a block that leaves is copied its lot is left alone.
+const LEFT_ALONE: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
 
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -86,33 +90,83 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
     let usage = Usage::new(trace);
     let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
     let lineages = lineages(trace, &usage, &residency);
-    let laid_out = |left_alone: f64| {
-        let mut layout = placed(trace, &residency, &lineages, left_alone);
+    let mut drafts = LEFT_ALONE.map(|share| Draft::new(trace, &residency, &lineages, share));
+    // Of those that can be equally low, the one that leaves lots alone the longest.
+    drafts.sort_by_key(|draft| draft.least_excess_bytes(machine.limit_bytes));
+    let laid_out = |draft: &Draft<'_>| {
+        let mut layout = draft.placed(machine.limit_bytes);
         layout.step_us = laid_out_us(trace, &usage, plan, machine, &layout.lots);
         layout
     };
-    let most = laid_out(1.0);
     let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
-    if rank(&most) <= (0, residency.step_us) {
-        return most;
+    let [first, others @ ..] = &drafts;
+    let first = laid_out(first);
+    let (excess_bytes, step_us) = rank(&first);
+    if excess_bytes == 0 && step_us <= residency.step_us {
+        return first;
     }
-    let less = LEFT_ALONE.into_iter().map(laid_out);
-    less.fold(most, |best, layout| if rank(&layout) < rank(&best) { layout } else { best })
+    let may_win =
+        |draft: &&Draft<'_>| draft.least_excess_bytes(machine.limit_bytes) <= excess_bytes;
+    let mut others: Vec<_> = others.iter().filter(may_win).map(|draft| (draft, None)).collect();
+    each(&mut others, &|(draft, layout)| *layout = Some(laid_out(draft)));
+    let others = others.into_iter().filter_map(|(_, layout)| layout);
+    others.fold(first, |best, layout| if rank(&layout) < rank(&best) { layout } else { best })
 }
 
-/// The layout in which lots are left alone for this part of the time that copies take.
-fn placed(trace: &Trace, residency: &Residency, lineages: &[Lineage], left_alone: f64) -> Layout {
-    let cleared = cleared(residency, left_alone);
-    let items: Vec<Item> = lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
-    let Packing { offsets, height_bytes, .. } = pack(&items, Aim::default());
-    let mut lots = vec![None; trace.blocks.len()];
-    for ((lineage, item), &offset_bytes) in lineages.iter().zip(&items).zip(&offsets) {
+/// What has a lot, where lots are left alone for a part of the time that copies take.
+struct Draft<'a> {
+    lineages: &'a [Lineage],
+    items: Vec<Item>,
+    /// By block: nothing where it has no lot.
+    lots: Vec<Option<Lot>>,
+    need_bytes: u64,
+    beside_bytes: u64,
+    /// No packing is lower.
+    least_bytes: u64,
+}
+
+impl<'a> Draft<'a> {
+    fn new(
+        trace: &Trace,
+        residency: &Residency,
+        lineages: &'a [Lineage],
+        left_alone: f64,
+    ) -> Draft<'a> {
+        let cleared = cleared(residency, left_alone);
+        let items: Vec<Item> =
+            lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
+        let lots = lots(lineages, &items, &vec![0; items.len()], trace.blocks.len());
+        let [need_bytes, beside_bytes] = most_bytes(trace, residency, &lots);
+        let least_bytes = meeting_bytes(&items).max(need_bytes);
+        Draft { lineages, items, lots, need_bytes, beside_bytes, least_bytes }
+    }
+
+    /// No layout has less too much.
+    fn least_excess_bytes(&self, limit_bytes: u64) -> u64 {
+        (self.least_bytes + self.beside_bytes).saturating_sub(limit_bytes)
+    }
+
+    /// A layout that is low enough for a cap, or as low as is found soon.
+    fn placed(&self, limit_bytes: u64) -> Layout {
+        let Draft { lineages, ref items, need_bytes, beside_bytes, .. } = *self;
+        let spare_bytes = limit_bytes / SPARE_DIVISOR;
+        let enough_bytes = limit_bytes.saturating_sub(beside_bytes + spare_bytes);
+        let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
+        let Packing { offsets, height_bytes, .. } = pack(items, aim);
+        let lots = lots(lineages, items, &offsets, self.lots.len());
+        Layout { lots, height_bytes, need_bytes, beside_bytes, step_us: 0.0 }
+    }
+}
+
+/// By block: its lot.
+fn lots(lineages: &[Lineage], items: &[Item], offsets: &[u64], count: usize) -> Vec<Option<Lot>> {
+    let mut lots = vec![None; count];
+    for ((lineage, item), &offset_bytes) in lineages.iter().zip(items).zip(offsets) {
         for &owner in &lineage.blocks {
             lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
         }
     }
-    let [need_bytes, beside_bytes] = most_bytes(trace, residency, &lots);
-    Layout { lots, height_bytes, need_bytes, beside_bytes, step_us: 0.0 }
+    lots
 }
 
 /// By change: before which one the bytes of a block that leaves are not to be given to another,

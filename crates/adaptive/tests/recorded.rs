@@ -258,7 +258,7 @@ fn small_memory_that_grows_costs_a_layout_few_calls() {
     while training.session.plan_number() == 0 {
         on_demand_calls = training.step().expect("it fits").1;
     }
-    let grown_bytes = (120 << 20) / SCALE;
+    let grown_bytes = (200 << 20) / SCALE;
     for _ in 0..grown_bytes / (GRANULARITY_BYTES / 4) {
         training.session.engine().allocate(GRANULARITY_BYTES / 4, "").expect("there is room");
     }

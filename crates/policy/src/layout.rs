@@ -27,9 +27,6 @@ pub use pack::{Aim, Item, Packing, Stay, pack};
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
 
-/// A layout that leaves this part of a cap is low enough: small memory may grow into it.
-const SPARE_DIVISOR: u64 = 64;
-
 /// For which parts of the time until a block that leaves is copied its lot is left alone.
 const LEFT_ALONE: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
 
@@ -149,8 +146,7 @@ impl<'a> Draft<'a> {
     /// A layout that is low enough for a cap, or as low as is found soon.
     fn placed(&self, limit_bytes: u64) -> Layout {
         let Draft { lineages, ref items, need_bytes, beside_bytes, .. } = *self;
-        let spare_bytes = limit_bytes / SPARE_DIVISOR;
-        let enough_bytes = limit_bytes.saturating_sub(beside_bytes + spare_bytes);
+        let enough_bytes = limit_bytes.saturating_sub(beside_bytes);
         let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
         let Packing { offsets, height_bytes, .. } = pack(items, aim);
         let lots = lots(lineages, items, &offsets, self.lots.len());

@@ -329,9 +329,9 @@ impl Track {
                 // Nothing waits under it, so no noise of one step speaks against it.
                 let saves_calls = numbered.only_lays_out()
                     && measured.is_clean()
-                    && measured.memory_calls < best.measured.memory_calls
-                    && seen.worst.is_none();
-                saves_calls || measured.is_better_than(&best.measured)
+                    && measured.memory_calls < best.measured.memory_calls;
+                let stays = saves_calls || best.is_matched_by(&predicted, &measured);
+                seen.worst.is_none() && stays || measured.is_better_than(&best.measured)
             };
             let is_best = number == 0 || self.best.as_ref().is_none_or(is_better);
             self.turns.push(Turn::Tried { number, predicted, measured, is_best });

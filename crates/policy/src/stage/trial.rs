@@ -17,6 +17,9 @@ const EXPLAINED: f64 = 1.03;
 /// to move to other places, and back if it was in vain.
 const WORTH_A_TRY: f64 = 0.99;
 
+/// Steps that differ by less than this are equally long: one step does not tell more.
+const ALIKE: f64 = 1.02;
+
 /// A judged step: what it ran under, and what was expected and what came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
@@ -26,6 +29,15 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
+    /// Whether another plan was as fast as can be told from one step, and promised to be faster: to
+    /// go back to this one takes steps, in which blocks move to their old places.
+    pub(super) fn is_matched_by(&self, promised: &Prediction, other: &Measured) -> bool {
+        let own = &self.measured;
+        let promises_more = promised.step_us > 0.0 && promised.step_us < own.step_us;
+        let goes_to_plan = other.misses <= own.misses && other.rescues == 0 && !other.drifted;
+        promises_more && goes_to_plan && other.step_us <= own.step_us * ALIKE
+    }
+
     /// Whether another plan promises to be faster by a part. If the step is not as it should be
     /// under its own, any other may be.
     pub(super) fn may_be_outdone(

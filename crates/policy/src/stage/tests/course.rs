@@ -195,6 +195,26 @@ fn a_step_that_takes_far_longer_than_predicted_is_measured_once_more() {
 }
 
 #[test]
+fn a_plan_that_promises_more_stays_where_it_is_as_fast() {
+    let last_plan = |device_us: [f64; 3]| {
+        let mut under_test = Loop::new(config(), Expecting::default());
+        let both = [rescued(A), rescued(A)];
+        both.iter().for_each(|report| drop(under_test.observe(report)));
+        for device_us in device_us {
+            under_test.observe(&taking(A, 900.0));
+            under_test.observe(&taking(A, device_us));
+        }
+        let directive = under_test.observe(&taking(A, 100.0));
+        assert_eq!(directive.stage, Stage::Stable);
+        plan_number(&directive)
+    };
+    assert_eq!(last_plan([110.0, 111.0, 124.0]), 2);
+    assert_eq!(last_plan([110.0, 113.0, 124.0]), 1);
+    // What was as fast as it promised is not given up for the same promise.
+    assert_eq!(last_plan([100.0, 101.0, 124.0]), 1);
+}
+
+#[test]
 fn what_a_plan_missed_when_it_was_adopted_it_may_miss_again() {
     // The only plan misses a block in each step, and is better than rescues even so.
     let mut under_test = after(1, &[rescued(A), rescued(A), missed(A), missed(A)]);

@@ -210,7 +210,8 @@ def table(results: list[dict], deterministic: bool) -> str:
     """The results as a Markdown table."""
     # Without deterministic algorithms some gradients of plain PyTorch differ from run to run.
     keys = ("losses", "gradients", "weights") if deterministic else ("losses",)
-    native = {r["cell"].split(":")[0]: r for r in results if r["cell"].endswith(":native")}
+    done = [r for r in results if "failed" not in r]
+    native = {r["cell"].split(":")[0]: r for r in done if r["cell"].endswith(":native")}
     lines = [
         "| model | method | cap | step ms | of native | TFLOP/s | reserved GiB | driver's peak GiB "
         f"| out / in GiB a step | same {', '.join(keys)} |",

@@ -22,13 +22,15 @@ mod sections;
 mod tests;
 
 use meeting::meeting_bytes;
+use pack::pack_above;
 pub use pack::{Aim, Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
 
-/// For which parts of the time until a block that leaves is copied its lot is left alone.
-const LEFT_ALONE: [f64; 4] = [1.0, 0.5, 0.25, 0.0];
+/// For which parts of the time until a block that leaves is copied its lot is left alone, if that
+/// cannot be done for all of it.
+const LEFT_ALONE: [f64; 3] = [0.5, 0.25, 0.0];
 
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -87,82 +89,82 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
     let usage = Usage::new(trace);
     let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
     let lineages = lineages(trace, &usage, &residency);
-    let mut drafts = LEFT_ALONE.map(|share| Draft::new(trace, &residency, &lineages, share));
-    // Of those that can be equally low, the one that leaves lots alone the longest.
-    drafts.sort_by_key(|draft| draft.least_excess_bytes(machine.limit_bytes));
-    let laid_out = |draft: &Draft<'_>| {
-        let mut layout = draft.placed(machine.limit_bytes);
-        layout.step_us = laid_out_us(trace, &usage, plan, machine, &layout.lots);
-        layout
+    let has_lot = has_lot(trace, &lineages);
+    let [need_bytes, beside_bytes] = most_bytes(trace, &residency, &has_lot);
+    let draft = |left_alone: f64| {
+        let cleared = cleared(&residency, left_alone);
+        let items: Vec<Item> =
+            lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
+        let least_bytes = meeting_bytes(&items).max(need_bytes);
+        Draft { items, least_bytes }
+    };
+    let least_excess_bytes =
+        |draft: &Draft| (draft.least_bytes + beside_bytes).saturating_sub(machine.limit_bytes);
+    let laid_out = |draft: &Draft| {
+        let enough_bytes = machine.limit_bytes.saturating_sub(beside_bytes);
+        let (lots, height_bytes) = draft.packed(trace, &lineages, enough_bytes);
+        let step_us = laid_out_us(trace, &usage, plan, machine, &lots);
+        Layout { lots, height_bytes, need_bytes, beside_bytes, step_us }
     };
     let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
-    let [first, others @ ..] = &drafts;
-    let first = laid_out(first);
+    // Of those that can be equally low, the one that leaves lots alone the longest comes first.
+    let mut drafts = vec![draft(1.0)];
+    if least_excess_bytes(&drafts[0]) > 0 {
+        drafts.extend(LEFT_ALONE.map(draft));
+        drafts.sort_by_key(least_excess_bytes);
+    }
+    let first = laid_out(&drafts.remove(0));
     let (excess_bytes, step_us) = rank(&first);
     if excess_bytes == 0 && step_us <= residency.step_us {
         return first;
     }
-    let may_win =
-        |draft: &&Draft<'_>| draft.least_excess_bytes(machine.limit_bytes) <= excess_bytes;
-    let mut others: Vec<_> = others.iter().filter(may_win).map(|draft| (draft, None)).collect();
+    if drafts.is_empty() {
+        drafts.extend(LEFT_ALONE.map(draft));
+    }
+    drafts.retain(|draft| least_excess_bytes(draft) <= excess_bytes);
+    let mut others: Vec<_> = drafts.iter().map(|draft| (draft, None)).collect();
     each(&mut others, &|(draft, layout)| *layout = Some(laid_out(draft)));
     let others = others.into_iter().filter_map(|(_, layout)| layout);
     others.fold(first, |best, layout| if rank(&layout) < rank(&best) { layout } else { best })
 }
 
 /// What has a lot, where lots are left alone for a part of the time that copies take.
-struct Draft<'a> {
-    lineages: &'a [Lineage],
+struct Draft {
     items: Vec<Item>,
-    /// By block: nothing where it has no lot.
-    lots: Vec<Option<Lot>>,
-    need_bytes: u64,
-    beside_bytes: u64,
     /// No packing is lower.
     least_bytes: u64,
 }
 
-impl<'a> Draft<'a> {
-    fn new(
+impl Draft {
+    /// By block: its lot, in a packing that is low enough, or as low as is found soon; and how high
+    /// that is.
+    fn packed(
+        &self,
         trace: &Trace,
-        residency: &Residency,
-        lineages: &'a [Lineage],
-        left_alone: f64,
-    ) -> Draft<'a> {
-        let cleared = cleared(residency, left_alone);
-        let items: Vec<Item> =
-            lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
-        let lots = lots(lineages, &items, &vec![0; items.len()], trace.blocks.len());
-        let [need_bytes, beside_bytes] = most_bytes(trace, residency, &lots);
-        let least_bytes = meeting_bytes(&items).max(need_bytes);
-        Draft { lineages, items, lots, need_bytes, beside_bytes, least_bytes }
-    }
-
-    /// No layout has less too much.
-    fn least_excess_bytes(&self, limit_bytes: u64) -> u64 {
-        (self.least_bytes + self.beside_bytes).saturating_sub(limit_bytes)
-    }
-
-    /// A layout that is low enough for a cap, or as low as is found soon.
-    fn placed(&self, limit_bytes: u64) -> Layout {
-        let Draft { lineages, ref items, need_bytes, beside_bytes, .. } = *self;
-        let enough_bytes = limit_bytes.saturating_sub(beside_bytes);
+        lineages: &[Lineage],
+        enough_bytes: u64,
+    ) -> (Vec<Option<Lot>>, u64) {
         let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
-        let Packing { offsets, height_bytes, .. } = pack(items, aim);
-        let lots = lots(lineages, items, &offsets, self.lots.len());
-        Layout { lots, height_bytes, need_bytes, beside_bytes, step_us: 0.0 }
+        let packing = pack_above(|| self.least_bytes, &self.items, aim);
+        let mut lots = vec![None; trace.blocks.len()];
+        for ((lineage, item), &offset_bytes) in
+            lineages.iter().zip(&self.items).zip(&packing.offsets)
+        {
+            for &owner in &lineage.blocks {
+                lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
+            }
+        }
+        (lots, packing.height_bytes)
     }
 }
 
-/// By block: its lot.
-fn lots(lineages: &[Lineage], items: &[Item], offsets: &[u64], count: usize) -> Vec<Option<Lot>> {
-    let mut lots = vec![None; count];
-    for ((lineage, item), &offset_bytes) in lineages.iter().zip(items).zip(offsets) {
-        for &owner in &lineage.blocks {
-            lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
-        }
+/// By block.
+fn has_lot(trace: &Trace, lineages: &[Lineage]) -> Vec<bool> {
+    let mut has_lot = vec![false; trace.blocks.len()];
+    for &block in lineages.iter().flat_map(|lineage| &lineage.blocks) {
+        has_lot[block] = true;
     }
-    lots
+    has_lot
 }
 
 /// By change: before which one the bytes of a block that leaves are not to be given to another,
@@ -186,10 +188,10 @@ fn cleared(residency: &Residency, left_alone: f64) -> Vec<u32> {
 }
 
 /// What there is in lots and beside them, at most.
-fn most_bytes(trace: &Trace, residency: &Residency, lots: &[Option<Lot>]) -> [u64; 2] {
+fn most_bytes(trace: &Trace, residency: &Residency, has_lot: &[bool]) -> [u64; 2] {
     let (mut now_bytes, mut most_bytes) = ([0_u64; 2], [0_u64; 2]);
     let mut change = |block: usize, arrives: bool| {
-        let beside = usize::from(lots[block].is_none());
+        let beside = usize::from(!has_lot[block]);
         let size_bytes = trace.blocks[block].size_bytes;
         now_bytes[beside] = match arrives {
             true => now_bytes[beside] + size_bytes,

@@ -80,6 +80,11 @@ impl Default for Aim {
 /// Packs items: those that are there at the same time share no bytes. The same arguments give the
 /// same packing.
 pub fn pack(items: &[Item], aim: Aim) -> Packing {
+    pack_above(|| meeting_bytes(items), items, aim)
+}
+
+/// As [`pack`], where it may be known already that no packing is lower than so many bytes.
+pub(super) fn pack_above(least_bytes: impl FnOnce() -> u64, items: &[Item], aim: Aim) -> Packing {
     let curve = Curve::new(items);
     let traits: Vec<Traits> = items.iter().map(|item| curve.traits(item)).collect();
     let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
@@ -94,7 +99,7 @@ pub fn pack(items: &[Item], aim: Aim) -> Packing {
         }
     }
     if !search.is_enough() {
-        search.enough_bytes = enough_bytes.max(meeting_bytes(items));
+        search.enough_bytes = enough_bytes.max(least_bytes());
     }
     search.lower_the_ceiling(&orders);
     for order in &orders[..2] {

@@ -120,7 +120,7 @@ impl Track {
     }
 
     /// Whether its next step is to be recorded: recording costs time, so not while a plan is made
-    /// for one that was, nor twice under one that is being tried.
+    /// for one that was, nor once there is one that tells of the plan being tried.
     pub(crate) fn records(&self) -> bool {
         match &self.state {
             State::Search(search) => search.waits.is_none() && !search.is_recorded,

@@ -72,7 +72,7 @@ pub(super) struct Try {
     /// What was recorded of a step under it, which takes time of the host: another is judged. Ranks
     /// plan for what all of them recorded of the step that they judge.
     recorded: Option<Arc<Trace>>,
-    /// That says how long its ops take.
+    /// Whether that says how long ops take, as blocks lay in their lots.
     pub(super) is_recorded: bool,
     /// It was made in little time.
     pub(super) is_sketch: bool,

@@ -113,8 +113,6 @@ pub enum Why {
     NoTriesLeft,
     /// The planner has no plan that was not tried.
     NoOtherPlan,
-    /// No rank has anything new to try.
-    RanksAreDone,
     /// What seemed to have changed is as it was.
     FalseAlarm,
 }
@@ -214,7 +212,6 @@ impl fmt::Display for Why {
             Why::HardlyLonger => "it takes hardly longer than with unlimited memory",
             Why::NoTriesLeft => "the best of all tries",
             Why::NoOtherPlan => "there is no other plan to try",
-            Why::RanksAreDone => "no rank has another plan to try",
             Why::FalseAlarm => "the step has not changed",
         })
     }

@@ -120,17 +120,19 @@ impl Track {
     }
 
     /// Whether its next step is to be recorded: recording costs time, so not while a plan is made
-    /// for one that was, nor once there is one that tells of the plan being tried.
+    /// for one that was, nor once there is one that tells of the plan being tried, nor while other
+    /// ranks search.
     pub(crate) fn records(&self) -> bool {
         match &self.state {
-            State::Search(search) => search.waits.is_none() && !search.is_recorded,
+            State::Search(Try { holds: None, waits: None, is_recorded, .. }) => !is_recorded,
+            State::Search(_) => false,
             _ => self.stage() != Stage::Stable,
         }
     }
 
     /// Whether a plan is being tried to see how it does, or made.
     pub(crate) fn is_seeking(&self) -> bool {
-        matches!(&self.state, State::Search(search) if !search.holds)
+        matches!(&self.state, State::Search(search) if search.holds.is_none())
     }
 
     /// Whether a plan is being tried of which a step was recorded: the next one is judged.
@@ -217,9 +219,10 @@ impl Track {
             State::WarmUp { .. } => self.warm_up(config, planner, report, seen),
             // It ran under a plan for other steps, which says nothing about this kind.
             State::Search(_) | State::Stable { .. } if seen.surprise => {}
-            // No rank had anything new to try.
-            State::Search(search) if search.holds && !seen.is_sought() => {
-                self.become_stable(Why::RanksAreDone);
+            &mut State::Search(Try { holds: Some(why), .. }) => {
+                if !seen.is_sought() {
+                    self.become_stable(why);
+                }
             }
             State::Search(_) if seen.is_void() => {}
             // Ranks take what they had made in the same step.
@@ -310,34 +313,32 @@ impl Track {
         let State::Search(search) = &self.state else {
             unreachable!("called in SearchPolicy only");
         };
-        let (number, holds) = (search.number, search.holds);
-        let recorded = search.known(report, seen.worst.is_some());
+        let (number, has_others) = (search.number, seen.worst.is_some());
+        let recorded = search.known(report, has_others);
         let made = search.numbered.made.as_ref();
         let knew_us = made.map_or(0.0, |made| made.unlimited_us);
         let is_rough =
             search.is_sketch && made.is_none_or(|made| made.added_us() > ROUGH * made.unlimited_us);
-        if !holds {
-            let (numbered, predicted) = (search.numbered.clone(), search.predicted);
-            let (margin, limit_bytes) = (config.margin, config.limit_bytes);
-            self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
-            let as_before = !self.is_unplanned(&measured) && !self.is_slow(config, &measured);
-            if number == 0 && as_before {
-                return self.become_stable(Why::FalseAlarm);
-            }
-            // An old figure that no longer holds must not outdo the tries to come.
-            let is_better = |best: &Outcome| {
-                // Nothing waits under it, so no noise of one step speaks against it.
-                let saves_calls = numbered.only_lays_out()
-                    && measured.is_clean()
-                    && measured.memory_calls < best.measured.memory_calls;
-                let stays = saves_calls || best.is_matched_by(&predicted, &measured);
-                seen.worst.is_none() && stays || measured.is_better_than(&best.measured)
-            };
-            let is_best = number == 0 || self.best.as_ref().is_none_or(is_better);
-            self.turns.push(Turn::Tried { number, predicted, measured, is_best });
-            if is_best {
-                self.best = Some(Outcome { numbered, predicted, measured });
-            }
+        let (numbered, predicted) = (search.numbered.clone(), search.predicted);
+        let (margin, limit_bytes) = (config.margin, config.limit_bytes);
+        self.feedback = self.feedback.after(predicted, measured, margin, limit_bytes);
+        let as_before = !self.is_unplanned(&measured) && !self.is_slow(config, &measured);
+        if number == 0 && as_before {
+            return self.end_search(Why::FalseAlarm, has_others);
+        }
+        // An old figure that no longer holds must not outdo the tries to come.
+        let is_better = |best: &Outcome| {
+            // Nothing waits under it, so no noise of one step speaks against it.
+            let saves_calls = numbered.only_lays_out()
+                && measured.is_clean()
+                && measured.memory_calls < best.measured.memory_calls;
+            let stays = saves_calls || best.is_matched_by(&predicted, &measured);
+            seen.worst.is_none() && stays || measured.is_better_than(&best.measured)
+        };
+        let is_best = number == 0 || self.best.as_ref().is_none_or(is_better);
+        self.turns.push(Turn::Tried { number, predicted, measured, is_best });
+        if is_best {
+            self.best = Some(Outcome { numbered, predicted, measured });
         }
         // It was made for ops that seemed to take longer, so there was more time for copies.
         let learnt = recorded.as_ref().is_some_and(|trace| unlimited_us(trace) < KNOWN * knew_us);
@@ -347,15 +348,10 @@ impl Track {
         let nothing_to_gain =
             measured.is_clean() && measured.hardly_stalls() && is_short && !learnt && !is_rough;
         match recorded {
-            Some(_) if nothing_to_gain => self.become_stable(Why::HardlyLonger),
-            Some(_) if holds && number < config.search_steps => {
-                self.keep_best(number + 1, |search| search.holds = true);
-            }
-            Some(trace) => {
-                self.try_next(config, planner, &trace, number + 1, seen.worst.is_some());
-            }
+            Some(_) if nothing_to_gain => self.end_search(Why::HardlyLonger, has_others),
+            Some(trace) => self.try_next(config, planner, &trace, number + 1, has_others),
             // Without a record there is nothing to plan by.
-            None => self.become_stable(Why::NoOtherPlan),
+            None => self.end_search(Why::NoOtherPlan, has_others),
         }
     }
 
@@ -369,7 +365,7 @@ impl Track {
         has_others: bool,
     ) {
         if number > config.search_steps {
-            return self.become_stable(Why::NoTriesLeft);
+            return self.end_search(Why::NoTriesLeft, has_others);
         }
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
@@ -397,10 +393,7 @@ impl Track {
             };
             return self.keep_best(number, |search| search.waits = Some(trace));
         }
-        match has_others {
-            true => self.keep_best(number, |search| search.holds = true),
-            false => self.become_stable(Why::NoOtherPlan),
-        }
+        self.end_search(Why::NoOtherPlan, has_others);
     }
 
     /// Whether the best so far asks the driver for memory in each step, as it does where the cap
@@ -409,8 +402,16 @@ impl Track {
         config.lays_out && self.best.as_ref().is_some_and(|best| best.measured.maps())
     }
 
-    /// Keeps the best so far: while other ranks try what they have, so that what they measure is
-    /// what all settle on, or while the next plan is made.
+    /// There is nothing more to try, here. Other ranks may still have something: until then this
+    /// one runs what it settles on, so that they measure that.
+    fn end_search(&mut self, why: Why, has_others: bool) {
+        match has_others {
+            true => self.keep_best(0, |search| search.holds = Some(why)),
+            false => self.become_stable(why),
+        }
+    }
+
+    /// Keeps the best so far while nothing else is to be tried.
     fn keep_best(&mut self, number: u32, why: impl FnOnce(&mut Try)) {
         let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
         let mut search = Try::new(self.best_plan(), predicted, number);

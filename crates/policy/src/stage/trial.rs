@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use swap_core::{Plan, StepReport, Trace};
 
-use super::NumberedPlan;
+use super::{NumberedPlan, Why};
 use crate::machine::Machine;
 use crate::search::{Measured, Prediction};
 use crate::simulate::simulate;
@@ -65,8 +65,8 @@ pub(super) struct Try {
     pub(super) number: u32,
     /// Steps that ran under it.
     pub(super) runs: u32,
-    /// There was no new plan to try: it is the best so far, kept while other ranks still search.
-    pub(super) holds: bool,
+    /// Why the search is over. It is the best so far, kept while other ranks still search.
+    pub(super) holds: Option<Why>,
     /// The next plan to try is still being made, for this recorded step: it is the best so far.
     pub(super) waits: Option<Arc<Trace>>,
     /// What was recorded of a step under it, which takes time of the host: another is judged. Ranks
@@ -89,7 +89,7 @@ impl Try {
             predicted,
             number,
             runs: 0,
-            holds: false,
+            holds: None,
             waits: None,
             recorded: None,
             is_recorded: false,
@@ -138,7 +138,7 @@ impl Try {
         let is_late = predicted_us > 0.0 && measured.step_us > slow_ratio * predicted_us;
         let again = self.moves_in(&measured) || is_late && before.is_none();
         let best = before.filter(|before| before.is_better_than(&measured)).unwrap_or(measured);
-        if !again || self.holds {
+        if !again {
             return Some(best);
         }
         self.best = Some(best);

@@ -94,6 +94,7 @@ fn a_rank_without_plans_holds_its_best_until_all_have_tried_theirs() {
         }
     }
     assert_eq!(tried, [[1, 1], [1, 2], [1, 3]]);
+    together(&mut ranks, &pair(50.0, 80.0));
     let settled = ranks.each_ref().map(Loop::directive);
     assert_eq!((stages(&settled), numbers(&settled)), (vec![Stage::Stable; 2], vec![1, 3]));
     // When nobody has anything left, nobody waits for the last number.
@@ -263,4 +264,45 @@ fn a_plan_that_is_made_beside_the_training_is_taken_once_all_ranks_have_it() {
     assert!(waited >= 5, "the slower rank was waited for: {waited}");
     assert!(plans.starts_with(&[0, 1, 2]), "{plans:?}");
     assert_eq!(stages(&ranks.each_ref().map(Loop::directive)), [Stage::Stable; 2]);
+}
+
+#[test]
+fn a_rank_that_has_tried_all_it_has_holds_its_best_while_another_has_a_plan_made() {
+    let looping = |looks, last| {
+        let offers = Counting { made: 0, last, margins: Vec::new() };
+        Loop::new(config(), Beside { offers, looks, looks_left: None.into() })
+    };
+    let mut ranks = [looping(0, 1), looping(20, 2)];
+    for _ in 0..2 {
+        together(&mut ranks, &[rescued(A), rescued(B)]);
+    }
+    let mut searched = [0; 2];
+    for _ in 0..100 {
+        let directives = together(&mut ranks, &[taking(A, 50.0), taking(B, 100.0)]);
+        for (searched, stage) in searched.iter_mut().zip(stages(&directives)) {
+            *searched += u32::from(stage == Stage::SearchPolicy);
+        }
+    }
+    let settled = ranks.each_ref().map(Loop::directive);
+    assert_eq!((stages(&settled), numbers(&settled)), (vec![Stage::Stable; 2], vec![1, 1]));
+    assert!(searched[0] > 40, "the other rank made two plans: {searched:?}");
+    assert_eq!(searched[0], searched[1]);
+}
+
+#[test]
+fn a_rank_with_nothing_to_gain_holds_its_best_until_others_have_tried_theirs() {
+    let mut ranks = [looping(9), looping(9)];
+    for _ in 0..2 {
+        together(&mut ranks, &[rescued(A), rescued(B)]);
+    }
+    // Nothing waits, but one rank has no record to plan by, and the other has.
+    let unrecorded = StepReport { trace: None, ..taking(A, 100.0) };
+    let mut course = Vec::new();
+    for _ in 0..10 {
+        let directives = together(&mut ranks, &[unrecorded.clone(), taking(B, 100.0)]);
+        assert_eq!(directives[0].stage, directives[1].stage);
+        course.push(numbers(&directives));
+    }
+    assert!(course.contains(&vec![1, 3]), "one tried all it may: {course:?}");
+    assert_eq!(ranks[0].stage(), Stage::Stable);
 }

@@ -89,6 +89,12 @@ impl Figures {
         Figures { numbers: [0.0; Figures::COUNT] }
     }
 
+    /// Of a rank whose steps come in all sizes. Its times say nothing of the others' plans, and it
+    /// waits for none of them.
+    pub(crate) fn of_a_family() -> Figures {
+        Figures::none().with_flag(Figure::Advanced, true).with_flag(Figure::Surprised, true)
+    }
+
     /// From numbers that were told.
     pub fn from_numbers(numbers: [f64; Figures::COUNT]) -> Figures {
         Figures { numbers }

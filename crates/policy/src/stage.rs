@@ -36,6 +36,7 @@ mod branches;
 mod families;
 mod guarded;
 mod news;
+mod numbered;
 mod seen;
 mod track;
 mod trial;
@@ -48,6 +49,7 @@ use families::Families;
 pub use families::{FamilySummary, LevelSummary, Sizes};
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
+use numbered::NumberedPlan;
 use seen::Seen;
 use track::Track;
 
@@ -147,19 +149,6 @@ pub struct Loop<P> {
     families: Families,
     /// What was done, oldest first.
     news: VecDeque<News>,
-}
-
-/// A plan, or none, with the number that tells it from others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NumberedPlan {
-    print: u64,
-    plan: Option<Arc<Plan>>,
-    /// What its planner knows of it.
-    made: Option<Arc<Generated>>,
-    /// Where its blocks lie, if its planner laid it out.
-    layout: Option<Arc<Layout>>,
-    /// What other sizes run under, if it is for those too.
-    sizes: Option<Arc<Sizes>>,
 }
 
 impl<P: Planner> Loop<P> {
@@ -325,9 +314,12 @@ impl<P: Planner> Loop<P> {
     /// What this rank tells the others of a step that it has not observed yet.
     pub fn figures(&self, report: &StepReport) -> Figures {
         let (signature, seen) = self.look(report);
-        self.place(signature)
+        let place = match self.families.kind(report.family) {
+            Some(family) => self.place(family),
+            None => self.place(signature).with_kind(report),
+        };
+        place
             .with_measured(&Measured::of(report))
-            .with_kind(report)
             .with_flag(Figure::Surprised, seen.surprise)
             .with_flag(Figure::Unsettled, !seen.settled || seen.similar)
     }
@@ -339,6 +331,9 @@ impl<P: Planner> Loop<P> {
     }
 
     fn place(&self, kind: Signature) -> Figures {
+        if self.families.stage(kind).is_some() {
+            return Figures::of_a_family();
+        }
         let track = self.tracks.get(&kind);
         let stage = track.map_or(Stage::WarmUp, Track::stage_of_judging);
         Figures::none()
@@ -361,7 +356,7 @@ impl<P: Planner> Loop<P> {
     }
 
     fn take_in(&mut self, report: &StepReport, worst: Option<Figures>) -> Directive {
-        if worst.is_none() && self.take_in_family(report) {
+        if self.take_in_family(report) {
             return self.directive();
         }
         let (signature, seen) = self.look(report);
@@ -401,8 +396,8 @@ impl<P: Planner> Loop<P> {
         self.directive()
     }
 
-    /// Takes in a step whose like come in all sizes; any other one it leaves. Ranks that judge
-    /// steps together would each have other sizes.
+    /// Takes in a step whose like come in all sizes; any other one it leaves. What such steps run
+    /// under is chosen by what is predicted, so other ranks have no say in it.
     fn take_in_family(&mut self, report: &StepReport) -> bool {
         self.families.learn(report, self.steps + 1);
         let Some(kind) = self.families.kind(report.family) else { return false };
@@ -427,7 +422,8 @@ impl<P: Planner> Loop<P> {
         }
         // A search has to end, also where no step is like another.
         let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
-        seen.worst.is_none() && !is_rule
+        let is_own = seen.worst.is_none() || self.running.sizes.is_some();
+        is_own && !is_rule
     }
 
     fn tell(&mut self, kind: Signature, op_count: u32, turns: Vec<Turn>) {
@@ -485,12 +481,5 @@ impl<P: Planner> Loop<P> {
                 .expect("more tracks than the positive number that is kept");
             self.tracks.remove(&oldest);
         }
-    }
-}
-
-impl NumberedPlan {
-    pub(crate) fn of(plan: Arc<Plan>) -> NumberedPlan {
-        let print = crate::search::fingerprint(&plan);
-        NumberedPlan { print, plan: Some(plan), made: None, layout: None, sizes: None }
     }
 }

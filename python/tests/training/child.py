@@ -58,6 +58,7 @@ def train(run):
             **{"config": PATIENT, "defer_updates": "off"} | run.get("settings", {}),
         )
     result = drive(run, lambda: smartswap.stats() if smartswap.is_enabled() else None)
+    result["families"] = smartswap.explain().get("families") if smartswap.is_enabled() else None
     result["course"] = [stats for stats in result["course"] if stats is not None]
     result["stats"] = smartswap.stats() if smartswap.is_enabled() else result["course"][-1]
     return result

@@ -43,6 +43,23 @@ def replicated():
         return final(model, optimizer)
 
 
+def padded():
+    """DistributedDataParallel on batches that each rank pads to a length of its own."""
+    with _group() as rank:
+        model = Gpt(layers=2)
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=1)
+        torch.manual_seed(100 + rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2 * STEPS):
+            optimizer.zero_grad()
+            length = 8 * int(torch.randint(10, 25, ()))
+            loss = token_loss(wrapped, *tokens(length=length))
+            loss.backward()
+            optimizer.step()
+            yield loss
+        return final(model, optimizer)
+
+
 def sharded():
     """Fully sharded data parallel, each layer a group of its own."""
     with _group() as rank:

@@ -50,6 +50,17 @@ def test_ddp(compare):
     assert_alike(*compare("replicated", 8, ranks=2))
 
 
+def test_each_rank_plans_for_the_sizes_that_come_to_it(compare):
+    runs = compare("padded", 8, ranks=2)
+    for run in runs:
+        assert set(agreeing(run)) == {2}
+        (family,) = run.result["families"]
+        assert len(family["recorded_probe_bytes"]) >= 3
+        assert family["levels"][0]["steps"] > 10, family
+    one, two = (run.result["families"][0]["recent_probe_bytes"] for run in runs)
+    assert one != two, "the ranks had the same sizes"
+
+
 def test_fsdp2(compare):
     # Buffers of collectives go when their threads are done: now and then a step needs a rescue.
     one, two = compare("sharded", 8, ranks=2, settles=False)

@@ -77,13 +77,6 @@ impl State {
     }
 }
 
-impl NumberedPlan {
-    /// Whether it moves nothing, and only says where all lies.
-    fn only_lays_out(&self) -> bool {
-        self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
-    }
-}
-
 impl Track {
     pub(crate) fn new(op_count: u32, seen_at: u64) -> Track {
         Track {

@@ -7,6 +7,7 @@ use super::*;
 use crate::family::peak_bytes;
 use crate::generate::{GenerateConfig, Generated, generate};
 use crate::machine::{Link, Machine};
+use crate::ranks::Figures;
 use crate::synthetic::{TraceBuilder, TransformerShape, transformer_trace};
 
 const MIB: u64 = 1 << 20;
@@ -205,15 +206,54 @@ fn steps_that_lack_memory_get_plans_for_less_but_not_for_ever() {
     assert!(under_test.families()[0].levels[0].misses > 0);
 }
 
+/// One step on all ranks. Says what it leads to on each.
+fn together(ranks: &mut [Loop<Planning>], reports: &[StepReport]) -> Vec<Directive> {
+    let told = ranks.iter().zip(reports).map(|(rank, report)| rank.figures(report));
+    let worst = told.reduce(Figures::worst).expect("there is a rank");
+    let judged = ranks.iter_mut().zip(reports);
+    judged.map(|(rank, report)| rank.observe_together(report, &worst)).collect()
+}
+
 #[test]
-fn ranks_that_judge_together_have_no_families() {
-    let mut under_test = looping();
-    for mib in [64, 40, 56, 44, 60, 52] {
-        let report = sized(mib, &under_test.directive());
-        let figures = under_test.figures(&report);
-        let directive = under_test.observe_together(&report, &figures);
-        assert_eq!(directive.sizes, None);
+fn ranks_that_judge_together_have_families_of_their_own() {
+    let sizes = [64, 40, 56, 44, 60, 52, 48, 61, 50, 42];
+    let alone = [sizes[1..].to_vec(), sizes.iter().rev().copied().collect()].map(|sizes| {
+        let mut rank = looping();
+        run(&mut rank, &sizes[..9])
+    });
+    let mut ranks = [looping(), looping()];
+    let mut directives = Vec::new();
+    for (one, two) in sizes[1..].iter().zip(sizes.iter().rev()) {
+        let reports = [
+            sized(*one, &ranks[0].directive()),
+            StepReport { device_us: 1e9, ..sized(*two, &ranks[1].directive()) },
+        ];
+        directives = together(&mut ranks, &reports);
     }
+    for (alone, together) in alone.iter().zip(&directives) {
+        assert!(together.sizes.is_some() && together.stage == Stage::Stable, "{together:?}");
+        assert_eq!(together.plan, alone.plan, "each plans for its own sizes");
+    }
+    assert_ne!(directives[0].plan, directives[1].plan);
+}
+
+#[test]
+fn a_rank_whose_steps_are_alike_searches_beside_one_whose_sizes_change() {
+    let mut ranks = [looping(), looping()];
+    let mut stages = Vec::new();
+    for number in 0..40_u64 {
+        let [one, two] = ranks.each_ref().map(Loop::directive);
+        // The other's steps take all times.
+        let varies = StepReport { device_us: 1e6 * number as f64, ..sized(40 + number % 24, &one) };
+        let plain = sized(64, &two);
+        let counters = StepCounters { rescues: u64::from(two.plan.is_none()), ..plain.counters };
+        let alike = StepReport { counters, family: Signature(0xa11), ..plain };
+        stages.push(together(&mut ranks, &[varies, alike])[1].stage);
+    }
+    assert!(ranks[0].directive().sizes.is_some());
+    let first = stages.iter().position(|stage| *stage == Stage::Stable).expect("it settles");
+    assert!(stages[first..].iter().all(|stage| *stage == Stage::Stable), "{stages:?}");
+    assert!(first < 20 && ranks[1].directive().plan.is_some(), "{stages:?}");
 }
 
 #[test]

@@ -1,0 +1,35 @@
+//! What a step runs under, told apart from other such.
+
+use std::sync::Arc;
+
+use swap_core::Plan;
+
+use super::families::Sizes;
+use crate::generate::Generated;
+use crate::layout::Layout;
+use crate::search::fingerprint;
+
+/// A plan, or none, with the number that tells it from others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NumberedPlan {
+    pub(super) print: u64,
+    pub(super) plan: Option<Arc<Plan>>,
+    /// What its planner knows of it.
+    pub(super) made: Option<Arc<Generated>>,
+    /// Where its blocks lie, if its planner laid it out.
+    pub(super) layout: Option<Arc<Layout>>,
+    /// What other sizes run under, if it is for those too.
+    pub(super) sizes: Option<Arc<Sizes>>,
+}
+
+impl NumberedPlan {
+    pub(crate) fn of(plan: Arc<Plan>) -> NumberedPlan {
+        let print = fingerprint(&plan);
+        NumberedPlan { print, plan: Some(plan), ..NumberedPlan::default() }
+    }
+
+    /// Whether it moves nothing, and only says where all lies.
+    pub(super) fn only_lays_out(&self) -> bool {
+        self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
+    }
+}

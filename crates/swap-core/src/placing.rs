@@ -18,7 +18,8 @@ pub(crate) enum Whereabouts {
 impl Core {
     /// Where the block that comes next is to lie; `fresh` if it belongs to the step. One that is
     /// too small to be swappable by itself is so where the plan knows it as larger. One that the
-    /// plan does not know lies where none of the plan's is at present.
+    /// plan does not know, as what other threads take meanwhile, lies where none of the plan's is
+    /// at present.
     pub(crate) fn whereabouts(
         &self,
         size_bytes: u64,
@@ -29,17 +30,21 @@ impl Core {
         if asker == Asker::Replay && pool.is_swappable_size(size_bytes) {
             return Whereabouts::Planned(pool.idle_lot(size_bytes));
         }
-        let planned = || {
-            let (orders, fresh) = (self.orders.current()?, fresh?);
-            let follower = &self.step.follower;
-            let place = follower.coming_block(fresh);
-            match place.or_else(|| follower.coming_stand_in(fresh)) {
-                Some(place) => Some(orders.lot_of_size(place, fresh.size_bytes)),
-                None => (!fresh.is_small).then(|| pool.spare_lot(fresh.size_bytes)),
-            }
-            .map(Whereabouts::Planned)
+        let Some(orders) = self.orders.current() else { return Whereabouts::BySize };
+        let follower = &self.step.follower;
+        let place_of = |fresh| {
+            let place = follower.coming_block(fresh).or_else(|| follower.coming_stand_in(fresh));
+            Some((place?, fresh.size_bytes))
         };
-        planned().unwrap_or(Whereabouts::BySize)
+        match fresh.and_then(place_of) {
+            Some((place, size_bytes)) => {
+                Whereabouts::Planned(orders.lot_of_size(place, size_bytes))
+            }
+            None if pool.is_swappable_size(size_bytes) => {
+                Whereabouts::Planned(pool.spare_lot(size_bytes))
+            }
+            None => Whereabouts::BySize,
+        }
     }
 
     /// Gives a fresh swappable block its place in the step, and that in the plan's if it has one.

@@ -23,12 +23,13 @@ const H: OpName = OpName::new("h");
 const I: OpName = OpName::new("i");
 const LOG: OpName = OpName::new("log");
 const LIKE: OpName = OpName::new("like");
+const ASIDE: OpName = OpName::new("aside");
 
 const RECORDED: [OpName; 9] = [A, B, C, D, E, F, G, H, I];
 
 /// A step of these ops: `a` and `i` read the block that stays, `c` makes one that `h` reads, and
-/// `log` makes one for itself, and so does `like`, which is as large as the others. Says whether
-/// the first was there in each op.
+/// `log` makes one for itself, and so does `like`, which is as large as the others; so large is
+/// what another thread takes during `aside`. Says whether the first was there in each op.
 fn step(lab: &mut Lab, stays: BlockId, ops: &[OpName]) -> (String, StepReport) {
     let mut there = String::new();
     let mut made = None;
@@ -49,6 +50,11 @@ fn step(lab: &mut Lab, stays: BlockId, ops: &[OpName]) -> (String, StepReport) {
             let block = lab.ops.allocate(size_bytes, "log").expect("there is room");
             lab.ops.touch(block, AccessMode::Write).expect("is there");
             lab.ops.free(block).expect("lives");
+        }
+        if op == ASIDE {
+            let stream = lab.engine.compute_stream();
+            let taken = lab.engine.allocate_aside(BLOCK, stream).expect("there is room");
+            lab.engine.free(taken.block).expect("lives");
         }
         there.push(if lab.is_there(stays) { '+' } else { '-' });
         lab.ops.end().expect("ends");
@@ -120,19 +126,19 @@ fn a_step_with_more_ops_goes_by_the_plan_before_and_behind_them() {
 #[test]
 fn what_the_plan_does_not_know_makes_no_memory_calls_where_a_lot_of_its_size_is_free() {
     // Until `c` the lot of what that makes is, and then that of the block that has left.
-    for at in 0..=7 {
+    for (at, op) in (0..=7).flat_map(|at| [(at, LIKE), (at, ASIDE)]) {
         let (mut lab, stays, plan, calls) = planned();
         let mut ops = RECORDED.to_vec();
-        ops.splice(at..at, [LIKE; 4]);
+        ops.splice(at..at, [op; 4]);
         // No chunk of its size is kept beside the layout.
         lab.engine.trim().expect("gives back");
         let (_, report) = step(&mut lab, stays, &ops);
         let MemoryCalls { created, mapped, .. } = report.counters.memory_calls;
-        assert_eq!(created, 0, "at {at}");
+        assert_eq!(created, 0, "{op:?} at {at}");
         assert!(mapped <= 1, "addresses of nobody come to show it, once");
         for ops in [&ops[..], &RECORDED] {
             let (_, report) = step(&mut lab, stays, ops);
-            assert_eq!(report.counters.memory_calls, calls, "at {at}");
+            assert_eq!(report.counters.memory_calls, calls, "{op:?} at {at}");
             assert_eq!((report.counters.misses, report.counters.rescues), (0, 0));
             assert!(report.followed(&plan));
         }

@@ -157,6 +157,7 @@ impl Pool {
     /// Memory of the layout for a block that is none of it: a lot of just this size in which nobody
     /// is. Rather one that was left last and that addresses show, since that takes no call.
     pub fn spare_lot(&self, size_bytes: u64) -> Option<Lot> {
+        let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;
         let Planned { tiles, shown, .. } = self.layouts.present()?;
         let left = |lot: Lot| Some((tiles.left_at(tiles.of(lot)?)?, lot));
         let as_large = shown.spare_lots().filter(|lot| lot.size_bytes == size_bytes);

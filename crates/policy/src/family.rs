@@ -2,7 +2,8 @@
 //!
 //! Each size of such a step, and each time, follows from one number: the size of a block that comes
 //! early and is never the same, the *probe*. From a few recorded *members* a curve is fitted for
-//! each block and op, and any other member can be predicted before it runs.
+//! each block and op, and any other member can be predicted before it runs. Where each micro-batch
+//! of a step has a length of its own there are several such numbers ([`dimensions`]).
 //!
 //! ```text
 //!   bytes of a block            x  recorded members
@@ -17,8 +18,10 @@ use std::sync::Arc;
 use swap_core::{BlockIndex, OpIndex, Origin, Plan, Signature, Trace, TraceBlock, TraceEvent};
 use thiserror::Error;
 
+mod dimensions;
 mod fit;
 
+use dimensions::Dimensions;
 use fit::Curve;
 
 /// Members that are kept: more would hardly say more.
@@ -41,8 +44,10 @@ struct Learnt {
     probe: BlockIndex,
     /// What the probe has in each member that has it.
     probe_bytes: Vec<u64>,
+    dimensions: Dimensions,
     sizes: Vec<Curve>,
-    times: Vec<Curve>,
+    /// By op: its time, and the dimension that this follows.
+    times: Vec<(usize, Curve)>,
     /// By op: whether it can be run again in all members. Others can in those that were seen.
     at_any_size: Vec<bool>,
     step: Curve,
@@ -84,7 +89,9 @@ impl Family {
         if self.learnt.is_none() {
             return Some(recorded.clone());
         }
-        self.member(self.probe_bytes_of(recorded)?, recorded.signature)
+        let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
+        let leads = learnt.dimensions.inside(&sizes_as_in(base, recorded))?;
+        self.predicted(&leads, recorded.signature)
     }
 
     /// The size of the probe in a recorded step of these ops, if it has one.
@@ -93,9 +100,14 @@ impl Family {
         sizes_as_in(base, recorded)[learnt.probe.0 as usize]
     }
 
-    /// The largest that was recorded, as the family predicts it. `None` if nothing was.
+    /// One as large as any that was recorded, in all its parts, as the family predicts it. `None`
+    /// if nothing was.
     pub fn largest(&self) -> Option<Trace> {
-        self.like(self.members.last()?)
+        let recorded = self.members.last()?;
+        match self.largest_bytes() {
+            Some(probe_bytes) => self.member(probe_bytes, recorded.signature),
+            None => Some(Trace::clone(recorded)),
+        }
     }
 
     /// Takes in a recorded member. Of one that was there already, with the same sizes, the ops take
@@ -138,9 +150,10 @@ impl Family {
         self.learnt.as_ref().map(|learnt| learnt.probe)
     }
 
-    /// The largest recorded size of the probe.
+    /// The largest size that the probe had in a recorded member, or what is like it in other
+    /// micro-batches.
     pub fn largest_bytes(&self) -> Option<u64> {
-        self.learnt.as_ref().and_then(|learnt| learnt.probe_bytes.iter().copied().max())
+        self.learnt.as_ref().map(|learnt| learnt.dimensions.largest_bytes)
     }
 
     /// The recorded members, in order of their sizes.
@@ -157,22 +170,30 @@ impl Family {
     /// its ops, or that of the host.
     pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
         let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
-        let ops_us: f64 = learnt.times.iter().map(|curve| curve.at(probe_bytes as f64)).sum();
+        let leads = learnt.dimensions.at(probe_bytes);
+        let ops_us: f64 = (0..learnt.times.len()).map(|op| learnt.device_us(op, &leads)).sum();
         let host_us = base.ops.iter().map(|op| op.host_us).sum();
         Some(ops_us.max(host_us))
     }
 
-    /// The member whose probe has this size: no block of such a step should be larger than here.
-    /// `None` if steps were all alike so far.
+    /// The member whose probe has this size, and that is as large in all its parts: no block of
+    /// such a step should be larger than here. `None` if steps were all alike so far.
     pub fn member(&self, probe_bytes: u64, signature: Signature) -> Option<Trace> {
+        let leads = self.learnt.as_ref()?.dimensions.at(probe_bytes);
+        self.predicted(&leads, signature)
+    }
+
+    /// The member with these sizes of what leads its dimensions.
+    fn predicted(&self, leads: &[f64], signature: Signature) -> Option<Trace> {
         let learnt = self.learnt.as_ref()?;
         let mut trace = Trace::clone(self.members.last()?);
-        let probe = probe_bytes as f64;
-        for (block, curve) in trace.blocks.iter_mut().zip(&learnt.sizes) {
-            block.size_bytes = whole(curve.bound(probe), learnt.unit_bytes);
+        let probe = leads[0];
+        for (at, (block, curve)) in trace.blocks.iter_mut().zip(&learnt.sizes).enumerate() {
+            let bytes = curve.bound(leads[learnt.dimensions.of_block(at)]);
+            block.size_bytes = whole(bytes, learnt.unit_bytes);
         }
-        for (at, (op, curve)) in trace.ops.iter_mut().zip(&learnt.times).enumerate() {
-            op.device_us = curve.at(probe);
+        for (at, op) in trace.ops.iter_mut().enumerate() {
+            op.device_us = learnt.device_us(at, leads);
             op.replayable = learnt.at_any_size[at];
             op.at_any_size = op.replayable;
         }
@@ -197,20 +218,27 @@ impl Learnt {
         let known: Vec<usize> =
             (0..alike.len()).filter(|&member| sizes[member][probe].is_some()).collect();
         let probe_bytes: Vec<u64> = known.iter().filter_map(|&m| sizes[m][probe]).collect();
-        let points = |value: &dyn Fn(usize) -> Option<f64>| {
-            let points = known.iter().zip(&probe_bytes);
-            let points = points.filter_map(|(&m, &probe)| Some((probe as f64, value(m)?)));
+        let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
+        let dimensions = Dimensions::of(base, &sizes, probe, unit_bytes);
+        let points = |lead: usize, value: &dyn Fn(usize) -> Option<f64>| {
+            let points = known.iter().filter_map(|&m| Some((sizes[m][lead]? as f64, value(m)?)));
             points.collect::<Vec<_>>()
         };
-        let over_probe = |value: &dyn Fn(usize) -> Option<f64>| Curve::through(&points(value));
-        let of_block = |block: usize| over_probe(&|m| sizes[m][block].map(|bytes| bytes as f64));
+        let over_probe =
+            |value: &dyn Fn(usize) -> Option<f64>| Curve::through(&points(probe, value));
+        let of_block = |block: usize| {
+            let bytes = |m: usize| sizes[m][block].map(|bytes| bytes as f64);
+            Curve::through(&points(dimensions.lead(dimensions.of_block(block)), &bytes))
+        };
         // A device that waits for its host waits inside of ops: now and then they seem longer.
-        let of_op = |op: usize| Curve::below(&points(&|m| Some(alike[m].ops[op].device_us)));
-        let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
+        let of_op = |(op, dimension): (usize, usize)| {
+            let device_us = |m: usize| Some(alike[m].ops[op].device_us);
+            (dimension, Curve::below(&points(dimensions.lead(dimension), &device_us)))
+        };
         Some(Learnt {
             probe: BlockIndex(probe as u32),
             sizes: (0..base.blocks.len()).map(of_block).collect(),
-            times: (0..base.ops.len()).map(of_op).collect(),
+            times: dimensions.of_ops(base).into_iter().enumerate().map(of_op).collect(),
             at_any_size: (0..base.ops.len())
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),
@@ -219,9 +247,16 @@ impl Learnt {
                 let has_all = alike[m].blocks.len() == base.blocks.len();
                 has_all.then(|| segment_bytes_of(alike[m]) as f64)
             }),
+            dimensions,
             probe_bytes,
             unit_bytes,
         })
+    }
+
+    /// The time of an op where what leads its dimension has so many bytes.
+    fn device_us(&self, op: usize, leads: &[f64]) -> f64 {
+        let (dimension, curve) = &self.times[op];
+        curve.at(leads[*dimension])
     }
 }
 

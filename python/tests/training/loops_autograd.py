@@ -120,6 +120,22 @@ def functions():
     return _loop(model, loss_of)
 
 
+def padded_accumulation(parts=3):
+    """Each step adds up the gradients of batches, each padded to a length of its own."""
+    model = Gpt(layers=2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2 * STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for _ in range(parts):
+            length = 8 * int(torch.randint(10, 25, ()))
+            loss = token_loss(model, *tokens(length=length)) / parts
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        yield total
+
+
 def double_backward():
     """A penalty on the gradient by the input, as some adversarial networks have."""
     model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256), nn.Softplus())

@@ -214,3 +214,45 @@ fn steps_of_other_ops_are_no_family() {
         );
     }
 }
+
+/// Micro-batches of these lengths, one after the other: what each makes is as long, or longer.
+fn batches(lengths_mib: &[u64], signature: u64) -> Trace {
+    let mut b = crate::synthetic::TraceBuilder::new();
+    for &mib in lengths_mib {
+        b.begin("embed", mib as f64, false);
+        let tokens = b.allocate("", mib << 20);
+        b.write(tokens);
+        b.end();
+        let hidden = b.allocate("", (3 * mib + 2) << 20);
+        b.compute("layer", 7.0 * mib as f64, &[tokens], hidden);
+        b.free(tokens);
+        let fixed = b.allocate("", 4 << 20);
+        b.compute("update", 5.0, &[hidden], fixed);
+        b.free(hidden);
+        b.free(fixed);
+    }
+    Trace { signature: Signature(signature), ..b.finish() }
+}
+
+#[test]
+fn micro_batches_may_each_have_a_length_of_their_own() {
+    let lengths = [[8, 20, 11], [17, 9, 24], [12, 14, 10], [20, 10, 16], [10, 18, 8], [15, 8, 19]];
+    let steps = [1, 2, 3, 4, 5, 6].map(|at| batches(&lengths[at as usize - 1], at));
+    let family = Family::of(&steps).expect("their ops are the same");
+    // Any of them can be as long as the longest of all.
+    assert_eq!(family.largest_bytes(), Some(24 << 20));
+    let check = |found: Trace, expect: Trace| {
+        assert_eq!(found.blocks, expect.blocks);
+        for (found, expect) in found.ops.iter().zip(&expect.ops) {
+            assert!((found.device_us - expect.device_us).abs() < 1e-6, "{found:?} {expect:?}");
+        }
+    };
+    check(family.largest().expect("there are some"), batches(&[24; 3], 1));
+    for mib in [6, 24, 60] {
+        check(family.member(mib << 20, Signature(9)).expect("they differ"), batches(&[mib; 3], 9));
+    }
+    // One that was recorded is what it was, and so is another of other lengths.
+    for step in steps.iter().chain([&batches(&[30, 9, 13], 7)]) {
+        check(family.like(step).expect("it has the probe"), step.clone());
+    }
+}

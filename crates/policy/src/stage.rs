@@ -16,7 +16,8 @@
 //!
 //! Every kind of step, told by its signature, has its own place in the loop. So shapes that
 //! alternate each find their plan once and come back at once. When a kind of step was followed
-//! twice by the same other kind, that one is expected next; else the same again.
+//! twice by the same other kind, that one is expected next; else the same again, unless it is the
+//! first in a long row of another.
 //!
 //! A step that differs in a few ops, and yet went by the expected kind's plan, is a *branch* of
 //! that kind: it counts as one of it, and changes nothing. Steps whose sizes differ from each other
@@ -37,6 +38,7 @@ mod families;
 mod guarded;
 mod news;
 mod numbered;
+mod rows;
 mod seen;
 mod track;
 mod trial;
@@ -50,6 +52,7 @@ pub use families::{FamilySummary, LevelSummary, Sizes};
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
 use numbered::NumberedPlan;
+use rows::Rows;
 use seen::Seen;
 use track::Track;
 
@@ -142,7 +145,7 @@ pub struct Loop<P> {
     expected: Option<Signature>,
     /// The kind and plan of the step before, if it went as directed.
     previous: Option<(Signature, u64)>,
-    previous_signature: Option<Signature>,
+    rows: Rows,
     running: NumberedPlan,
     steps: u64,
     branches: Branches,
@@ -168,7 +171,7 @@ impl<P: Planner> Loop<P> {
             tracks: BTreeMap::new(),
             expected: None,
             previous: None,
-            previous_signature: None,
+            rows: Rows::default(),
             running: NumberedPlan::default(),
             steps: 0,
             branches: Branches::default(),
@@ -181,7 +184,7 @@ impl<P: Planner> Loop<P> {
     pub fn pass_over(&mut self, report: &StepReport) {
         self.steps += 1;
         self.previous = Some((report.signature, self.running.print));
-        self.previous_signature = Some(report.signature);
+        self.rows.came(self.expected.unwrap_or(report.signature));
     }
 
     /// The settings.
@@ -365,7 +368,7 @@ impl<P: Planner> Loop<P> {
         let ran = (signature, self.running.print);
 
         self.steps += 1;
-        if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
+        if let Some(before) = self.rows.last().and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(signature);
         }
         if seen.branch && self.passes_by(report, seen) {
@@ -376,8 +379,8 @@ impl<P: Planner> Loop<P> {
                 self.families.branched(sizes.kind(), bytes);
             }
             self.previous = None;
-            self.previous_signature = Some(signature);
-            self.expect_after(signature);
+            self.rows.came(signature);
+            self.expect_after(signature, None);
             return self.directive();
         }
         if !seen.branch {
@@ -390,9 +393,11 @@ impl<P: Planner> Loop<P> {
         self.tell(signature, report.op_count, turns);
 
         self.previous = Some(ran).filter(|_| intact && !seen.branch);
-        self.previous_signature = Some(signature);
+        self.rows.came(signature);
         self.forget_the_least_recent();
-        self.expect_after(signature);
+        // What goes by the plan of the others and is no branch of theirs is to have its own.
+        let interrupted = self.rows.interrupted().filter(|_| !self.has_followed(report));
+        self.expect_after(signature, interrupted);
         self.directive()
     }
 
@@ -402,14 +407,15 @@ impl<P: Planner> Loop<P> {
         self.families.learn(report, self.steps + 1);
         let Some(kind) = self.families.kind(report.family) else { return false };
         self.steps += 1;
-        if let Some(before) = self.previous_signature.and_then(|s| self.tracks.get_mut(&s)) {
+        if let Some(before) = self.rows.last().and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(kind);
         }
-        let step = (self.steps, self.previous_signature == Some(kind));
+        let step = (self.steps, self.rows.last() == Some(kind));
         let turns = self.families.observe(&self.config, &mut self.planner, report, step);
         self.tell(kind, report.op_count, turns);
         self.branches.end_row();
-        (self.previous, self.previous_signature) = (None, Some(kind));
+        self.previous = None;
+        self.rows.came(kind);
         self.expect(kind);
         true
     }
@@ -455,13 +461,14 @@ impl<P: Planner> Loop<P> {
         self.running.plan.as_ref().is_some_and(|plan| report.followed(plan))
     }
 
-    /// Chooses the kind of step to prepare for.
-    fn expect_after(&mut self, signature: Signature) {
+    /// Chooses the kind of step to prepare for, behind one that may have interrupted others.
+    fn expect_after(&mut self, signature: Signature, interrupted: Option<Signature>) {
         let usual = self.tracks.get(&signature).and_then(Track::usual_successor);
         let is_known = |next: &Signature| {
             self.tracks.contains_key(next) || self.families.numbered_plan(*next).is_some()
         };
-        self.expect(usual.filter(is_known).unwrap_or(signature));
+        let next = usual.or(interrupted).filter(is_known);
+        self.expect(next.unwrap_or(signature));
     }
 
     /// Prepares for a kind of step.

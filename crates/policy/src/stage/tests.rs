@@ -160,6 +160,26 @@ fn every_stage_meets_every_event() {
 }
 
 #[test]
+fn one_other_step_behind_a_long_row_changes_nothing_and_two_do() {
+    let settled = || after(9, &[&[rescued(A), rescued(A)][..], &vec![step(A); 8]].concat());
+    let before = settled().directive();
+    assert_eq!((before.stage, plan_number(&before)), (Stage::Stable, 1));
+    // The last step of an epoch, each time of another size.
+    let mut under_test = settled();
+    for epoch in 0..5 {
+        let last = rescued(Signature(0x100 + epoch));
+        assert_eq!(under_test.observe(&last), before, "epoch {epoch}");
+        assert_eq!(under_test.observe(&step(A)), before);
+    }
+    // Steps of another kind from here on.
+    assert_eq!(under_test.observe(&rescued(B)), before);
+    assert_eq!(under_test.observe(&rescued(B)).stage, Stage::WarmUp);
+    let stages = [rescued(B), rescued(B), step(B), step(B)].map(|b| under_test.observe(&b).stage);
+    assert!(stages.contains(&Stage::SearchPolicy), "{stages:?}");
+    assert_eq!(under_test.stage(), Stage::Stable);
+}
+
+#[test]
 fn a_model_that_fits_is_left_alone() {
     let under_test = after(9, &[step(A), step(A)]);
     let expect = Directive { stage: Stage::Stable, record: false, plan: None, sizes: None };

@@ -178,6 +178,17 @@ fn branches_tell_of_their_sizes_too() {
 }
 
 #[test]
+fn a_family_goes_on_behind_a_single_other_step() {
+    let mut under_test = looping();
+    let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50, 61, 43, 55, 47]);
+    assert!(known.sizes.is_some());
+    for odd in 0..3 {
+        assert_eq!(under_test.observe(&rescued(Signature(0xeaa1 + odd))), known, "{odd}");
+        assert_eq!(run(&mut under_test, &[50]), known);
+    }
+}
+
+#[test]
 fn steps_behind_another_kind_are_not_short_of_memory() {
     let mut under_test = looping();
     let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);

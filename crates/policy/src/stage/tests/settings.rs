@@ -61,6 +61,7 @@ fn a_similar_step_neither_drops_the_plan_nor_is_taken_for_its_measure() {
         assert_eq!(stable(directive), (Stage::Stable, 1));
     }
     // A step that is really another one is another kind, as ever.
+    under_test.observe(&of_ops(step(B), 200));
     assert_eq!(stable(under_test.observe(&of_ops(step(B), 200))), (Stage::WarmUp, 0));
     // And one that was known before it became similar keeps its own place.
     let mut under_test = looping_with(LoopConfig { op_diff_share: 0.05, ..config() });

@@ -4,7 +4,8 @@
 //! The first block that is never the same is the probe. Blocks that do not follow from it belong to
 //! the first of them that differs, and so on: each such block leads a *dimension*. Nobody knows the
 //! others' sizes when only the probe is there, so a member is predicted as large in all of them:
-//! where the same op makes two leads, both take all sizes that either took.
+//! what the same op makes as the probe takes all sizes that the probe took, as the first block of
+//! another micro-batch does, and the other way round.
 
 use swap_core::{Origin, Trace, TraceEvent};
 
@@ -58,10 +59,16 @@ impl Dimensions {
             }
             leads.push(next);
         }
-        let most: Vec<u64> =
-            leads.iter().map(|&lead| most_like(base, sizes, &leads, lead)).collect();
-        let ratios = most.iter().map(|&bytes| bytes as f64 / most[0].max(1) as f64).collect();
-        Dimensions { leads, ratios, of_blocks, differs, largest_bytes: most[0] }
+        let is_like_probe = |lead: usize| made_by(base, lead) == made_by(base, probe);
+        let most = |lead: usize| sizes.iter().filter_map(|member| member[lead]).max();
+        let like_probe = leads.iter().filter(|&&lead| is_like_probe(lead));
+        let largest_bytes = like_probe.filter_map(|&lead| most(lead)).max().unwrap_or(0);
+        let ratio = |&lead: &usize| match most(lead) {
+            Some(bytes) if !is_like_probe(lead) => bytes as f64 / largest_bytes.max(1) as f64,
+            _ => 1.0,
+        };
+        let ratios = leads.iter().map(ratio).collect();
+        Dimensions { leads, ratios, of_blocks, differs, largest_bytes }
     }
 
     /// The dimension that a block follows.
@@ -121,13 +128,6 @@ fn follows(sizes: &Sizes, lead: usize, block: usize, unit_bytes: u64) -> bool {
     let most = points.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
     let tolerated = (SHARE * most).max(unit_bytes as f64);
     points.iter().all(|&(lead, bytes)| (bytes - curve.at(lead)).abs() <= tolerated)
-}
-
-/// The most that this lead had in any member, or another one that the same op makes.
-fn most_like(base: &Trace, sizes: &Sizes, leads: &[usize], lead: usize) -> u64 {
-    let alike = leads.iter().filter(|&&other| made_by(base, other) == made_by(base, lead));
-    let bytes = alike.flat_map(|&other| sizes.iter().filter_map(move |member| member[other]));
-    bytes.max().unwrap_or(0)
 }
 
 /// The op that makes a block, by its name.

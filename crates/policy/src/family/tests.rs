@@ -256,3 +256,38 @@ fn micro_batches_may_each_have_a_length_of_their_own() {
         check(family.like(step).expect("it has the probe"), step.clone());
     }
 }
+
+#[test]
+fn what_each_expert_gets_is_hardly_larger_than_it_was() {
+    // Of each batch a part goes to each of them, now more and now less.
+    let step = |tokens_mib: u64, parts_mib: [u64; 3]| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        b.begin("embed", 1.0, false);
+        let tokens = b.allocate("", tokens_mib << 20);
+        b.write(tokens);
+        b.end();
+        for mib in parts_mib {
+            b.begin("expert", mib as f64, false);
+            b.read(tokens);
+            let part = b.allocate("", mib << 20);
+            b.write(part);
+            b.end();
+            b.free(part);
+        }
+        b.free(tokens);
+        Trace { signature: Signature(tokens_mib), ..b.finish() }
+    };
+    let steps = [
+        step(40, [4, 26, 10]),
+        step(30, [12, 8, 10]),
+        step(24, [2, 16, 6]),
+        step(36, [6, 20, 10]),
+        step(20, [10, 4, 6]),
+    ];
+    let family = Family::of(&steps).expect("their ops are the same");
+    assert_eq!(family.largest_bytes(), Some(40 << 20));
+    let largest = sizes_mib(&family.largest().expect("there are some"));
+    for (found, most) in largest.into_iter().zip([40, 12, 26, 10]) {
+        assert!((most..=most + most / 2).contains(&found), "{found} MiB where it had {most}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::path::Path;
 
-use adaptive::{ActionKind, Direction, Link, Machine};
+use adaptive::{ActionKind, Direction, Lanes, Link, Machine, Plan};
 use serde_json::Value;
 
 use super::rig::{
@@ -86,28 +86,9 @@ fn a_report_is_about_the_last_stable_step_whatever_came_after_it() {
     rig.close();
 }
 
-#[test]
-fn a_report_has_a_measured_step_beside_its_prediction() {
-    let rig = Rig::open(8 * MIB);
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("lanes.json");
-    std::fs::write(&path, "of an earlier run").expect("written");
-    report(folder.path());
-    assert!(!path.exists(), "no step was measured");
-    train_until_stable();
-    while !path.exists() {
-        assert!(stats().steps < 100, "no step is measured: {:?}", stats());
-        train(0);
-        report(folder.path());
-    }
-    let trace = adaptive::load_trace(&folder.path().join("trace.json"), &Default::default());
-    let trace = trace.expect("a trace");
-    let plan = adaptive::load(&folder.path().join("plan.json")).expect("a plan").plan;
-    let measured = adaptive::load_lanes(&path, &trace).expect("of this step");
-    let outermost = trace.ops.iter().filter(|op| op.depth == 0).count();
-    assert_eq!(measured.ops.len(), outermost);
-    assert!(measured.step_us > 0.0);
-    // What the plan orders was copied, block by block.
+/// Whether a step copied all that its plan moves, block by block. A host that is late calls some
+/// back before their copies begin, and nothing else is ever copied.
+fn copies_what_is_ordered(plan: &Plan, measured: &Lanes) -> bool {
     let moved = |kind| {
         let actions = plan.actions.iter().filter(|action| action.kind == kind);
         let mut blocks: Vec<_> = actions.map(|action| Some(action.block)).collect();
@@ -121,8 +102,41 @@ fn a_report_has_a_measured_step_beside_its_prediction() {
         blocks
     };
     assert!(!plan.actions.is_empty());
-    assert_eq!(copied(Direction::Out), moved(ActionKind::SwapOut));
-    assert_eq!(copied(Direction::In), moved(ActionKind::SwapIn));
+    let ways = [(Direction::Out, ActionKind::SwapOut), (Direction::In, ActionKind::SwapIn)];
+    ways.into_iter().all(|(direction, kind)| {
+        let (copied, moved) = (copied(direction), moved(kind));
+        assert!(copied.iter().all(|block| moved.contains(block)), "{copied:?} of {moved:?}");
+        copied == moved
+    })
+}
+
+#[test]
+fn a_report_has_a_measured_step_beside_its_prediction() {
+    let rig = Rig::open(8 * MIB);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lanes.json");
+    std::fs::write(&path, "of an earlier run").expect("written");
+    report(folder.path());
+    assert!(!path.exists(), "no step was measured");
+    train_until_stable();
+    let (trace, plan, measured) = loop {
+        assert!(stats().steps < 400, "no step copies what its plan orders: {:?}", stats());
+        train(0);
+        report(folder.path());
+        if !path.exists() {
+            continue;
+        }
+        let trace = adaptive::load_trace(&folder.path().join("trace.json"), &Default::default());
+        let trace = trace.expect("a trace");
+        let plan = adaptive::load(&folder.path().join("plan.json")).expect("a plan").plan;
+        let measured = adaptive::load_lanes(&path, &trace).expect("of this step");
+        if copies_what_is_ordered(&plan, &measured) {
+            break (trace, plan, measured);
+        }
+    };
+    let outermost = trace.ops.iter().filter(|op| op.depth == 0).count();
+    assert_eq!(measured.ops.len(), outermost);
+    assert!(measured.step_us > 0.0);
     // The same from the file itself, which has the prediction as well.
     let file = read(&path);
     let explained = report(folder.path());

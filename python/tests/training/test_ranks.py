@@ -79,8 +79,10 @@ def test_updates_of_shards_may_wait(compare):
     one, two = compare("sharded", 8, ranks=2, settles=False, settings={"defer_updates": "on"})
     # What waits may begin a rank's next step before its orders come: they hold one step later then.
     assert agreeing(one) == agreeing(two) == [2] * len(agreeing(one))
-    assert in_turn(plans(one)) == in_turn(plans(two))
-    assert len(in_turn(plans(one))) > 1
+    turns = [in_turn(plans(run)) for run in (one, two)]
+    # The last one may come to a rank behind its last step.
+    met = min(map(len, turns))
+    assert met > 1 and turns[0][:met] == turns[1][:met], turns
     for run in (one, two):
         assert run.result["stats"]["deferred_updates"] > 0, "all updates ran at once"
 

@@ -21,7 +21,7 @@ use thiserror::Error;
 mod dimensions;
 mod fit;
 
-use dimensions::Dimensions;
+use dimensions::{Dimensions, differs};
 use fit::Curve;
 
 /// Members that are kept: more would hardly say more.
@@ -341,13 +341,8 @@ fn outlives(trace: &Trace) -> Vec<bool> {
 /// before one that is too small to be swappable in some.
 fn probe_of(base: &Trace, sizes: &[Vec<Option<u64>>]) -> Option<usize> {
     let made = (0..base.blocks.len()).filter(|&at| base.blocks[at].origin != Origin::Persistent);
-    let differs = |&at: &usize| {
-        let mut known = sizes.iter().filter_map(|member| member[at]);
-        let first = known.next();
-        known.any(|bytes| Some(bytes) != first)
-    };
     let is_in_all = |&at: &usize| sizes.iter().all(|member| member[at].is_some());
-    let differing: Vec<usize> = made.filter(differs).collect();
+    let differing: Vec<usize> = made.filter(|&at| differs(sizes, at)).collect();
     differing.iter().copied().find(is_in_all).or_else(|| differing.first().copied())
 }
 

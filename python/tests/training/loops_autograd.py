@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from models import Gpt, Mlp, token_loss, tokens
+from models import Gpt, Mlp, padded_tokens, token_loss, tokens
 from torch import nn
 from workloads import STEPS, final
 
@@ -128,8 +128,7 @@ def padded_accumulation(parts=3):
         optimizer.zero_grad()
         total = 0.0
         for _ in range(parts):
-            length = 8 * int(torch.randint(10, 25, ()))
-            loss = token_loss(model, *tokens(length=length)) / parts
+            loss = token_loss(model, *padded_tokens()) / parts
             loss.backward()
             total += loss.detach()
         optimizer.step()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from models import Gpt, Mlp, token_loss, tokens
+from models import Gpt, Mlp, padded_tokens, token_loss, tokens
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -27,16 +27,16 @@ def _group():
         dist.destroy_process_group()
 
 
-def replicated():
+def replicated(steps=STEPS, batch=tokens):
     """DistributedDataParallel, gradients as views of its buckets."""
     with _group() as rank:
         model = Gpt(layers=2)
         wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=1)
         torch.manual_seed(100 + rank)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(STEPS):
+        for _ in range(steps):
             optimizer.zero_grad()
-            loss = token_loss(wrapped, *tokens())
+            loss = token_loss(wrapped, *batch())
             loss.backward()
             optimizer.step()
             yield loss
@@ -44,20 +44,8 @@ def replicated():
 
 
 def padded():
-    """DistributedDataParallel on batches that each rank pads to a length of its own."""
-    with _group() as rank:
-        model = Gpt(layers=2)
-        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=1)
-        torch.manual_seed(100 + rank)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(2 * STEPS):
-            optimizer.zero_grad()
-            length = 8 * int(torch.randint(10, 25, ()))
-            loss = token_loss(wrapped, *tokens(length=length))
-            loss.backward()
-            optimizer.step()
-            yield loss
-        return final(model, optimizer)
+    """The same on batches that each rank pads to a length of its own."""
+    return (yield from replicated(2 * STEPS, padded_tokens))
 
 
 def sharded():

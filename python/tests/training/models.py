@@ -76,6 +76,11 @@ def tokens(batch=4, length=128):
     )
 
 
+def padded_tokens():
+    """The same, as long as the longest of its batch happens to be."""
+    return tokens(length=8 * int(torch.randint(10, 25, ())))
+
+
 def token_loss(model, inputs, targets):
     """The mean cross entropy."""
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())

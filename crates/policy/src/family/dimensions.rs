@@ -114,7 +114,8 @@ impl Dimensions {
     }
 }
 
-fn differs(sizes: &Sizes, block: usize) -> bool {
+/// Whether members differ in a block.
+pub(super) fn differs(sizes: &Sizes, block: usize) -> bool {
     let mut known = sizes.iter().filter_map(|member| member[block]);
     let first = known.next();
     known.any(|bytes| Some(bytes) != first)

@@ -28,10 +28,11 @@ def test_gradient_accumulation(compare):
 
 
 def test_gradient_accumulation_of_batches_with_lengths_of_their_own(compare):
-    run = compare("padded_accumulation", 10)
+    run = compare("padded_accumulation", 10, settles=False)
+    assert run.result["stats"]["stage"] == "Stable"
     (family,) = run.result["families"]
     assert len(family["recorded_probe_bytes"]) >= 3
-    # Some batches are longer than all that were recorded, and their steps do make calls.
+    # Some batches are longer than all that were recorded: their steps make calls and miss.
     calls = [sum(stats["last_memory_calls"].values()) for stats in run.result["course"]]
     assert min(calls[-20:]) <= 2, calls
 

@@ -5,8 +5,12 @@ from pathlib import Path
 
 PATIENT = Path(__file__).parent / "patient.toml"
 ALONE = "chooses its plans alone from here on"
-# Plans assume a link so slow that what a step hides of its copies depends on how long it takes.
-SLOW_LINK = "".join(f'link_{way} = "100MB/s"\n' for way in ("out", "in", "both"))
+
+
+def assumed(link):
+    """Settings with which a plan assumes such a link."""
+    ways = ("out", "in", "both")
+    return PATIENT.read_text() + "".join(f'link_{way} = "{link}"\n' for way in ways)
 
 
 def plans(run):
@@ -87,20 +91,24 @@ def test_updates_of_shards_may_wait(compare):
         assert run.result["stats"]["deferred_updates"] > 0, "all updates ran at once"
 
 
-def test_ranks_are_laid_out(compare):
-    runs = compare("replicated", 8, ranks=2)
+def test_ranks_are_laid_out(compare, tmp_path):
+    # Where a plan for less memory would add more than some memory calls, a layout may be too large
+    # by a little. It adds next to nothing where copies are fast.
+    fast = tmp_path / "fast.toml"
+    fast.write_text(assumed("2GB/s"))
+    runs = compare("replicated", 8, ranks=2, settings={"config": str(fast)})
     assert_alike(*runs)
     for run in runs:
         stages = [stats["stage"] for stats in run.result["course"]]
         assert stages[-1] == "Stable", stages
         calls = [sum(stats["last_memory_calls"].values()) for stats in run.result["course"]]
-        assert min(calls[-4:]) <= 2, calls
+        assert sorted(calls[-4:])[1] <= 2, calls
 
 
 def test_ranks_that_are_slow_under_different_plans_choose_the_same(compare, tmp_path):
-    # Without delay the link would be too slow, and with it most is hidden: plans differ.
+    # Without delay this link would be too slow, and with it most is hidden: plans differ.
     slow = tmp_path / "slow.toml"
-    slow.write_text(PATIENT.read_text() + SLOW_LINK)
+    slow.write_text(assumed("100MB/s"))
     one, two = compare("hindered", 12, ranks=2, settings={"config": str(slow)})
     assert_alike(one, two)
     assert len(set(plans(one))) > 2, "there was something to choose"

@@ -146,6 +146,8 @@ class ChunkedOps:
             with updates.watching(function, lists):
                 return self._run_parts(function, args, kwargs, lists)
 
+        # TorchScript compiles the function itself, as for `torch.distributed.optim`.
+        run.__prepare_scriptable__ = lambda: function
         return run
 
     def _run_parts(

@@ -208,3 +208,23 @@ def test_install_and_remove_leave_nothing_behind():
     assert module._fused_adam is not before[0]
     chunks.remove()
     assert (module._fused_adam, module._multi_tensor_adam, torch._foreach_add_) == before
+
+
+def test_torch_script_compiles_what_it_would_without():
+    chunks = ChunkedOps(PART_BYTES)
+    chunks.install()
+    try:
+        # As `torch.distributed.optim` does when it is imported.
+        update = torch.jit.script(importlib.import_module("torch.optim.adadelta").adadelta)
+    finally:
+        chunks.remove()
+    given, weights = torch.ones(4), [torch.zeros(4) for _ in range(2)]
+    squares, updates = [torch.zeros(4)], [torch.zeros(4)]
+    steps = [torch.tensor(0.0)]
+    settings = {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.0, "maximize": False}
+    update(weights[:1], [given], squares, updates, steps, False, None, False, False, **settings)
+    optimizer = torch.optim.Adadelta([torch.nn.Parameter(weights[1])], foreach=False)
+    optimizer.param_groups[0]["params"][0].grad = given
+    optimizer.step()
+    assert torch.equal(weights[0], weights[1])
+    assert weights[0].abs().min() > 0

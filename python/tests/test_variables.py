@@ -51,6 +51,25 @@ def test_a_script_that_knows_nothing_trains_under_the_cap(tmp_path):
     assert " 8 steps: " in said
 
 
+def test_it_tells_what_was_asked_for_whatever_a_script_makes_of_logging(tmp_path):
+    before = """
+import logging.config
+class Quiet(logging.Logger):
+    def __init__(self, name):
+        super().__init__(name)
+        self.addFilter(lambda record: record.levelno >= logging.WARNING)
+logging.setLoggerClass(Quiet)
+"""
+    later = "import torch\nlogging.config.dictConfig({'version': 1})\n"
+    asked = {"memory": "28MiB", "device": "host"}
+    text = before + later + TRAINING
+    _, said = start(tmp_path, text, **asked, log_level="info")
+    assert "smartswap: enabled on host, cap 28.00 MiB" in said
+    assert " 8 steps: " in said
+    _, said = start(tmp_path, text, **asked)
+    assert said == f"{28 << 20}\nTrue\n"
+
+
 def test_a_process_that_makes_no_tensor_says_nothing_at_its_end(tmp_path):
     _, said = start(tmp_path, "import torch", memory="64MiB", device="host", log_level="info")
     assert said == "smartswap: enabled on host, cap 64.00 MiB\n"

@@ -62,7 +62,7 @@ impl ShownStep {
         let sizes = step.sizes.as_ref();
         // A branch has a trace that the plan is not for.
         let is_own = |plan: &&Arc<Plan>| match sizes {
-            Some(_) => report.drifted_at.is_none() && report.probe_bytes.is_some(),
+            Some(_) => report.drifted_at.is_none() && !report.probes.is_empty(),
             None => plan.signature == report.signature && report.followed(plan),
         };
         let plan = step.plan.as_ref().filter(is_own);

@@ -21,6 +21,7 @@ use thiserror::Error;
 mod dimensions;
 mod fit;
 
+pub use dimensions::StepSize;
 use dimensions::{Dimensions, differs};
 use fit::Curve;
 
@@ -41,8 +42,7 @@ pub struct Family {
 /// What its members say together.
 #[derive(Clone, Debug)]
 struct Learnt {
-    probe: BlockIndex,
-    /// What the probe has in each member that has it.
+    /// How large each member is in which the probe is found.
     probe_bytes: Vec<u64>,
     dimensions: Dimensions,
     sizes: Vec<Curve>,
@@ -89,15 +89,24 @@ impl Family {
         if self.learnt.is_none() {
             return Some(recorded.clone());
         }
-        let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
-        let leads = learnt.dimensions.inside(&sizes_as_in(base, recorded))?;
-        self.predicted(&leads, recorded.signature)
+        let size = self.size_of(recorded)?;
+        self.predicted(&size, recorded.signature)
     }
 
-    /// The size of the probe in a recorded step of these ops, if it has one.
-    pub fn probe_bytes_of(&self, recorded: &Trace) -> Option<u64> {
+    /// How large a recorded step of these ops is, if it has the probe.
+    pub fn size_of(&self, recorded: &Trace) -> Option<StepSize> {
         let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
-        sizes_as_in(base, recorded)[learnt.probe.0 as usize]
+        let sizes = sizes_as_in(base, recorded);
+        learnt.dimensions.size(|block| sizes[block])
+    }
+
+    /// How large a step is of which the sizes of some blocks are known, if the probe is one.
+    pub fn size_told(&self, known: &[(BlockIndex, u64)]) -> Option<StepSize> {
+        let bytes_of = |block: usize| {
+            let found = known.iter().find(|(index, _)| index.0 as usize == block);
+            found.map(|&(_, bytes)| bytes)
+        };
+        self.learnt.as_ref()?.dimensions.size(bytes_of)
     }
 
     /// One as large as any that was recorded, in all its parts, as the family predicts it. `None`
@@ -147,7 +156,13 @@ impl Family {
 
     /// The block whose size tells how large a step is.
     pub fn probe(&self) -> Option<BlockIndex> {
-        self.learnt.as_ref().map(|learnt| learnt.probe)
+        self.probes().first().copied()
+    }
+
+    /// The block whose size tells how large a step is, and those that tell it of its other
+    /// micro-batches, where each has a size of its own.
+    pub fn probes(&self) -> &[BlockIndex] {
+        self.learnt.as_ref().map_or(&[], |learnt| learnt.dimensions.probes())
     }
 
     /// The largest size that the probe had in a recorded member, or what is like it in other
@@ -161,17 +176,16 @@ impl Family {
         &self.members
     }
 
-    /// The sizes of the probe in the recorded members.
+    /// The sizes of the probe in the recorded members, or of what is larger in another micro-batch.
     pub fn recorded_bytes(&self) -> &[u64] {
         self.learnt.as_ref().map_or(&[], |learnt| &learnt.probe_bytes)
     }
 
     /// The time that such a step takes at least, whatever memory it has, in microseconds: that of
     /// its ops, or that of the host.
-    pub fn unlimited_us(&self, probe_bytes: u64) -> Option<f64> {
+    pub fn unlimited_us(&self, size: &StepSize) -> Option<f64> {
         let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
-        let leads = learnt.dimensions.at(probe_bytes);
-        let ops_us: f64 = (0..learnt.times.len()).map(|op| learnt.device_us(op, &leads)).sum();
+        let ops_us: f64 = (0..learnt.times.len()).map(|op| learnt.device_us(op, size)).sum();
         let host_us = base.ops.iter().map(|op| op.host_us).sum();
         Some(ops_us.max(host_us))
     }
@@ -179,21 +193,21 @@ impl Family {
     /// The member whose probe has this size, and that is as large in all its parts: no block of
     /// such a step should be larger than here. `None` if steps were all alike so far.
     pub fn member(&self, probe_bytes: u64, signature: Signature) -> Option<Trace> {
-        let leads = self.learnt.as_ref()?.dimensions.at(probe_bytes);
-        self.predicted(&leads, signature)
+        let size = self.learnt.as_ref()?.dimensions.at(probe_bytes);
+        self.predicted(&size, signature)
     }
 
-    /// The member with these sizes of what leads its dimensions.
-    fn predicted(&self, leads: &[f64], signature: Signature) -> Option<Trace> {
+    /// The member of this size.
+    fn predicted(&self, size: &StepSize, signature: Signature) -> Option<Trace> {
         let learnt = self.learnt.as_ref()?;
         let mut trace = Trace::clone(self.members.last()?);
-        let probe = leads[0];
+        let probe = size.lead(0);
         for (at, (block, curve)) in trace.blocks.iter_mut().zip(&learnt.sizes).enumerate() {
-            let bytes = curve.bound(leads[learnt.dimensions.of_block(at)]);
+            let bytes = curve.bound(size.lead(learnt.dimensions.of_block(at)));
             block.size_bytes = whole(bytes, learnt.unit_bytes);
         }
         for (at, op) in trace.ops.iter_mut().enumerate() {
-            op.device_us = learnt.device_us(at, leads);
+            op.device_us = learnt.device_us(at, size);
             op.replayable = learnt.at_any_size[at];
             op.at_any_size = op.replayable;
         }
@@ -217,7 +231,6 @@ impl Learnt {
         let probe = probe_of(base, &sizes)?;
         let known: Vec<usize> =
             (0..alike.len()).filter(|&member| sizes[member][probe].is_some()).collect();
-        let probe_bytes: Vec<u64> = known.iter().filter_map(|&m| sizes[m][probe]).collect();
         let unit_bytes = base.blocks.iter().map(|block| block.size_bytes).fold(UNIT_BYTES, gcd);
         let dimensions = Dimensions::of(base, &sizes, probe, unit_bytes);
         let points = |lead: usize, value: &dyn Fn(usize) -> Option<f64>| {
@@ -235,8 +248,9 @@ impl Learnt {
             let device_us = |m: usize| Some(alike[m].ops[op].device_us);
             (dimension, Curve::below(&points(dimensions.lead(dimension), &device_us)))
         };
+        let size = |&m: &usize| dimensions.size(|block| sizes[m][block]);
         Some(Learnt {
-            probe: BlockIndex(probe as u32),
+            probe_bytes: known.iter().filter_map(size).map(|size| size.probe_bytes).collect(),
             sizes: (0..base.blocks.len()).map(of_block).collect(),
             times: dimensions.of_ops(base).into_iter().enumerate().map(of_op).collect(),
             at_any_size: (0..base.ops.len())
@@ -248,15 +262,14 @@ impl Learnt {
                 has_all.then(|| segment_bytes_of(alike[m]) as f64)
             }),
             dimensions,
-            probe_bytes,
             unit_bytes,
         })
     }
 
-    /// The time of an op where what leads its dimension has so many bytes.
-    fn device_us(&self, op: usize, leads: &[f64]) -> f64 {
+    /// The time of an op in a step of this size.
+    fn device_us(&self, op: usize, size: &StepSize) -> f64 {
         let (dimension, curve) = &self.times[op];
-        curve.at(leads[*dimension])
+        curve.at(size.lead(*dimension))
     }
 }
 

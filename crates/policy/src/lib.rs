@@ -93,7 +93,7 @@ pub use candidate::{Candidate, candidates};
 pub use check::{TraceFault, check_trace};
 pub use cost::Cost;
 pub use error::{FileError, OneLine, PlanFault, RecordedFault};
-pub use family::{Family, Unlike, peak_bytes, plan_for_member, with_state_held};
+pub use family::{Family, StepSize, Unlike, peak_bytes, plan_for_member, with_state_held};
 pub use file::{
     RecordedConfig, SavedPlan, load, load_bytes, load_lanes, load_steps, load_trace, read_plan,
     read_trace, save, save_bytes, save_in_parts, save_lanes, save_steps, save_trace, write_trace,

@@ -375,7 +375,7 @@ impl<P: Planner> Loop<P> {
             if let Some(track) = self.tracks.get_mut(&signature) {
                 track.branched(self.steps);
             }
-            if let (Some(sizes), Some(bytes)) = (&self.running.sizes, report.probe_bytes) {
+            if let (Some(sizes), Some(&(_, bytes))) = (&self.running.sizes, report.probes.first()) {
                 self.families.branched(sizes.kind(), bytes);
             }
             self.previous = None;

@@ -31,8 +31,8 @@ pub struct Orders {
     lots: Vec<Option<Lot>>,
     /// The recorded step, if the plan is for it.
     path: Option<Arc<Path>>,
-    /// A block whose size tells how large a step is.
-    probe: Option<BlockIndex>,
+    /// Blocks whose sizes tell how large a step is.
+    probes: Vec<BlockIndex>,
     /// For steps that outgrow this one.
     larger: Option<Arc<Orders>>,
 }
@@ -99,7 +99,7 @@ impl Orders {
             drops_others,
             lots: Vec::new(),
             path: None,
-            probe: None,
+            probes: Vec::new(),
             larger: None,
         }
     }
@@ -116,9 +116,10 @@ impl Orders {
     }
 
     /// As [`with_trace`](Orders::with_trace), for steps whose blocks may be smaller than those of
-    /// `trace`, or missing. Reports say how large the block `probe` was.
-    pub fn for_sizes_up_to(plan: &Plan, trace: &Trace, probe: BlockIndex) -> Orders {
-        Orders { probe: Some(probe), ..Orders::following(plan, trace, Sizes::UpTo) }
+    /// `trace`, or missing. Reports say how large each of the blocks `probes` was; the first that
+    /// comes tells for the step that runs.
+    pub fn for_sizes_up_to(plan: &Plan, trace: &Trace, probes: &[BlockIndex]) -> Orders {
+        Orders { probes: probes.to_vec(), ..Orders::following(plan, trace, Sizes::UpTo) }
     }
 
     /// From the first block on that is larger than the one that this plan knows, a step runs under
@@ -140,7 +141,7 @@ impl Orders {
     /// The orders that take over where this block is larger than these know it. Of the probe any
     /// byte tells; the sizes of others are guessed from it, so that they may be a little larger.
     pub(crate) fn outgrown_by(&self, block: BlockIndex, size_bytes: u64) -> Option<&Arc<Orders>> {
-        let is_probe = self.probe == Some(block);
+        let is_probe = self.is_probe(block);
         let knows = |orders: &Orders| {
             orders.path.as_ref().is_none_or(|path| {
                 let known_bytes = path.size_bytes(block.0);
@@ -158,9 +159,9 @@ impl Orders {
         Some(larger)
     }
 
-    /// The block whose size tells how large a step is.
-    pub(crate) fn probe(&self) -> Option<BlockIndex> {
-        self.probe
+    /// Whether the size of this block tells how large a step is.
+    pub(crate) fn is_probe(&self, block: BlockIndex) -> bool {
+        self.probes.contains(&block)
     }
 
     fn following(plan: &Plan, trace: &Trace, sizes: Sizes) -> Orders {

@@ -4,7 +4,7 @@ use vmem::MemoryCalls;
 
 use crate::lanes::Lanes;
 use crate::plan::Plan;
-use crate::trace::{HostCosts, OpIndex, Signature, Trace};
+use crate::trace::{BlockIndex, HostCosts, OpIndex, Signature, Trace};
 
 /// Counts of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -84,8 +84,9 @@ pub struct StepReport {
     pub signature: Signature,
     /// The fingerprint of its ops alone, which steps share that differ in sizes only.
     pub family: Signature,
-    /// The size of the block that its orders told to look at, if there was one.
-    pub probe_bytes: Option<u64>,
+    /// The blocks whose sizes its orders told to look at, with these, in the order in which they
+    /// came.
+    pub probes: Vec<(BlockIndex, u64)>,
     /// Number of ops, nested ones and without replays.
     pub op_count: u32,
     /// Counts.

@@ -25,8 +25,8 @@ pub(crate) struct Step {
     pub(crate) signature: Signature,
     /// The same of its ops alone.
     pub(crate) family: Signature,
-    /// The size of the block that its orders told to look at.
-    pub(crate) probe_bytes: Option<u64>,
+    /// The blocks whose sizes its orders told to look at, with these.
+    pub(crate) probes: Vec<(BlockIndex, u64)>,
     pub(crate) counters: StepCounters,
     /// Blocks that have a place in the step.
     block_count: u32,
@@ -190,7 +190,7 @@ impl Core {
             step: step.number,
             signature: step.signature,
             family: step.family,
-            probe_bytes: step.probe_bytes,
+            probes: step.probes,
             op_count: step.op_count,
             counters,
             device_us: 0.0,
@@ -271,13 +271,15 @@ impl Core {
     }
 
     /// A block of the plan has this size. Where that is more than the plan knows, the orders for
-    /// larger steps take over. Once the probe has told, no other block does: on a branch one may
-    /// be taken for another.
+    /// larger steps take over. Once a probe has told, no other block does: on a branch one may be
+    /// taken for another.
     pub(crate) fn measure_up(&mut self, place: BlockIndex, size_bytes: u64) {
         let Some(orders) = self.orders.current() else { return };
-        if orders.probe() == Some(place) {
-            self.step.probe_bytes = Some(size_bytes);
-        } else if self.step.probe_bytes.is_some() {
+        let was_told = !self.step.probes.is_empty();
+        if orders.is_probe(place) {
+            self.step.probes.push((place, size_bytes));
+        }
+        if was_told {
             return;
         }
         let Some(larger) = orders.outgrown_by(place, size_bytes).cloned() else { return };

@@ -38,7 +38,7 @@ fn rescued(kind: u64, op_count: u32) -> StepReport {
         step: 0,
         signature,
         family: Signature::default(),
-        probe_bytes: None,
+        probes: Vec::new(),
         op_count,
         counters: StepCounters { rescues: 1, ..StepCounters::default() },
         device_us: 100.0,

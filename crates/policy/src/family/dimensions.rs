@@ -7,7 +7,7 @@
 //! what the same op makes as the probe takes all sizes that the probe took, as the first block of
 //! another micro-batch does, and the other way round.
 
-use swap_core::{Origin, Trace, TraceEvent};
+use swap_core::{BlockIndex, Origin, Trace, TraceEvent};
 
 use super::fit::Curve;
 
@@ -20,11 +20,30 @@ const SHARE: f64 = 0.02;
 /// By member, what each block of the largest one has.
 pub(super) type Sizes = [Vec<Option<u64>>];
 
+/// How large one step is.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StepSize {
+    /// By dimension: what its lead has, known or guessed.
+    leads: Vec<f64>,
+    /// The most that its probes have: members with so many bytes of the probe are as large in all
+    /// micro-batches.
+    pub probe_bytes: u64,
+}
+
+impl StepSize {
+    /// What the block that leads a dimension has.
+    pub(super) fn lead(&self, dimension: usize) -> f64 {
+        self.leads[dimension]
+    }
+}
+
 /// The numbers that the sizes of a step follow from.
 #[derive(Clone, Debug)]
 pub(super) struct Dimensions {
     /// The block that leads each; the probe first.
     leads: Vec<usize>,
+    /// Those that the same op makes as the probe, and the probe itself, which comes first.
+    probes: Vec<BlockIndex>,
     /// By dimension: how large its lead gets, of what the probe gets.
     ratios: Vec<f64>,
     /// By block: the dimension that it follows.
@@ -61,14 +80,15 @@ impl Dimensions {
         }
         let is_like_probe = |lead: usize| made_by(base, lead) == made_by(base, probe);
         let most = |lead: usize| sizes.iter().filter_map(|member| member[lead]).max();
-        let like_probe = leads.iter().filter(|&&lead| is_like_probe(lead));
-        let largest_bytes = like_probe.filter_map(|&lead| most(lead)).max().unwrap_or(0);
+        let like_probe = || leads.iter().copied().filter(|&lead| is_like_probe(lead));
+        let largest_bytes = like_probe().filter_map(most).max().unwrap_or(0);
+        let probes = like_probe().map(|lead| BlockIndex(lead as u32)).collect();
         let ratio = |&lead: &usize| match most(lead) {
             Some(bytes) if !is_like_probe(lead) => bytes as f64 / largest_bytes.max(1) as f64,
             _ => 1.0,
         };
         let ratios = leads.iter().map(ratio).collect();
-        Dimensions { leads, ratios, of_blocks, differs, largest_bytes }
+        Dimensions { leads, probes, ratios, of_blocks, differs, largest_bytes }
     }
 
     /// The dimension that a block follows.
@@ -81,16 +101,27 @@ impl Dimensions {
         self.leads[dimension]
     }
 
-    /// By dimension: what its lead has where the probe has so many bytes, and all are as large.
-    pub(super) fn at(&self, probe_bytes: u64) -> Vec<f64> {
-        self.ratios.iter().map(|ratio| ratio * probe_bytes as f64).collect()
+    /// The probe, and what is like it in other micro-batches.
+    pub(super) fn probes(&self) -> &[BlockIndex] {
+        &self.probes
     }
 
-    /// By dimension: what its lead has in a member of these sizes. `None` if the probe is missing.
-    pub(super) fn inside(&self, sizes: &[Option<u64>]) -> Option<Vec<f64>> {
-        let at_probe = self.at(sizes[self.leads[0]]?);
-        let found = self.leads.iter().zip(at_probe);
-        Some(found.map(|(&lead, other)| sizes[lead].map_or(other, |bytes| bytes as f64)).collect())
+    /// A step in which the probe has so many bytes, and that is as large in all its parts.
+    pub(super) fn at(&self, probe_bytes: u64) -> StepSize {
+        let leads = self.ratios.iter().map(|ratio| ratio * probe_bytes as f64).collect();
+        StepSize { leads, probe_bytes }
+    }
+
+    /// A step in which the leads have these sizes, as far as they are known; the others as is
+    /// usual beside such a probe. `None` if that is not known.
+    pub(super) fn size(&self, bytes_of: impl Fn(usize) -> Option<u64>) -> Option<StepSize> {
+        let mut size = self.at(bytes_of(self.leads[0])?);
+        for (guessed, &lead) in size.leads.iter_mut().zip(&self.leads) {
+            *guessed = bytes_of(lead).map_or(*guessed, |bytes| bytes as f64);
+        }
+        let probes = self.probes.iter().filter_map(|probe| bytes_of(probe.0 as usize));
+        size.probe_bytes = probes.fold(size.probe_bytes, u64::max);
+        Some(size)
     }
 
     /// By op: the dimension that its time follows, which is that of the first block that it uses

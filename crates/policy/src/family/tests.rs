@@ -86,8 +86,11 @@ fn blocks_that_are_too_small_to_be_swappable_are_told_by_what_came_before_them()
     let found = family.member(8 << 20, Signature(4)).unwrap();
     assert_eq!((found.blocks.len(), sizes_mib(&found)[1..].to_vec()), (3, vec![8, 10]));
     // The size of a step is that of its probe, whatever its number is there.
-    assert_eq!(family.probe_bytes_of(&step_of(&[0, 20], 25, 5)), Some(20 << 20));
-    assert_eq!(family.probe_bytes_of(&step_of(&[0, 0], 5, 6)), None);
+    let probe_bytes = |sizes_mib: &[u64], last_mib: u64| {
+        family.size_of(&step_of(sizes_mib, last_mib, 5)).map(|size| size.probe_bytes)
+    };
+    assert_eq!(probe_bytes(&[0, 20], 25), Some(20 << 20));
+    assert_eq!(probe_bytes(&[0, 0], 5), None);
 }
 
 #[test]
@@ -255,6 +258,18 @@ fn micro_batches_may_each_have_a_length_of_their_own() {
     for step in steps.iter().chain([&batches(&[30, 9, 13], 7)]) {
         check(family.like(step).expect("it has the probe"), step.clone());
     }
+    // As their batches come, each tells its length.
+    let [one, two, three] = *family.probes() else { panic!("{:?}", family.probes()) };
+    let told = family.size_told(&[(one, 9 << 20), (two, 30 << 20), (three, 13 << 20)]);
+    assert_eq!(told.as_ref().map(|size| size.probe_bytes), Some(30 << 20));
+    assert_eq!(told, family.size_of(&batches(&[9, 30, 13], 8)));
+    let ops_us = batches(&[9, 30, 13], 8).ops.iter().map(|op| op.device_us).sum::<f64>();
+    let unlimited_us = told.and_then(|size| family.unlimited_us(&size)).expect("it is known");
+    assert!((unlimited_us - ops_us).abs() < 1e-6, "{unlimited_us} {ops_us}");
+    // What did not come is taken for as long as the first, without which nothing is known.
+    let told = family.size_told(&[(one, 12 << 20), (three, 18 << 20)]);
+    assert_eq!(told, family.size_of(&batches(&[12, 12, 18], 8)));
+    assert_eq!(family.size_told(&[(two, 30 << 20)]), None);
 }
 
 #[test]

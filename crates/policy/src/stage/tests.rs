@@ -57,7 +57,7 @@ fn step(signature: Signature) -> StepReport {
         step: 0,
         signature,
         family: Signature::default(),
-        probe_bytes: None,
+        probes: Vec::new(),
         op_count: 0,
         counters: StepCounters::default(),
         device_us: 100.0,

@@ -103,14 +103,14 @@ fn smaller_steps_go_by_the_plan_of_the_largest_in_its_lots() {
     // Both lie in the same place: the second comes while the first is away.
     let lot = Some(Lot { offset_bytes: 0, size_bytes: 4 * BLOCK });
     let probe = BlockIndex(0);
-    let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, probe);
+    let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, &[probe]);
     let orders = orders.with_lots(vec![lot, lot]);
     lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
     let family = step(&mut lab, 4, 2).1.family;
     for (tag, units) in (3..).zip([4, 1, 3, 2, 4, 1]) {
         let (there, report) = step(&mut lab, units, tag);
         assert_eq!(there, "+---+", "{units} units");
-        assert_eq!(report.probe_bytes, Some(units * BLOCK));
+        assert_eq!(report.probes, [(probe, units * BLOCK)]);
         assert_eq!((report.drifted_at, report.family), (None, family));
         let counters = report.counters;
         assert_eq!((counters.misses, counters.rescues), (0, 0));
@@ -127,7 +127,7 @@ fn what_is_too_small_to_be_swappable_by_itself_is_so_where_the_plan_has_it_large
         let nths: Vec<u32> = trace.blocks.iter().map(|block| block.nth).collect();
         assert_eq!(nths, [1, 0], "one small block came before the first");
         let lot = Some(Lot { offset_bytes: 0, size_bytes: 4 * BLOCK }).filter(|_| is_laid_out);
-        let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, BlockIndex(0));
+        let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, &[BlockIndex(0)]);
         let orders = Arc::new(orders.with_lots(vec![lot, lot]));
         lab.engine.set_orders(false, Some(orders.clone())).expect("between steps");
         step(&mut lab, 4, 2);
@@ -137,7 +137,7 @@ fn what_is_too_small_to_be_swappable_by_itself_is_so_where_the_plan_has_it_large
             assert_eq!(there, "+---+", "{size_bytes} bytes");
             let counters = report.counters;
             assert_eq!((report.drifted_at, counters.misses, counters.rescues), (None, 0, 0));
-            assert_eq!(report.probe_bytes, Some(physical(size_bytes)));
+            assert_eq!(report.probes, [(BlockIndex(0), physical(size_bytes))]);
             assert_eq!(counters.swapped_out_bytes, physical(size_bytes));
             let calls = counters.memory_calls.total();
             assert!(calls == 0 || !is_laid_out, "{size_bytes} bytes: {calls} calls");
@@ -157,11 +157,11 @@ fn what_is_too_small_to_be_swappable_by_itself_is_so_where_the_plan_has_it_large
 #[test]
 fn a_larger_step_goes_on_under_the_orders_for_it_and_the_next_begins_as_before() {
     let (mut lab, trace) = lab();
-    let probe = BlockIndex(0);
+    let probes = [BlockIndex(0), BlockIndex(1)];
     let orders = |units: u64, out: Option<u32>| {
         let trace = resized(&trace, units);
         let plan = out.map_or_else(Plan::default, |out| plan(&trace, out));
-        Orders::for_sizes_up_to(&plan, &trace, probe)
+        Orders::for_sizes_up_to(&plan, &trace, &probes)
     };
     // Up to 2 units nothing moves; then the block leaves, later the larger the step is.
     let larger = [orders(4, Some(1)), orders(8, Some(2))];
@@ -171,7 +171,7 @@ fn a_larger_step_goes_on_under_the_orders_for_it_and_the_next_begins_as_before()
     for (tag, (units, expect)) in (2..).zip(expected) {
         let (there, report) = step(&mut lab, units, tag);
         assert_eq!(there, expect, "{units} units");
-        assert_eq!(report.probe_bytes, Some(units * BLOCK));
+        assert_eq!(report.probes, probes.map(|probe| (probe, units * BLOCK)));
         assert_eq!((report.drifted_at, report.counters.misses), (None, 0));
     }
     // Larger than all: under the last.
@@ -186,9 +186,9 @@ fn orders_for_another_step_are_left_out() {
     let probe = BlockIndex(0);
     let mut other = resized(&trace, 8);
     other.blocks.push(other.blocks[0].clone());
-    let other = Orders::for_sizes_up_to(&Plan::default(), &other, probe);
+    let other = Orders::for_sizes_up_to(&Plan::default(), &other, &[probe]);
     let trace = resized(&trace, 2);
-    let own = Orders::for_sizes_up_to(&plan(&trace, 1), &trace, probe);
+    let own = Orders::for_sizes_up_to(&plan(&trace, 1), &trace, &[probe]);
     let orders = own.or_larger([other].into_iter());
     lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
     assert_eq!(step(&mut lab, 5, 2).0, "++--+", "by the only plan that there is");

@@ -407,7 +407,7 @@ impl World {
         let lots = self.lots.iter().flatten().map(|lot| lot.size_bytes);
         self.shared.lock().expect("no kernel panics").lot_bytes_max =
             lots.filter(|&bytes| bytes <= self.setup.limit_bytes).fold(GRANULARITY, u64::max);
-        let of = |(plan, trace): &(Plan, Trace)| Orders::for_sizes_up_to(plan, trace, probe);
+        let of = |(plan, trace): &(Plan, Trace)| Orders::for_sizes_up_to(plan, trace, &[probe]);
         let lowest = of(&planned[0]).with_lots(self.lots.clone());
         let orders = Arc::new(lowest.or_larger(planned[1..].iter().map(of)));
         match self.engine.set_orders(record, Some(orders)) {

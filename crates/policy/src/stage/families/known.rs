@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use swap_core::{Plan, Signature, StepReport, Trace};
+use swap_core::{BlockIndex, Plan, Signature, StepReport, Trace};
 
 use super::super::guarded::Guarded;
 use super::super::{LoopConfig, Measured, NumberedPlan, Stage, Turn};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
-use crate::family::{Family, peak_bytes, plan_for_member, with_state_held};
+use crate::family::{Family, StepSize, peak_bytes, plan_for_member, with_state_held};
 use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::search::{Feedback, Planner};
@@ -165,17 +165,17 @@ impl Known {
         follows_its_like: bool,
     ) -> Option<Turn> {
         // By its number, another block may be the probe where small ones are missing before it.
-        let recorded = || self.family.probe_bytes_of(report.trace.as_ref()?);
-        let probe_bytes = recorded().or(report.probe_bytes)?;
-        self.came(probe_bytes);
+        let recorded = || self.family.size_of(report.trace.as_ref()?);
+        let size = recorded().or_else(|| self.family.size_told(&report.probes))?;
+        self.came(size.probe_bytes);
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
         let is_settled = self.steady_steps > MOVING_IN_STEPS && follows_its_like;
         if is_settled {
-            self.count(&measured, probe_bytes);
+            self.count(&measured, &size);
         }
         let is_settled = is_settled && self.numbered.plan.is_some();
-        let is_ordinary = probe_bytes <= self.lowest_bytes();
+        let is_ordinary = size.probe_bytes <= self.lowest_bytes();
         let is_short = is_ordinary && is_settled && !measured.is_clean();
         if follows_its_like {
             self.short = if is_short { self.short + 1 } else { 0 };
@@ -206,11 +206,11 @@ impl Known {
     }
 
     /// Counts a step to the level that served it.
-    fn count(&mut self, measured: &Measured, probe_bytes: u64) {
-        let Some(unlimited_us) = self.family.unlimited_us(probe_bytes) else { return };
+    fn count(&mut self, measured: &Measured, size: &StepSize) {
+        let Some(unlimited_us) = self.family.unlimited_us(size) else { return };
         let ratio = measured.step_us / unlimited_us.max(1.0);
         let serves =
-            |level: &&mut Level| level.probe_bytes >= probe_bytes && level.made().is_some();
+            |level: &&mut Level| level.probe_bytes >= size.probe_bytes && level.made().is_some();
         if let Some(level) = self.levels.iter_mut().find(serves) {
             level.count(measured, ratio);
         }
@@ -236,7 +236,10 @@ impl Known {
             return false;
         }
         self.learnt_from = learnt_from;
-        let Some(probe) = self.family.probe() else { return false };
+        let probes: Arc<[BlockIndex]> = self.family.probes().into();
+        if probes.is_empty() {
+            return false;
+        }
         let margin_bytes = self.feedback.margin_bytes;
         let limit_bytes = config.limit_bytes.saturating_sub(margin_bytes);
         let before = std::mem::take(&mut self.levels);
@@ -249,7 +252,7 @@ impl Known {
             let signature = self.kind.mix(probe_bytes).mix(margin_bytes).mix(members as u64);
             let Some(trace) = self.family.member(probe_bytes, signature) else { continue };
             if peak_bytes(&trace) <= limit_bytes {
-                levels.push(Level::that_fits((probe, probe_bytes), trace));
+                levels.push(Level::that_fits((&probes, probe_bytes), trace));
                 continue;
             }
             let is_close = |level: &&Level| is_near(level.probe_bytes, probe_bytes);
@@ -258,7 +261,7 @@ impl Known {
             let is_lowest = levels.is_empty();
             let keeping = is_lowest.then(|| with_state_held(&trace));
             let variants = keeping.into_iter().chain([trace]);
-            levels.push(Level::to_plan((probe, probe_bytes), variants, before));
+            levels.push(Level::to_plan((&probes, probe_bytes), variants, before));
         }
         levels.sort_by_key(|level| level.probe_bytes);
         self.levels = levels;

@@ -14,7 +14,7 @@ use crate::search::{Feedback, Planner, Prediction};
 pub struct Sizes {
     number: u64,
     kind: Signature,
-    probe: BlockIndex,
+    probes: Arc<[BlockIndex]>,
     trace: Arc<Trace>,
     /// In order of their sizes.
     larger: Vec<(Arc<Plan>, Arc<Trace>)>,
@@ -37,14 +37,14 @@ impl Sizes {
         probe: BlockIndex,
     ) -> Option<NumberedPlan> {
         // What was made when another block was the probe would be told of by that.
-        let is_told = |made: &&Made| made.probe == probe;
+        let is_told = |made: &&Made| made.probes.first() == Some(&probe);
         let mut in_hand = levels.iter().filter_map(Level::made).filter(is_told);
         let lowest = in_hand.next()?;
         let larger = in_hand.filter_map(|made| {
             Some((Arc::clone(made.numbered.plan.as_ref()?), Arc::clone(&made.trace)))
         });
-        let trace = Arc::clone(&lowest.trace);
-        let sizes = Sizes { number, kind, probe, trace, larger: larger.collect() };
+        let (probes, trace) = (Arc::clone(&lowest.probes), Arc::clone(&lowest.trace));
+        let sizes = Sizes { number, kind, probes, trace, larger: larger.collect() };
         Some(NumberedPlan { sizes: Some(Arc::new(sizes)), ..lowest.numbered.clone() })
     }
 
@@ -53,9 +53,9 @@ impl Sizes {
         &self.trace
     }
 
-    /// The block whose size tells how large a step is.
-    pub fn probe(&self) -> BlockIndex {
-        self.probe
+    /// The blocks whose sizes tell how large a step is; the first as it begins.
+    pub fn probes(&self) -> &[BlockIndex] {
+        &self.probes
     }
 
     /// The kind that all those steps count as.
@@ -69,14 +69,13 @@ impl Sizes {
     }
 
     pub(crate) fn orders(&self, plan: &Plan, lots: Option<Vec<Option<Lot>>>) -> Orders {
-        let orders = Orders::for_sizes_up_to(plan, &self.trace, self.probe);
+        let up_to = |plan: &Plan, trace| Orders::for_sizes_up_to(plan, trace, &self.probes);
+        let orders = up_to(plan, &self.trace);
         let orders = match lots {
             Some(lots) => orders.with_lots(lots),
             None => orders,
         };
-        let larger = self.larger.iter();
-        orders
-            .or_larger(larger.map(|(plan, trace)| Orders::for_sizes_up_to(plan, trace, self.probe)))
+        orders.or_larger(self.larger.iter().map(|(plan, trace)| up_to(plan, trace)))
     }
 }
 
@@ -84,7 +83,7 @@ impl Sizes {
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) probe_bytes: u64,
-    probe: BlockIndex,
+    probes: Arc<[BlockIndex]>,
     /// Ways to plan for the step of this size.
     variants: Vec<Variant>,
     /// What serves until there is better.
@@ -142,7 +141,7 @@ enum State {
 pub(super) struct Made {
     numbered: NumberedPlan,
     trace: Arc<Trace>,
-    probe: BlockIndex,
+    probes: Arc<[BlockIndex]>,
     pub(super) predicted: Prediction,
     /// What it makes of ordinary steps: their time, of that with all memory.
     cost: f64,
@@ -150,22 +149,25 @@ pub(super) struct Made {
 
 impl Level {
     /// For steps that fit as they are.
-    pub(super) fn that_fits((probe, probe_bytes): (BlockIndex, u64), trace: Trace) -> Level {
-        let trace = Arc::new(trace);
-        let state = State::Done(Made::nothing(&trace, probe));
+    pub(super) fn that_fits(
+        (probes, probe_bytes): (&Arc<[BlockIndex]>, u64),
+        trace: Trace,
+    ) -> Level {
+        let (probes, trace) = (Arc::clone(probes), Arc::new(trace));
+        let state = State::Done(Made::nothing(&trace, &probes));
         let variants = vec![Variant { trace, state }];
-        Level { probe_bytes, probe, variants, before: None, counted: Counted::default() }
+        Level { probe_bytes, probes, variants, before: None, counted: Counted::default() }
     }
 
     /// To be planned for, in each of these ways, of which the best is taken.
     pub(super) fn to_plan(
-        (probe, probe_bytes): (BlockIndex, u64),
+        (probes, probe_bytes): (&Arc<[BlockIndex]>, u64),
         variants: impl Iterator<Item = Trace>,
         before: Option<Made>,
     ) -> Level {
         let open = |trace| Variant { trace: Arc::new(trace), state: State::Open(None) };
         let (variants, counted) = (variants.map(open).collect(), Counted::default());
-        Level { probe_bytes, probe, variants, before, counted }
+        Level { probe_bytes, probes: Arc::clone(probes), variants, before, counted }
     }
 
     /// The best in hand.
@@ -223,7 +225,7 @@ impl Level {
     ) -> Vec<Turn> {
         let mut turns = Vec::new();
         for variant in self.variants.iter_mut().filter(|variant| !variant.is_done()) {
-            let Some(predicted) = variant.plan(planner, feedback, self.probe, &cost) else {
+            let Some(predicted) = variant.plan(planner, feedback, &self.probes, &cost) else {
                 continue;
             };
             let plan = variant.made().and_then(|made| made.numbered.plan.as_ref());
@@ -243,7 +245,7 @@ impl Variant {
         &mut self,
         planner: &mut Guarded<impl Planner>,
         feedback: &Feedback,
-        probe: BlockIndex,
+        probes: &Arc<[BlockIndex]>,
         cost: &impl Fn(&Plan, &Trace) -> f64,
     ) -> Option<Prediction> {
         let proposal = planner.plan(&self.trace, feedback);
@@ -258,7 +260,8 @@ impl Variant {
         let (cost, predicted) = (cost(&proposal.plan, &self.trace), proposal.predicted);
         let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
         let numbered = NumberedPlan { made: made.map(Arc::new), layout, ..NumberedPlan::of(plan) };
-        let made = Made { numbered, trace: Arc::clone(&self.trace), probe, predicted, cost };
+        let (trace, probes) = (Arc::clone(&self.trace), Arc::clone(probes));
+        let made = Made { numbered, trace, probes, predicted, cost };
         self.state = match proposal.is_sketch {
             true => State::Open(Some(made)),
             false => State::Done(made),
@@ -281,12 +284,13 @@ impl Variant {
 
 impl Made {
     /// For steps that fit.
-    fn nothing(trace: &Arc<Trace>, probe: BlockIndex) -> Made {
+    fn nothing(trace: &Arc<Trace>, probes: &Arc<[BlockIndex]>) -> Made {
         let op_count = u32::try_from(trace.ops.len()).expect("ops of a step are counted so");
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
         let step_us = unlimited_us(trace);
         let predicted = Prediction { step_us, ..Prediction::default() };
         let numbered = NumberedPlan::of(Arc::new(plan));
-        Made { numbered, trace: Arc::clone(trace), probe, predicted, cost: 1.0 }
+        let (trace, probes) = (Arc::clone(trace), Arc::clone(probes));
+        Made { numbered, trace, probes, predicted, cost: 1.0 }
     }
 }

@@ -71,7 +71,7 @@ fn sized(mib: u64, directive: &Directive) -> StepReport {
         family: FAMILY,
         op_count: trace.ops.len() as u32,
         device_us: takes_us,
-        probe_bytes: directive.sizes.as_ref().map(|_| mib * MIB),
+        probes: directive.sizes.iter().map(|sizes| (sizes.probes()[0], mib * MIB)).collect(),
         trace: directive.record.then_some(trace),
         ..step(Signature(mib))
     }
@@ -165,7 +165,7 @@ fn branches_tell_of_their_sizes_too() {
     let known = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 48, 50]);
     let branch = |mib: u64| StepReport {
         strayed_ops: 5,
-        probe_bytes: Some(mib * MIB),
+        probes: vec![(BlockIndex(0), mib * MIB)],
         device_us: 900.0,
         ..step(Signature(0xb0 + mib))
     };
@@ -281,21 +281,24 @@ fn another_block_may_turn_out_to_tell_the_size() {
     // The first block is as large in the first steps, and only then it is not.
     let step = |first_mib: u64, mib: u64, directive: &Directive| {
         let mut b = TraceBuilder::new();
-        let [first, kept, last] = [first_mib, mib, mib].map(|mib| b.allocate("", mib * MIB));
+        let first = b.allocate("", first_mib * MIB);
+        b.compute("look", 1e3, &[], first);
+        let [kept, last] = [mib, mib].map(|mib| b.allocate("", mib * MIB));
         b.compute("make", 9e3, &[first], kept);
         b.compute("more", 9e3, &[kept], last);
         b.compute("end", 9e3, &[kept, last], first);
         [first, kept, last].into_iter().for_each(|block| b.free(block));
         let signature = Signature(first_mib << 32 | mib);
         let trace = Trace { signature, ..b.finish() };
+        let told = |probe: BlockIndex| match probe {
+            BlockIndex(0) => (probe, first_mib * MIB),
+            _ => (probe, mib * MIB),
+        };
         StepReport {
             family: FAMILY,
-            op_count: 3,
+            op_count: 4,
             trace: directive.record.then_some(trace),
-            probe_bytes: directive.sizes.as_ref().map(|sizes| match sizes.probe() {
-                BlockIndex(0) => first_mib * MIB,
-                _ => mib * MIB,
-            }),
+            probes: directive.sizes.iter().map(|sizes| told(sizes.probes()[0])).collect(),
             ..super::step(signature)
         }
     };
@@ -315,6 +318,48 @@ fn another_block_may_turn_out_to_tell_the_size() {
     }
     assert_eq!(largest(&under_test), Some(64), "of the first block");
     assert_eq!(under_test.families()[0].recent_bytes.last(), Some(&(50 * MIB)));
+}
+
+#[test]
+fn a_longer_batch_that_is_not_the_first_of_its_step_is_planned_for() {
+    // Two batches of lengths of their own, whose blocks all stay to the end.
+    let step = |lengths_mib: [u64; 2], directive: &Directive| {
+        let mut b = TraceBuilder::new();
+        let mut kept = Vec::new();
+        for mib in lengths_mib {
+            let tokens = b.allocate("", mib * MIB);
+            b.compute("embed", 1e3, &kept, tokens);
+            let hidden = b.allocate("", 40 * mib * MIB);
+            b.compute("layer", 9e3, &[tokens], hidden);
+            kept.extend([tokens, hidden]);
+        }
+        kept.iter().for_each(|&block| b.free(block));
+        let signature = Signature(lengths_mib[0] << 32 | lengths_mib[1]);
+        let trace = Trace { signature, ..b.finish() };
+        let sizes = trace.blocks.iter().map(|block| block.size_bytes);
+        let came: Vec<(BlockIndex, u64)> = (0..).map(BlockIndex).zip(sizes).collect();
+        let told = directive.sizes.iter().flat_map(|sizes| sizes.probes());
+        StepReport {
+            family: FAMILY,
+            op_count: 4,
+            probes: told.map(|probe| came[probe.0 as usize]).collect(),
+            trace: directive.record.then_some(trace),
+            ..super::step(signature)
+        }
+    };
+    let mut under_test = looping();
+    let mut directive = under_test.directive();
+    let recorded = [[64, 40], [40, 56], [56, 44], [44, 60], [60, 52], [52, 48]];
+    for lengths_mib in recorded.into_iter().chain(recorded) {
+        directive = under_test.observe(&step(lengths_mib, &directive));
+    }
+    let known = directive.sizes.clone().expect("they differ");
+    assert_eq!((known.probes().len(), directive.record), (2, false));
+    assert_eq!(levels(&under_test)[0], 66, "with room above the longest");
+    directive = under_test.observe(&step([50, 70], &directive));
+    assert_eq!(under_test.families()[0].recent_bytes.last(), Some(&(70 * MIB)));
+    assert_eq!(levels(&under_test)[0], 72, "with room above the second batch");
+    assert_ne!(directive.sizes, Some(known));
 }
 
 #[test]

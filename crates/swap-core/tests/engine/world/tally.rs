@@ -85,7 +85,7 @@ impl Tally {
         let once = Tally { counters, ..Tally::default() };
         let drifted = report.drifted_at.is_some();
         self.drifted += u64::from(drifted);
-        self.probed += u64::from(report.probe_bytes.is_some());
+        self.probed += u64::from(!report.probes.is_empty());
         self.rejoined += u64::from(!drifted && report.strayed_ops > 0);
         self.strayed_ops += u64::from(report.strayed_ops);
         if let Some(lanes) = &report.lanes {

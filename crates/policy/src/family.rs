@@ -18,6 +18,7 @@ use std::sync::Arc;
 use swap_core::{BlockIndex, OpIndex, Origin, Plan, Signature, Trace, TraceBlock, TraceEvent};
 use thiserror::Error;
 
+mod batches;
 mod dimensions;
 mod fit;
 
@@ -240,19 +241,25 @@ impl Learnt {
         let over_probe =
             |value: &dyn Fn(usize) -> Option<f64>| Curve::through(&points(probe, value));
         let of_block = |block: usize| {
-            let bytes = |m: usize| sizes[m][block].map(|bytes| bytes as f64);
-            Curve::through(&points(dimensions.lead(dimensions.of_block(block)), &bytes))
+            let like = dimensions.blocks_like(block).into_iter();
+            let points = like.flat_map(|(lead, block)| {
+                points(lead, &|m| sizes[m][block].map(|bytes| bytes as f64))
+            });
+            Curve::through(&points.collect::<Vec<_>>())
         };
         // A device that waits for its host waits inside of ops: now and then they seem longer.
-        let of_op = |(op, dimension): (usize, usize)| {
-            let device_us = |m: usize| Some(alike[m].ops[op].device_us);
-            (dimension, Curve::below(&points(dimensions.lead(dimension), &device_us)))
+        let of_op = |op: usize| {
+            let (dimension, like) = dimensions.ops_like(op);
+            let points = like
+                .into_iter()
+                .flat_map(|(lead, op)| points(lead, &|m| Some(alike[m].ops[op].device_us)));
+            (dimension, Curve::below(&points.collect::<Vec<_>>()))
         };
         let size = |&m: &usize| dimensions.size(|block| sizes[m][block]);
         Some(Learnt {
             probe_bytes: known.iter().filter_map(size).map(|size| size.probe_bytes).collect(),
             sizes: (0..base.blocks.len()).map(of_block).collect(),
-            times: dimensions.of_ops(base).into_iter().enumerate().map(of_op).collect(),
+            times: (0..base.ops.len()).map(of_op).collect(),
             at_any_size: (0..base.ops.len())
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),

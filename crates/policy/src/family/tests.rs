@@ -273,6 +273,74 @@ fn micro_batches_may_each_have_a_length_of_their_own() {
 }
 
 #[test]
+fn what_one_micro_batch_shows_is_so_in_all() {
+    // What is made of the tokens grows in large steps, and not as they do. The lengths of the third
+    // batch do not show it.
+    let hidden_mib = |mib: u64| 3 * mib.next_multiple_of(8);
+    let step = |lengths: [u64; 3], signature: u64| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        for mib in lengths {
+            b.begin("embed", 1.0, false);
+            let tokens = b.allocate("", mib << 20);
+            b.write(tokens);
+            b.end();
+            let hidden = b.allocate("", hidden_mib(mib) << 20);
+            b.compute("layer", hidden_mib(mib) as f64, &[tokens], hidden);
+            b.free(tokens);
+            b.free(hidden);
+        }
+        let updated = b.allocate("", 5 << 20);
+        b.compute("layer", 5.0, &[], updated);
+        b.free(updated);
+        Trace { signature: Signature(signature), ..b.finish() }
+    };
+    let lengths = [[8, 40, 17], [40, 16, 24], [16, 8, 22], [32, 24, 19], [24, 32, 20]];
+    let steps = [1, 2, 3, 4, 5].map(|at| step(lengths[at as usize - 1], at));
+    let family = Family::of(&steps).expect("their ops are the same");
+    assert_eq!(family.probes().len(), 3);
+    for mib in [24, 40, 80] {
+        let found = family.member(mib << 20, Signature(9)).expect("they differ");
+        let expect = step([mib; 3], 9);
+        for (found, expect) in found.blocks.iter().zip(&expect.blocks) {
+            // The third tells of lengths that are no multiple: there is room for what it had.
+            let more_bytes = found.size_bytes.checked_sub(expect.size_bytes);
+            assert!(more_bytes.is_some_and(|more| more <= expect.size_bytes / 2), "{found:?}");
+        }
+        for (found, expect) in found.ops.iter().zip(&expect.ops) {
+            let off_us = (found.device_us - expect.device_us).abs();
+            assert!(off_us <= 0.1 * expect.device_us, "{found:?} {expect:?}");
+        }
+    }
+}
+
+#[test]
+fn a_micro_batch_whose_probe_seems_to_follow_another_has_a_length_of_its_own() {
+    // Tokens come in few units, and those of the third batch are always three or four.
+    let step = |lengths: [u64; 3], signature: u64| {
+        let mut b = crate::synthetic::TraceBuilder::new();
+        for length in lengths {
+            b.begin("embed", 1.0, false);
+            let tokens = b.allocate("", length.div_ceil(4) << 21);
+            b.write(tokens);
+            b.end();
+            let hidden = b.allocate("", length << 21);
+            b.compute("layer", length as f64, &[tokens], hidden);
+            b.free(tokens);
+            b.free(hidden);
+        }
+        Trace { signature: Signature(signature), ..b.finish() }
+    };
+    let lengths = [[8, 24, 9], [12, 10, 10], [16, 14, 15], [20, 18, 11], [24, 8, 15], [10, 22, 12]];
+    let steps = [1, 2, 3, 4, 5, 6].map(|at| step(lengths[at as usize - 1], at));
+    let family = Family::of(&steps).expect("their ops are the same");
+    assert_eq!(family.probes(), [0, 2, 4].map(BlockIndex));
+    let found = sizes_mib(&family.largest().expect("there are some"));
+    for (found, expect) in found.into_iter().zip(sizes_mib(&step([24; 3], 9))) {
+        assert!((expect..=expect + expect / 2).contains(&found), "{found} MiB for {expect}");
+    }
+}
+
+#[test]
 fn what_each_expert_gets_is_hardly_larger_than_it_was() {
     // Of each batch a part goes to each of them, now more and now less.
     let step = |tokens_mib: u64, parts_mib: [u64; 3]| {

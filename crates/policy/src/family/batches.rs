@@ -3,16 +3,15 @@
 //! ```text
 //!   ops     embed layer loss ...   embed layer loss ...   update
 //!           ^ probe                ^ what is like it
-//!           |------ span ------|   |------ span ------|
+//!           |----- alike ------|   |----- alike ------|
 //! ```
 //!
 //! From the op that makes the probe on, each of them runs the same ops, up to where gradients are
 //! added up from the second on. So what was recorded of one tells of others.
 
-use swap_core::Trace;
+use swap_core::{Origin, Trace};
 
 use super::by_stretch;
-use super::dimensions::made_by;
 
 /// What runs at least so many of the same ops as behind the probe begins a micro-batch.
 const ALIKE_MIN: u32 = 16;
@@ -52,9 +51,10 @@ impl Batches {
         // A whole micro-batch may be shorter than that.
         let mut least = ALIKE_MIN;
         let begins_one = |&stretch: &u32| {
-            let begins = alike(step, first, stretch) >= least.min(stretch - first);
+            let asked = least.min(stretch - first);
+            let begins = alike(step, first, stretch, asked) == asked;
             if begins {
-                least = least.min(stretch - first);
+                least = asked;
             }
             begins
         };
@@ -76,7 +76,9 @@ impl Batches {
             |&start: &u32| Some((start, dimension(self, self.made_in(start)[nth])?));
         let (starts, dimensions): (Vec<u32>, Vec<usize>) =
             self.starts.iter().filter_map(with_dimension).unzip();
-        let with_each = |&one: &u32| starts.iter().map(|&other| alike(step, one, other)).collect();
+        let all = u32::MAX;
+        let with_each =
+            |&one: &u32| starts.iter().map(|&other| alike(step, one, other, all)).collect();
         self.alike = starts.iter().map(with_each).collect();
         self.starts = starts;
         dimensions
@@ -110,7 +112,7 @@ impl Batches {
         found.collect()
     }
 
-    /// The same of an op, with its own micro-batch first.
+    /// The same of an op, and which its own micro-batch is.
     pub(super) fn ops_like(&self, op: usize) -> Option<(usize, Vec<(usize, usize)>)> {
         let (own, _) = self.inside(op as u32 + 1)?;
         let like = self.stretches_like(op as u32 + 1).into_iter();
@@ -131,8 +133,8 @@ impl Batches {
     }
 }
 
-/// How many stretches from these on are alike, up to where one runs into the other.
-fn alike(step: &Trace, one: u32, other: u32) -> u32 {
+/// How many stretches from these on are alike, up to where one runs into the other, and of `most`.
+fn alike(step: &Trace, one: u32, other: u32, most: u32) -> u32 {
     let op = |start: u32, offset: u32| {
         let op = step.ops.get((start + offset).checked_sub(1)? as usize)?;
         Some((op.name.as_str(), op.depth))
@@ -141,5 +143,15 @@ fn alike(step: &Trace, one: u32, other: u32) -> u32 {
         0 => step.ops.len() as u32 + 1,
         apart => apart,
     };
-    (0..apart).take_while(|&offset| op(one, offset) == op(other, offset)).count() as u32
+    (0..apart.min(most)).take_while(|&offset| op(one, offset) == op(other, offset)).count() as u32
+}
+
+/// The op that makes a block, by its name.
+pub(super) fn made_by(trace: &Trace, block: usize) -> Option<&str> {
+    match trace.blocks[block].origin {
+        Origin::Persistent => None,
+        Origin::Op(op) | Origin::Before(op) => {
+            trace.ops.get(op.0 as usize).map(|op| op.name.as_str())
+        }
+    }
 }

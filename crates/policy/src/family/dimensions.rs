@@ -7,9 +7,9 @@
 //! what the same op makes as the probe takes all sizes that the probe took, as the first block of
 //! another micro-batch does, and the other way round.
 
-use swap_core::{BlockIndex, Origin, Trace, TraceEvent};
+use swap_core::{BlockIndex, Trace, TraceEvent};
 
-use super::batches::Batches;
+use super::batches::{Batches, made_by};
 use super::fit::Curve;
 
 /// Micro-batches of a step that are told apart.
@@ -273,14 +273,4 @@ fn follows(sizes: &Sizes, lead: usize, block: usize, unit_bytes: u64, rounded: f
         let tolerated = unit_bytes as f64 + curve.at(lead + rounded) - curve.at(lead);
         (bytes - curve.at(lead)).abs() <= tolerated.max(SHARE * most)
     })
-}
-
-/// The op that makes a block, by its name.
-pub(super) fn made_by(trace: &Trace, block: usize) -> Option<&str> {
-    match trace.blocks[block].origin {
-        Origin::Persistent => None,
-        Origin::Op(op) | Origin::Before(op) => {
-            trace.ops.get(op.0 as usize).map(|op| op.name.as_str())
-        }
-    }
 }

@@ -95,8 +95,8 @@ def test_updates_of_shards_may_wait(compare):
 
 def test_ranks_are_laid_out(compare, tmp_path):
     # A layout may be too large by a little where a plan for less memory would add more time than
-    # some memory calls, or there is none. Fast copies and half as much again as the least that is
-    # trained in here leave room for one that fits.
+    # some memory calls, or there is none. Fast copies and half as much memory again as in the
+    # tests beside this one leave room for one that fits.
     runs = compare("replicated", 12, ranks=2, settings=assuming("2GB/s", tmp_path))
     assert_alike(*runs)
     for run in runs:

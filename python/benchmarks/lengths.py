@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -29,18 +30,18 @@ TYPICAL, SPREAD = 0.36, 0.5
 
 
 def lengths(args: argparse.Namespace, longest: int):
-    """Yields the batch size and the length of each step."""
+    """Yields the batch size and the length of each batch."""
     import torch
 
     numbers = torch.Generator().manual_seed(7)
-    for step in range(args.steps):
+    for batch_index in range(args.steps * args.accumulate):
         if args.lengths == "uniform":
             part = 0.4 + 0.6 * torch.rand((), generator=numbers).item()
         else:
             part = TYPICAL * math.exp(SPREAD * torch.randn((), generator=numbers).item())
         batch = 1 + int(torch.randint(args.batches, (), generator=numbers))
         length = int(longest * min(1.0, max(0.125, part))) // batch
-        if args.outliers > 1 and step % OUTLIER_EVERY == OUTLIER_EVERY - 1:
+        if args.outliers > 1 and batch_index % OUTLIER_EVERY == OUTLIER_EVERY - 1:
             length, batch = args.outliers * longest, 1
         yield batch, max(MULTIPLE, length // MULTIPLE * MULTIPLE)
 
@@ -80,24 +81,28 @@ def train(args: argparse.Namespace) -> None:
         vocab, longest, loss_of = shape.vocab, shape.sequence, model
     optimizer = torch.optim.SGD(model.parameters(), 1e-4)
     tokens = torch.Generator().manual_seed(1)
-    for step, (batch, length) in enumerate(lengths(args, longest)):
-        ids, targets = torch.randint(vocab, (2, batch, length), generator=tokens).to(device)
+    coming = lengths(args, longest)
+    for step in range(args.steps):
+        sizes = list(islice(coming, args.accumulate))
+        batches = [torch.randint(vocab, (2, *size), generator=tokens).to(device) for size in sizes]
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         wait()
         begin = time.perf_counter()
-        loss = loss_of(ids, targets)
-        loss.backward()
+        for ids, targets in batches:
+            loss = loss_of(ids, targets) / args.accumulate
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         wait()
         took_ms = (time.perf_counter() - begin) * 1e3
+        batch, length = max(sizes, key=lambda size: size[1])
         told = {"step": step, "batch": batch, "length": length, "ms": took_ms, "loss": loss.item()}
         if device == "cuda":
             free, total = torch.cuda.mem_get_info()
             told |= {"peak": torch.cuda.max_memory_allocated(), "held": total - free}
         print(json.dumps(told), flush=True)
-        del loss, ids, targets
+        del loss, ids, targets, batches
     weights = [float(parameter.detach().double().sum()) for parameter in model.parameters()]
     print(json.dumps({"weights": hash(tuple(weights))}), flush=True)
 
@@ -106,7 +111,8 @@ def run(args: argparse.Namespace, launch: list[str], more: list[str], **environm
     """The steps that a way to train told of, its weights, and the end of what it said."""
     command = [sys.executable, *launch, __file__, "--train", "--model", args.model]
     command += ["--lengths", args.lengths, "--steps", str(args.steps)]
-    command += ["--outliers", str(args.outliers), "--batches", str(args.batches), *more]
+    command += ["--outliers", str(args.outliers), "--batches", str(args.batches)]
+    command += ["--accumulate", str(args.accumulate), *more]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=args.timeout,
         env={**os.environ, **environment},
@@ -179,6 +185,7 @@ def main() -> None:
     parser.add_argument(
         "--batches", type=int, default=1, help="the largest batch; of many, each is shorter"
     )
+    parser.add_argument("--accumulate", type=int, default=1, help="batches that make one step")
     parser.add_argument("--limit-plain", action="store_true", help="run plain under the cap, too")
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--keep", type=Path, help="a folder for what the runs print")

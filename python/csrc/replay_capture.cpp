@@ -237,6 +237,9 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   if (C10_LIKELY(use == SMARTSWAP_UNUSED)) {
     return;
   }
+  if (use == SMARTSWAP_RECORDED_FOR_SIZES && !op.is_pointwise) {
+    return;
+  }
   if (!may_be_large(fn.inputs())) {
     return;
   }
@@ -267,7 +270,7 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   call.settings = settings;
   call.stream = stream_now();
   add_settings(settings, captured.kind);
-  captured.is_recorded = use == SMARTSWAP_RECORDED;
+  captured.is_recorded = use != SMARTSWAP_PLANNED;
   captured.at_any_size = op.is_pointwise ? fn.name() : "";
   if (op.draws) {
     call.state = State::of(generator_of(fn.inputs()));

@@ -247,7 +247,7 @@ void KernelOp::keep(
   own.unproven.reset();
   own.allocated.clear();
   const int wanted = smartswap_replay_use();
-  if (C10_LIKELY(wanted == SMARTSWAP_UNUSED)) {
+  if (C10_LIKELY(wanted == SMARTSWAP_UNUSED) || wanted == SMARTSWAP_RECORDED_FOR_SIZES) {
     return;
   }
   for (size_t index = 0; index < args.size(); ++index) {

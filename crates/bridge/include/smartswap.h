@@ -238,7 +238,10 @@ typedef enum smartswap_use {
   /* The plan may drop what the op writes. */
   SMARTSWAP_PLANNED = 1,
   /* The step is recorded, and the next plan may. */
-  SMARTSWAP_RECORDED = 2
+  SMARTSWAP_RECORDED = 2,
+  /* The step is recorded, and the next plan is for steps of other sizes: it may if the op is
+     offered at any size. */
+  SMARTSWAP_RECORDED_FOR_SIZES = 3
 } smartswap_use;
 int smartswap_replay_use(void);
 

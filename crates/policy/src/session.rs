@@ -204,7 +204,7 @@ impl<P: Planner> Session<P> {
             self.follow(directive)?;
         }
         let finished = self.observe(reports)?;
-        let is_due = self.current.plan.is_some() && self.layouts.is_due();
+        let is_due = self.current.plan.is_some() && self.layouts.is_due(self.policy.has_sketch());
         let may_record = self.current.record && !self.records && !self.layouts.is_moving_in();
         if (is_due || may_record) && !self.engine.is_inside_step()? {
             let current = self.current.clone();

@@ -226,6 +226,11 @@ impl<P: Planner> Loop<P> {
         self.running.layout.as_ref()
     }
 
+    /// Whether there will soon be a better plan than the one that the last directive orders.
+    pub(crate) fn has_sketch(&self) -> bool {
+        self.running.is_sketch
+    }
+
     /// What steps of other sizes run under, if the plan that the last directive orders is for those
     /// too.
     pub(crate) fn sizes(&self) -> Option<&Arc<Sizes>> {

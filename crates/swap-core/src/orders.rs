@@ -159,6 +159,11 @@ impl Orders {
         Some(larger)
     }
 
+    /// Whether they are for steps of other sizes too.
+    pub(crate) fn are_for_sizes(&self) -> bool {
+        !self.probes.is_empty()
+    }
+
     /// Whether the size of this block tells how large a step is.
     pub(crate) fn is_probe(&self, block: BlockIndex) -> bool {
         self.probes.contains(&block)

@@ -73,6 +73,8 @@ pub enum RecipeUse {
     /// The step is recorded, and the cap may be short: planning wants to know what can be made
     /// again.
     Recorded,
+    /// The same, for steps of other sizes: of no use is what only makes these sizes again.
+    RecordedForSizes,
 }
 
 impl Core {
@@ -122,7 +124,8 @@ impl Core {
     /// memory is plenty no plan will drop anything.
     pub(crate) fn recipe_use(&self, op: Option<OpIndex>) -> RecipeUse {
         if self.recording.recorder().is_some() && !self.memory.pool.is_cap_far() {
-            return RecipeUse::Recorded;
+            let for_sizes = self.orders.current().is_some_and(|orders| orders.are_for_sizes());
+            return if for_sizes { RecipeUse::RecordedForSizes } else { RecipeUse::Recorded };
         }
         let planned = self.orders.current().is_some_and(|orders| orders.drops_output_of(op));
         if planned { RecipeUse::Planned } else { RecipeUse::None }

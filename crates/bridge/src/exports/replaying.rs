@@ -102,6 +102,7 @@ pub extern "C" fn smartswap_replay_use() -> c_int {
         Err(_) | Ok(RecipeUse::None) => 0,
         Ok(RecipeUse::Planned) => 1,
         Ok(RecipeUse::Recorded) => 2,
+        Ok(RecipeUse::RecordedForSizes) => 3,
     }
 }
 

@@ -46,6 +46,7 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_UNUSED", 0),
         ("SMARTSWAP_PLANNED", 1),
         ("SMARTSWAP_RECORDED", 2),
+        ("SMARTSWAP_RECORDED_FOR_SIZES", 3),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
         ("SMARTSWAP_ABI_VERSION", 5),

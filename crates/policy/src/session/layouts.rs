@@ -18,6 +18,9 @@ const LASTING_STEPS: u32 = 8;
 /// It never grows beyond this.
 const PATIENCE_STEPS_MAX: u32 = 4096;
 
+/// A sketch is laid out if there is no better plan after so many steps.
+const SKETCH_STEPS: u32 = 8;
+
 /// The first steps with a layout map it, which says nothing about its plan.
 const MOVING_IN_STEPS: u32 = 2;
 
@@ -75,8 +78,9 @@ impl Layouts {
     }
 
     /// Whether this is the time to lay the step out.
-    pub(super) fn is_due(&self) -> bool {
-        !self.is_decided && self.steady_steps >= self.patience_steps
+    pub(super) fn is_due(&self, has_sketch: bool) -> bool {
+        let sketch_steps = if has_sketch { SKETCH_STEPS } else { 0 };
+        !self.is_decided && self.steady_steps >= self.patience_steps.max(sketch_steps)
     }
 }
 
@@ -89,7 +93,7 @@ fn kind_of(directive: &Directive) -> Option<Signature> {
 impl<P: Planner> Session<P> {
     /// Where the blocks of the coming steps lie under a plan; `None` if they are not laid out.
     pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
-        if self.policy.config().lays_out && self.layouts.is_due() {
+        if self.policy.config().lays_out && self.layouts.is_due(self.policy.has_sketch()) {
             let layout = self.layout_of(plan);
             let limit_bytes = self.policy.config().limit_bytes;
             let useful = layout.filter(|layout| layout.is_useful(limit_bytes));

@@ -18,6 +18,8 @@ pub(crate) struct NumberedPlan {
     pub(super) made: Option<Arc<Generated>>,
     /// Where its blocks lie, if its planner laid it out.
     pub(super) layout: Option<Arc<Layout>>,
+    /// Whether there will be a better one soon.
+    pub(super) is_sketch: bool,
     /// What other sizes run under, if it is for those too.
     pub(super) sizes: Option<Arc<Sizes>>,
 }

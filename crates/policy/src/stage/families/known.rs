@@ -149,8 +149,10 @@ impl Known {
                 levels: self.levels.len(),
             });
         }
+        let prints = |levels: &[Level]| levels.iter().map(Level::print).collect::<Vec<_>>();
+        let before = prints(&self.levels);
         let planned = self.plan(config, planner);
-        if changes || !planned.is_empty() {
+        if changes || prints(&self.levels) != before {
             self.choose(given);
         }
         turns.extend(planned);

@@ -9,6 +9,10 @@ use super::super::{Measured, NumberedPlan, Turn};
 use crate::host::unlimited_us;
 use crate::search::{Feedback, Planner, Prediction};
 
+/// A plan takes the place of another for so much of its cost: moving into its layout takes about as
+/// long as one to three steps.
+const WORTHWHILE: f64 = 0.99;
+
 /// What steps of other sizes than their plan's run under.
 #[derive(Clone, Debug)]
 pub struct Sizes {
@@ -86,8 +90,8 @@ pub(super) struct Level {
     probes: Arc<[BlockIndex]>,
     /// Ways to plan for the step of this size.
     variants: Vec<Variant>,
-    /// What serves until there is better.
-    before: Option<Made>,
+    /// What serves: of another level until there is a plan for this one.
+    in_use: Option<Made>,
     counted: Counted,
 }
 
@@ -154,9 +158,8 @@ impl Level {
         trace: Trace,
     ) -> Level {
         let (probes, trace) = (Arc::clone(probes), Arc::new(trace));
-        let state = State::Done(Made::nothing(&trace, &probes));
-        let variants = vec![Variant { trace, state }];
-        Level { probe_bytes, probes, variants, before: None, counted: Counted::default() }
+        let in_use = Some(Made::nothing(&trace, &probes));
+        Level { probe_bytes, probes, variants: Vec::new(), in_use, counted: Counted::default() }
     }
 
     /// To be planned for, in each of these ways, of which the best is taken.
@@ -167,14 +170,39 @@ impl Level {
     ) -> Level {
         let open = |trace| Variant { trace: Arc::new(trace), state: State::Open(None) };
         let (variants, counted) = (variants.map(open).collect(), Counted::default());
-        Level { probe_bytes, probes: Arc::clone(probes), variants, before, counted }
+        // What was made when another block was the probe says nothing of this one.
+        let in_use = before.filter(|made| made.probes.first() == probes.first());
+        Level { probe_bytes, probes: Arc::clone(probes), variants, in_use, counted }
     }
 
-    /// The best in hand.
+    /// What serves.
     pub(super) fn made(&self) -> Option<&Made> {
+        self.in_use.as_ref()
+    }
+
+    /// Tells what serves from anything else.
+    pub(super) fn print(&self) -> Option<u64> {
+        self.in_use.as_ref().map(|made| made.numbered.print)
+    }
+
+    /// Takes what was made into use: the first that is there, and then the best, once nothing is
+    /// missing. With each change blocks have to find their places again, so it has to be worth it.
+    fn choose(&mut self) {
+        let is_done = self.is_done();
+        if self.in_use.is_some() && !is_done {
+            return;
+        }
         let made = self.variants.iter().filter_map(Variant::made);
         let best = made.reduce(|best, made| if made.cost < best.cost { made } else { best });
-        best.or(self.before.as_ref())
+        let is_final = |used: &Made| {
+            let of_level = |variant: &Variant| variant.trace.signature == used.trace.signature;
+            !used.numbered.is_sketch && self.variants.iter().any(of_level)
+        };
+        let used = self.in_use.as_ref().filter(|used| is_final(used));
+        let Some(best) = best else { return };
+        if used.is_none_or(|used| best.cost < used.cost * WORTHWHILE) {
+            self.in_use = Some(best.clone());
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -236,6 +264,7 @@ impl Level {
                 break;
             }
         }
+        self.choose();
         turns
     }
 }
@@ -259,10 +288,12 @@ impl Variant {
         };
         let (cost, predicted) = (cost(&proposal.plan, &self.trace), proposal.predicted);
         let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
-        let numbered = NumberedPlan { made: made.map(Arc::new), layout, ..NumberedPlan::of(plan) };
+        let is_sketch = proposal.is_sketch;
+        let made = made.map(Arc::new);
+        let numbered = NumberedPlan { made, layout, is_sketch, ..NumberedPlan::of(plan) };
         let (trace, probes) = (Arc::clone(&self.trace), Arc::clone(probes));
         let made = Made { numbered, trace, probes, predicted, cost };
-        self.state = match proposal.is_sketch {
+        self.state = match is_sketch {
             true => State::Open(Some(made)),
             false => State::Done(made),
         };

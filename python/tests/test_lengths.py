@@ -46,6 +46,8 @@ def train(length):
     keys = ("misses", "rescues", "swapped_out_bytes") if after else ()
     steps.append({key: after[key] - before[key] for key in keys})
     steps[-1]["calls"] = sum(after["last_memory_calls"].values()) if after else 0
+    steps[-1]["is_warm"] = after.get("stage") != "WarmUp"
+    steps[-1]["kinds"] = after["recipes"]["sure_kinds"] if after else 0
 
 while len(steps) < n_steps and n_stable < 40:
     is_branch = sys.argv[4] == "branches" and len(steps) > 8 and len(steps) % 3 == 1
@@ -89,6 +91,9 @@ def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):
     assert sum(step["misses"] + step["rescues"] for step in settled) == 0, settled
     # An evaluation takes memory that the step behind it maps again.
     assert sum(step["calls"] <= 2 for step in settled) > len(settled) / 2, settled
+    # What makes one size again is found out until there is a plan for all sizes, and not then.
+    kinds = [step["kinds"] for step in steps if step["is_warm"]]
+    assert kinds[0] > 0 and kinds == kinds[:1] * len(kinds), kinds
     lowest = capped["families"][0]["levels"][0]
     assert lowest["steps"] > 10 and lowest["misses"] + lowest["rescues"] == 0
     assert lowest["plan_actions"] > 0 and lowest["predicted_ratio"] > 1 - 1e-9

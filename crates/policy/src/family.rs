@@ -49,6 +49,8 @@ struct Learnt {
     sizes: Vec<Curve>,
     /// By op: its time, and the dimension that this follows.
     times: Vec<(usize, Curve)>,
+    /// By op: what the host does for it, and whether it waits for the device then.
+    host: Vec<(f64, bool)>,
     /// By op: whether it can be run again in all members. Others can in those that were seen.
     at_any_size: Vec<bool>,
     step: Curve,
@@ -185,9 +187,9 @@ impl Family {
     /// The time that such a step takes at least, whatever memory it has, in microseconds: that of
     /// its ops, or that of the host.
     pub fn unlimited_us(&self, size: &StepSize) -> Option<f64> {
-        let (learnt, base) = (self.learnt.as_ref()?, self.members.last()?);
+        let learnt = self.learnt.as_ref()?;
         let ops_us: f64 = (0..learnt.times.len()).map(|op| learnt.device_us(op, size)).sum();
-        let host_us = base.ops.iter().map(|op| op.host_us).sum();
+        let host_us = learnt.host.iter().map(|&(host_us, _)| host_us).sum();
         Some(ops_us.max(host_us))
     }
 
@@ -208,6 +210,7 @@ impl Family {
             block.size_bytes = whole(bytes, learnt.unit_bytes);
         }
         for (at, op) in trace.ops.iter_mut().enumerate() {
+            (op.host_us, op.host_waits) = learnt.host[at];
             op.device_us = learnt.device_us(at, size);
             op.replayable = learnt.at_any_size[at];
             op.at_any_size = op.replayable;
@@ -255,11 +258,18 @@ impl Learnt {
                 .flat_map(|(lead, op)| points(lead, &|m| Some(alike[m].ops[op].device_us)));
             (dimension, Curve::below(&points.collect::<Vec<_>>()))
         };
+        // What the host does for an op is the same at any size, and more where it is disturbed.
+        let quickest = |op: usize| {
+            let mut quickest = base.ops[op].clone();
+            alike.iter().for_each(|member| quickest.take_least(&member.ops[op]));
+            (quickest.host_us, quickest.host_waits)
+        };
         let size = |&m: &usize| dimensions.size(|block| sizes[m][block]);
         Some(Learnt {
             probe_bytes: known.iter().filter_map(size).map(|size| size.probe_bytes).collect(),
             sizes: (0..base.blocks.len()).map(of_block).collect(),
             times: (0..base.ops.len()).map(of_op).collect(),
+            host: (0..base.ops.len()).map(quickest).collect(),
             at_any_size: (0..base.ops.len())
                 .map(|op| alike.iter().any(|member| member.ops[op].at_any_size))
                 .collect(),

@@ -34,6 +34,18 @@ fn two_members_tell_all_others() {
 }
 
 #[test]
+fn the_host_takes_the_least_that_it_took_at_any_size() {
+    let mut family = Family::default();
+    for (mib, host_us) in [(8, 9.0), (14, 5.0), (20, 30.0)] {
+        let mut member = member(mib);
+        member.ops.iter_mut().for_each(|op| (op.host_us, op.host_waits) = (host_us, mib == 20));
+        family.learn(&member);
+    }
+    let found = family.member(32 << 20, Signature(32)).unwrap();
+    assert!(found.ops.iter().all(|op| (op.host_us, op.host_waits) == (5.0, false)));
+}
+
+#[test]
 fn steps_that_are_alike_are_no_family() {
     let mut family = family(&[16]);
     let mut slower = member(16);

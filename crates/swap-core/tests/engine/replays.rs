@@ -470,6 +470,10 @@ fn a_recipe_is_of_use_at_the_op_that_wrote_what_the_plan_drops() {
     let orders = Arc::new(Orders::with_trace(&plan, &trace));
     lab.engine.set_orders(false, Some(orders)).expect("between steps");
     assert_eq!(step(&mut lab), [RecipeUse::None, RecipeUse::Planned, RecipeUse::None]);
+    lab.end_step();
+    let orders = Arc::new(Orders::for_sizes_up_to(&plan, &trace, &[block]));
+    lab.engine.set_orders(true, Some(orders)).expect("between steps");
+    assert_eq!(step(&mut lab), [RecipeUse::RecordedForSizes; 3]);
     lab.finish();
 }
 

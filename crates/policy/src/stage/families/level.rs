@@ -325,3 +325,67 @@ impl Made {
         Made { numbered, trace, probes, predicted, cost: 1.0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::TraceFault;
+    use crate::search::Proposal;
+
+    /// Says of each kind of step, one call after the other, what its plan costs and whether it is
+    /// a sketch.
+    #[derive(Debug)]
+    struct Script(Vec<(u64, f64, bool)>);
+
+    impl Planner for Script {
+        fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
+            let is_next = |said: &(u64, f64, bool)| said.0 == trace.signature.0;
+            let Some(at) = self.0.iter().position(is_next) else { return Ok(None) };
+            let (_, cost, is_sketch) = self.0.remove(at);
+            // Told apart by a number that nobody looks at otherwise, which is the cost as well.
+            let op_count = (cost * 1e3) as u32;
+            let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
+            Ok(Some(Proposal { plan, is_sketch, ..Proposal::default() }))
+        }
+
+        fn is_busy(&self, kind: Signature) -> bool {
+            self.0.iter().any(|said| said.0 == kind.0)
+        }
+    }
+
+    fn level(variants: &[u64], before: Option<Made>) -> Level {
+        let trace = |&kind: &u64| Trace { signature: Signature(kind), ..Trace::default() };
+        Level::to_plan((&Arc::from([BlockIndex(0)]), 1), variants.iter().map(trace), before)
+    }
+
+    /// The costs of what serves, behind each of so many calls.
+    fn served(level: &mut Level, said: &[(u64, f64, bool)], calls: u32) -> Vec<Option<f64>> {
+        let mut planner = Guarded::new(Script(said.to_vec()));
+        let mut cost_behind = |tries| {
+            let feedback = Feedback { tries, ..Feedback::default() };
+            level.plan(&mut planner, &feedback, |plan, _| f64::from(plan.op_count) / 1e3);
+            level.made().map(|made| made.cost)
+        };
+        (0..calls).map(|call| cost_behind(call.min(1))).collect()
+    }
+
+    #[test]
+    fn the_first_plan_serves_until_there_is_a_clearly_better_one() {
+        let costs = |said| served(&mut level(&[1, 2], None), said, 3);
+        let better = [(1, 1.2, true), (1, 1.1, false), (2, 1.05, false)];
+        assert_eq!(costs(&better), [Some(1.2), Some(1.05), Some(1.05)], "one change, not two");
+        let hardly = [(1, 1.1, false), (2, 1.095, false)];
+        assert_eq!(costs(&hardly), [Some(1.1); 3], "moving costs more than that");
+        let sketched = [(1, 1.1, true), (1, 1.095, false), (2, 1.2, false)];
+        assert_eq!(costs(&sketched), [Some(1.1), Some(1.095), Some(1.095)], "no sketch stays");
+    }
+
+    #[test]
+    fn what_was_made_for_another_level_serves_until_all_plans_are_there() {
+        let mut smaller = level(&[7], None);
+        assert_eq!(served(&mut smaller, &[(7, 1.01, false)], 1), [Some(1.01)]);
+        let mut level = level(&[1, 2], smaller.made().cloned());
+        let said = [(1, 1.3, true), (1, 1.3, false), (2, 1.2, false)];
+        assert_eq!(served(&mut level, &said, 2), [Some(1.01), Some(1.2)]);
+    }
+}

@@ -176,7 +176,8 @@ class Trial:
     It begins once the steps are Stable under a plan by which the optimizer's operators wait for
     copies, and compares the steps of then with those that are Stable after it.
 
-    count_stable: how many steps were Stable so far. explain: as `smartswap.explain`.
+    count_stable: how many steps were Stable so far, but for those that went by the plan of steps
+    unlike them: the first ones after a change may. explain: as `smartswap.explain`.
     """
 
     def __init__(

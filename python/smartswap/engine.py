@@ -192,13 +192,18 @@ def open_with(settings: Settings) -> None:
     _log.info("enabled on %s, cap %s", device, format_size(adapter.stats()["limit_bytes"]))
 
 
+def _count_settled(now: dict[str, Any]) -> int:
+    """How many steps were Stable so far, under a plan that was made for their like."""
+    return now["steps_by_stage"]["Stable"] - now["branches"]
+
+
 def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _Open:
     limit_bytes = adapter.stats()["limit_bytes"]
     pointers = RawPointers(adapter)
     updates = DeferredUpdates(adapter, limit_bytes, is_on=settings.defer_updates == "on")
     trial = None
     if settings.defer_updates == "auto":
-        trial = Trial(updates, lambda: adapter.stats()["steps_by_stage"]["Stable"], explain)
+        trial = Trial(updates, lambda: _count_settled(adapter.stats()), explain)
     agreement = Agreement(adapter, settings.rank_wait_s, trial)
     opened = _Open(
         settings=settings,

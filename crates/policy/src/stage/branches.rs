@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use swap_core::Signature;
 
-/// After so many in a row they are the rule.
+/// After so many in a row that differ from each other they are the rule.
 const ROW_STEPS: u32 = 8;
+
+/// After so many in a row that are alike they get a plan of their own.
+const ALIKE_STEPS: u32 = 4;
 
 /// Kinds that are remembered, so that each is told of once.
 const TOLD_MAX: usize = 256;
@@ -21,10 +24,9 @@ pub(super) struct Branches {
 }
 
 impl Branches {
-    /// Whether a step of this kind is an exception. Those that come again and again deserve a plan
-    /// of their own.
+    /// Whether a step of this kind is an exception.
     pub(super) fn are_rare(&self, kind: Signature) -> bool {
-        self.last.is_none_or(|(last, count)| last != kind || count < ROW_STEPS)
+        self.last.is_none_or(|(last, count)| last != kind || count < ALIKE_STEPS)
     }
 
     /// Whether all that has come of late are such steps.

@@ -245,6 +245,7 @@ py::dict stats() {
   result["branches"] = now.branches;
   result["unlimited_us"] = now.unlimited_us;
   result["search_steps"] = now.search_steps;
+  result["reported_steps"] = now.reported_steps;
   result["outside_bytes"] = outside::counted_bytes();
   return result;
 }

@@ -28,8 +28,10 @@ class Progress:
     def __init__(self, trial: Trial | None) -> None:
         self._trial = trial
         self._has_told_cost = False
-        # The plans that were tried, in order.
+        # The plans that were tried, in order, and those of steps that have not reported yet.
         self._plans: list[int] = []
+        self._plan_of: dict[int, int] = {}
+        self._told_step = 0
 
     def tell(
         self, adapter: Any, explain: Callable[[], dict[str, Any]], is_first_rank: bool
@@ -54,24 +56,36 @@ class Progress:
             self._has_told_cost = _tell_cost(explain(), is_first_rank)
 
     def _tell_step(self, now: dict[str, Any], is_first_rank: bool) -> None:
-        """Tells of a step before the first Stable one: in the log, or else on a terminal."""
-        if _log.isEnabledFor(logging.INFO):
-            _log.info("step %d, %s", now["steps"], self._what_it_does(now, with_time=True))
-        elif is_first_rank:
-            terminal.show(f"step {now['steps']}, {self._what_it_does(now, with_time=False)}")
+        """Tells of a step before the first Stable one: in the log, or else on a terminal. A device
+        is behind its host, so the step that reports may have ended a while ago."""
+        step, is_new = now["reported_steps"], now["reported_steps"] > self._told_step
+        plan = self._plan_of.get(step, now["plan"])
+        costs = _costs(now) if plan else ""
+        self._plan_of[now["steps"] + 1] = now["plan"]
+        if not _log.isEnabledFor(logging.INFO):
+            if is_first_rank:
+                costs = costs if plan == now["plan"] else ""
+                terminal.show(f"step {now['steps']}, {self._what_it_does(now, now['plan'])}{costs}")
+        elif is_new:
+            took_ms = now["last_step_us"] / 1e3
+            does = self._what_it_does(now, plan)
+            _log.info("step %d, %s: %.1f ms%s", step, does, took_ms, costs)
+        self._told_step = step
+        self._plan_of = {at: plan for at, plan in self._plan_of.items() if at >= step}
 
-    def _what_it_does(self, now: dict[str, Any], with_time: bool) -> str:
-        plan, step_us = now["plan"], now["last_step_us"]
+    def _what_it_does(self, now: dict[str, Any], plan: int) -> str:
         if plan and plan not in self._plans:
             self._plans.append(plan)
         number = self._plans.index(plan) + 1 if plan else 0
         # A step of another kind has a search of its own.
         of = f" of {now['search_steps']}" if number <= now["search_steps"] else ""
-        does = f"trying plan {number}{of}" if plan else "finding out what it needs"
-        # Of a step whose operators are as fast as each was; the first ones may all have been slow.
-        ratio = step_us / now["unlimited_us"] if plan and now["unlimited_us"] else 0.0
-        costs = f", {ratio:.2f}x" if ratio >= 1 else ""
-        return f"{does}: {step_us / 1e3:.1f} ms{costs}" if with_time else f"{does}{costs}"
+        return f"trying plan {number}{of}" if plan else "finding out what it needs"
+
+
+def _costs(now: dict[str, Any]) -> str:
+    """Of a step whose operators are as fast as each was; the first ones may all have been slow."""
+    ratio = now["last_step_us"] / now["unlimited_us"] if now["unlimited_us"] else 0.0
+    return f", {ratio:.2f}x" if ratio >= 1 else ""
 
 
 def tell_news(adapter: Any) -> None:

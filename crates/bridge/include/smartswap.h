@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define SMARTSWAP_ABI_VERSION 5u
+#define SMARTSWAP_ABI_VERSION 6u
 
 typedef enum smartswap_code {
   SMARTSWAP_OK = 0,
@@ -451,6 +451,8 @@ typedef struct smartswap_stats {
   double unlimited_us;
   /* The most plans that one search tries. */
   uint64_t search_steps;
+  /* How many steps have reported: fewer than ended, as a device is behind its host. */
+  uint64_t reported_steps;
 } smartswap_stats;
 
 int smartswap_get_stats(smartswap_stats *stats);

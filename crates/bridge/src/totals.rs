@@ -7,6 +7,8 @@ use adaptive::{FinishedStep, MemoryCalls, MemoryStats, Peak};
 pub(crate) struct Totals {
     /// Steps ended in WarmUp, in SearchPolicy and in Stable.
     pub(crate) steps_by_stage: [u64; 3],
+    /// Steps that reported, each after those before it.
+    pub(crate) reported_steps: u64,
     /// Steps that followed a plan although they differ from its step.
     pub(crate) branches: u64,
     pub(crate) swapped_out_bytes: u64,
@@ -34,6 +36,7 @@ impl Totals {
 
     pub(crate) fn add(&mut self, finished: &FinishedStep) {
         let counters = &finished.report.counters;
+        self.reported_steps += 1;
         self.branches += u64::from(is_branch(finished));
         self.swapped_out_bytes += counters.swapped_out_bytes;
         self.swapped_in_bytes += counters.swapped_in_bytes;

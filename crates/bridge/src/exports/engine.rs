@@ -10,7 +10,7 @@ use crate::failure::{Failure, code, guard, last_text, text_of};
 use crate::settings::Wishes;
 
 /// The version of the interface: `SMARTSWAP_ABI_VERSION`.
-const ABI_VERSION: u32 = 5;
+const ABI_VERSION: u32 = 6;
 
 /// `smartswap_settings`.
 #[derive(Debug)]

@@ -56,6 +56,7 @@ pub struct SmartswapStats {
     branches: u64,
     unlimited_us: f64,
     search_steps: u64,
+    reported_steps: u64,
 }
 
 fn in_order(calls: MemoryCalls) -> [u64; 4] {
@@ -120,6 +121,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
         branches: totals.branches,
         unlimited_us: course.shown.as_ref().map_or(0.0, ShownStep::unlimited_us),
         search_steps: u64::from(context.settings.policy.search_steps),
+        reported_steps: totals.reported_steps,
     })
 }
 

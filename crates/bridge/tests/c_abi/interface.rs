@@ -77,6 +77,7 @@ pub(crate) struct Stats {
     pub(crate) branches: u64,
     pub(crate) unlimited_us: f64,
     pub(crate) search_steps: u64,
+    pub(crate) reported_steps: u64,
 }
 
 /// `smartswap_replay`.

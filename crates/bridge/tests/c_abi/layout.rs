@@ -27,7 +27,8 @@ fn ours() -> Vec<String> {
         struct_size stage steps limit_bytes requested allocated active reserved pinned_host
         used_host allocations swapped_out_bytes swapped_in_bytes recomputed_ops kept_bytes misses
         rescues recalls host_waits stall_us last_step_us plan steps_by_stage
-        memory_calls last_memory_calls branches unlimited_us search_steps));
+        memory_calls last_memory_calls branches unlimited_us search_steps
+        reported_steps));
     lines.extend(fields!(Touched, "smartswap_touched": address access));
     lines.extend(fields!(Replay, "smartswap_replay":
         run release data outputs output_count inputs input_count));
@@ -49,7 +50,7 @@ fn ours() -> Vec<String> {
         ("SMARTSWAP_RECORDED_FOR_SIZES", 3),
         ("SMARTSWAP_STEP", 0),
         ("SMARTSWAP_ASIDE", 1),
-        ("SMARTSWAP_ABI_VERSION", 5),
+        ("SMARTSWAP_ABI_VERSION", 6),
         ("SMARTSWAP_FIGURES", FIGURES as i32),
         ("SMARTSWAP_RECORD", 0),
         ("SMARTSWAP_WAIT", 1),

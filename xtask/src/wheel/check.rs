@@ -64,6 +64,8 @@ fn train(shell: &Shell, paths: &Paths, python: &Path) -> anyhow::Result<()> {
     let capped = cmd!(shell, "{python} {script} capped")
         .env("SMARTSWAP_MEMORY", CAP)
         .env("SMARTSWAP_DEVICE", "host")
+        // Cargo's own leads to what was built for tests.
+        .env_remove("LD_LIBRARY_PATH")
         .quiet()
         .read()?;
     if plain != capped {

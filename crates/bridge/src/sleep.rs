@@ -1,7 +1,7 @@
 //! Sleep: while a model fits, nobody tells of ops. Who does is said here, and nowhere else: the
 //! engine only knows whether all that runs is told of, and the adapter asks before it stops.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use adaptive::{AccessMode, Error, OpName, Stage};
 
@@ -10,9 +10,13 @@ use crate::failure::Failure;
 
 /// Whether ops are told of.
 #[derive(Debug, Default)]
-pub(crate) struct Sleep(AtomicU8);
+pub(crate) struct Sleep {
+    state: AtomicU8,
+    /// Memory ran short once while nobody watched.
+    was_short: AtomicBool,
+}
 
-/// What [`Sleep`] holds.
+/// What [`Sleep`] tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum State {
@@ -26,7 +30,7 @@ enum State {
 
 impl Sleep {
     fn get(&self) -> State {
-        match self.0.load(Ordering::Relaxed) {
+        match self.state.load(Ordering::Relaxed) {
             0 => State::Awake,
             1 => State::Asleep,
             _ => State::Waking,
@@ -34,7 +38,7 @@ impl Sleep {
     }
 
     fn set(&self, state: State) {
-        self.0.store(state as u8, Ordering::Relaxed);
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 }
 
@@ -43,7 +47,11 @@ impl Context {
     pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
         let course = self.course();
         let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
-        let moves = moves || course.session.may_outgrow();
+        // There are plans for larger steps. Asleep those come unseen, which is worth it as long as
+        // none comes.
+        let was_short = self.sleep.was_short.load(Ordering::Relaxed);
+        let session = &course.session;
+        let moves = moves || session.has_outgrown() || was_short && session.may_outgrow();
         let calm = course.session.stage() == Stage::Stable && !moves;
         // The last step's peak; the running one has only begun.
         let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
@@ -105,7 +113,9 @@ impl Context {
         }
         let stats = self.engine.memory_stats()?;
         let used_bytes = stats.active_bytes.current + stats.outside_bytes.current;
-        Ok(used_bytes + size_bytes > self.wake_bytes())
+        let is_short = used_bytes + size_bytes > self.wake_bytes();
+        self.sleep.was_short.fetch_or(is_short, Ordering::Relaxed);
+        Ok(is_short)
     }
 
     /// From here to [`awake`](Context::awake) nothing leaves, as it did not before.

@@ -346,8 +346,13 @@ impl<P: Planner> Session<P> {
         self.engine.set_orders(self.records, orders)
     }
 
-    /// Whether a step that is larger than the last ones would have to move anything.
+    /// Whether a step that is larger than most would have to move anything.
     pub fn may_outgrow(&self) -> bool {
         self.current.sizes.as_ref().is_some_and(|sizes| sizes.may_move())
+    }
+
+    /// Whether one of the last steps was that large.
+    pub fn has_outgrown(&self) -> bool {
+        self.may_outgrow() && self.policy.has_outgrown()
     }
 }

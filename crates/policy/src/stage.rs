@@ -28,7 +28,6 @@ use std::sync::Arc;
 
 use swap_core::{Plan, Signature, StepReport, Trace};
 
-use crate::generate::Generated;
 use crate::layout::Layout;
 use crate::ranks::{Figure, Figures};
 use crate::search::{Feedback, MarginConfig, Measured, Planner};
@@ -216,25 +215,9 @@ impl<P: Planner> Loop<P> {
         track.is_some_and(Track::is_judged_next)
     }
 
-    /// What its planner knows of the plan that the last directive orders, if it said.
-    pub fn made(&self) -> Option<&Arc<Generated>> {
-        self.running.made.as_ref()
-    }
-
-    /// Where the blocks of that plan lie, if its planner said.
-    pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
-        self.running.layout.as_ref()
-    }
-
-    /// Whether there will soon be a better plan than the one that the last directive orders.
-    pub(crate) fn has_sketch(&self) -> bool {
-        self.running.is_sketch
-    }
-
-    /// What steps of other sizes run under, if the plan that the last directive orders is for those
-    /// too.
-    pub(crate) fn sizes(&self) -> Option<&Arc<Sizes>> {
-        self.running.sizes.as_ref()
+    /// Whether some of the last steps were larger than those that their plan is for.
+    pub(crate) fn has_outgrown(&self) -> bool {
+        self.expected.is_some_and(|kind| self.families.has_outgrown(kind))
     }
 
     /// Tells of a plan's layout.

@@ -101,6 +101,11 @@ impl Families {
         self.of_kind(kind).map(Known::stage)
     }
 
+    /// Whether some of its last steps went on under a plan for larger ones.
+    pub(super) fn has_outgrown(&self, kind: Signature) -> bool {
+        self.of_kind(kind).is_some_and(Known::has_outgrown)
+    }
+
     /// Whether its next step is to be recorded.
     pub(super) fn records(&self, kind: Signature) -> Option<bool> {
         self.of_kind(kind).map(Known::records)

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use swap_core::Plan;
 
+use super::Loop;
 use super::families::Sizes;
 use crate::generate::Generated;
 use crate::layout::Layout;
-use crate::search::fingerprint;
+use crate::search::{Planner, fingerprint};
 
 /// A plan, or none, with the number that tells it from others.
 #[derive(Clone, Debug, Default)]
@@ -33,5 +34,29 @@ impl NumberedPlan {
     /// Whether it moves nothing, and only says where all lies.
     pub(super) fn only_lays_out(&self) -> bool {
         self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
+    }
+}
+
+/// What the last directive orders.
+impl<P: Planner> Loop<P> {
+    /// What its planner knows of the plan that the last directive orders, if it said.
+    pub fn made(&self) -> Option<&Arc<Generated>> {
+        self.running.made.as_ref()
+    }
+
+    /// Where the blocks of that plan lie, if its planner said.
+    pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
+        self.running.layout.as_ref()
+    }
+
+    /// Whether there will soon be a better plan than the one that the last directive orders.
+    pub(crate) fn has_sketch(&self) -> bool {
+        self.running.is_sketch
+    }
+
+    /// What steps of other sizes run under, if the plan that the last directive orders is for those
+    /// too.
+    pub(crate) fn sizes(&self) -> Option<&Arc<Sizes>> {
+        self.running.sizes.as_ref()
     }
 }

@@ -218,6 +218,12 @@ impl Known {
         }
     }
 
+    /// Whether some of the last steps were larger than the lowest level.
+    pub(super) fn has_outgrown(&self) -> bool {
+        let lowest_bytes = self.lowest_bytes();
+        self.recent.iter().any(|&bytes| bytes > lowest_bytes)
+    }
+
     /// The largest step that came.
     fn largest_bytes(&self) -> u64 {
         let recent = self.recent.iter().copied().max();

@@ -4,7 +4,7 @@
 use swap_core::{Action, ActionKind, BlockIndex, Phase, TraceOp};
 
 use super::*;
-use crate::generate::{GenerateConfig, generate};
+use crate::generate::{GenerateConfig, Generated, generate};
 use crate::machine::{Link, Machine};
 use crate::search::Prediction;
 use crate::simulate::simulate;

@@ -127,9 +127,11 @@ fn where_most_steps_fit_they_run_without_a_plan_and_larger_ones_with() {
     assert!(directive.sizes.is_some_and(|sizes| sizes.may_move()), "outliers would");
     let lowest = levels(&under_test)[0];
     assert_eq!(lowest, 33, "the largest that fits, but for the last halving");
+    assert!(!under_test.has_outgrown());
     // One outlier, larger than all levels, gets a level of its own.
     let last = *levels(&under_test).last().expect("there are some");
     run(&mut under_test, &[20, 2 * last, 20]);
+    assert!(under_test.has_outgrown(), "until it is long ago");
     assert_eq!(levels(&under_test)[0], lowest);
     let after = levels(&under_test);
     assert!(after.iter().any(|&mib| (2 * last..3 * last).contains(&mib)), "{after:?}");

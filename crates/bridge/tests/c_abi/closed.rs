@@ -84,7 +84,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
     assert_eq!(smartswap_has_swapped(), 0);
     assert_eq!((smartswap_graph_make(), smartswap_stays(foreign)), (0, 0));
     assert_eq!((smartswap_depth(), smartswap_step_begun(), smartswap_compute_stream()), (0, 0, 0));
-    assert_eq!(smartswap_abi_version(), 5);
+    assert_eq!(smartswap_abi_version(), 6);
     assert_eq!((smartswap_may_sleep(), smartswap_should_wake(u64::MAX)), (0, 0));
     free_no_text();
     smartswap_delete(foreign, 64, 0, ptr::null_mut());

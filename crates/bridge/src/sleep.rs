@@ -51,8 +51,8 @@ impl Context {
         // none comes.
         let was_short = self.sleep.was_short.load(Ordering::Relaxed);
         let session = &course.session;
-        let moves = moves || session.has_outgrown() || was_short && session.may_outgrow();
-        let calm = course.session.stage() == Stage::Stable && !moves;
+        let outgrows = session.may_outgrow() && (was_short || session.has_outgrown());
+        let calm = session.stage() == Stage::Stable && !moves && !outgrows;
         // The last step's peak; the running one has only begun.
         let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
         // Asleep nobody tells of accesses.

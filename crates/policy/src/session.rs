@@ -204,7 +204,7 @@ impl<P: Planner> Session<P> {
             self.follow(directive)?;
         }
         let finished = self.observe(reports)?;
-        let is_due = self.current.plan.is_some() && self.layouts.is_due(self.policy.has_sketch());
+        let is_due = self.current.plan.is_some() && self.is_layout_due();
         let may_record = self.current.record && !self.records && !self.layouts.is_moving_in();
         if (is_due || may_record) && !self.engine.is_inside_step()? {
             let current = self.current.clone();
@@ -351,8 +351,8 @@ impl<P: Planner> Session<P> {
         self.current.sizes.as_ref().is_some_and(|sizes| sizes.may_move())
     }
 
-    /// Whether one of the last steps was that large.
+    /// Whether one of the last steps was larger than most.
     pub fn has_outgrown(&self) -> bool {
-        self.may_outgrow() && self.policy.has_outgrown()
+        self.policy.has_outgrown()
     }
 }

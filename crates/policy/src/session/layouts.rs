@@ -91,9 +91,14 @@ fn kind_of(directive: &Directive) -> Option<Signature> {
 }
 
 impl<P: Planner> Session<P> {
+    /// Whether this is the time to lay the step out, if that is wished for.
+    pub(super) fn is_layout_due(&self) -> bool {
+        self.policy.config().lays_out && self.layouts.is_due(self.policy.has_sketch())
+    }
+
     /// Where the blocks of the coming steps lie under a plan; `None` if they are not laid out.
     pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
-        if self.policy.config().lays_out && self.layouts.is_due(self.policy.has_sketch()) {
+        if self.is_layout_due() {
             let layout = self.layout_of(plan);
             let limit_bytes = self.policy.config().limit_bytes;
             let useful = layout.filter(|layout| layout.is_useful(limit_bytes));

@@ -21,17 +21,11 @@
 #include <utility>
 #include <vector>
 
+#include "cuda_workspaces.h"
 #include "device_allocator.h"
 #include "graphs.h"
 #include "outside.h"
 #include "replay.h"
-
-namespace at::cuda {
-// The sizes of workspaces, which PyTorch takes from the allocator and shows to no operator. Their
-// header wants those of all of CUDA's libraries. Weak, as another PyTorch may lack them.
-__attribute__((weak)) size_t getChosenWorkspaceSize();
-__attribute__((weak)) size_t getCUDABlasLtWorkspaceSize();
-}  // namespace at::cuda
 
 namespace smartswap {
 
@@ -124,9 +118,8 @@ std::pair<size_t, size_t> memory_info() {
 }
 
 bool may_be_workspace(size_t size_bytes) {
-  const auto has_size = [&](size_t (*size)()) { return size == nullptr || size() == size_bytes; };
-  return has_size(&at::cuda::getChosenWorkspaceSize) ||
-      has_size(&at::cuda::getCUDABlasLtWorkspaceSize);
+  static thread_local WorkspaceSizes sizes;
+  return sizes.have(size_bytes);
 }
 
 class CudaAllocator final : public CUDAAllocator {

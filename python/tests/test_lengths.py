@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from smartswap import program
 
 # It trains until its plans are settled, and as long again; plainly as long.
@@ -14,7 +16,8 @@ import torch
 stats, explain = dict, dict
 if sys.argv[1] != "plain":
     import smartswap
-    smartswap.enable(sys.argv[1], device="host", min_block=sys.argv[5])
+    memory = None if sys.argv[1] == "uncapped" else sys.argv[1]
+    smartswap.enable(memory, device="host", min_block=sys.argv[5])
     stats, explain = smartswap.stats, smartswap.explain
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -46,6 +49,8 @@ def train(length):
     keys = ("misses", "rescues", "swapped_out_bytes") if after else ()
     steps.append({key: after[key] - before[key] for key in keys})
     steps[-1]["calls"] = sum(after["last_memory_calls"].values()) if after else 0
+    made = [sum(told.get("memory_calls", {}).values()) for told in (before, after)]
+    steps[-1]["calls_made"] = made[1] - made[0]
     steps[-1]["is_warm"] = after.get("stage") != "WarmUp"
     steps[-1]["kinds"] = after["recipes"]["sure_kinds"] if after else 0
 
@@ -77,6 +82,22 @@ def train(memory, report, n_steps=400, steps="alike", min_block="64KiB"):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("memory", ["uncapped", "64MiB"])
+def test_batches_of_changing_lengths_with_room_for_all_soon_make_few_memory_calls(
+    tmp_path, memory
+):
+    with_room = train(memory, tmp_path)
+    plain = train("plain", tmp_path, len(with_room["losses"]) - 1)
+    assert with_room["losses"] == plain["losses"]
+    assert with_room["weights"] == plain["weights"]
+    *steps, _ = with_room["steps"]
+    assert sum(step["swapped_out_bytes"] for step in steps) == 0
+    assert max(step["calls_made"] for step in steps[:4]) > 20, "its blocks are small"
+    # A chunk of another size serves, so that each next length makes none of its own.
+    settled = [step["calls_made"] for step in steps[-20:]]
+    assert sum(settled) <= 3 * len(settled), settled
 
 
 def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):

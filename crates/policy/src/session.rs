@@ -43,6 +43,8 @@ pub struct Session<P> {
     put_off: Option<Directive>,
     layouts: Layouts,
     measuring: Measuring,
+    /// The engine has no orders since nobody told of ops.
+    slept: bool,
 }
 
 /// What a step ran under whose report is owed.
@@ -126,6 +128,7 @@ impl<P: Planner> Session<P> {
             put_off: None,
             layouts: Layouts::default(),
             measuring: Measuring::new(),
+            slept: false,
         })
     }
 
@@ -206,7 +209,7 @@ impl<P: Planner> Session<P> {
         let finished = self.observe(reports)?;
         let is_due = self.current.plan.is_some() && self.is_layout_due();
         let may_record = self.current.record && !self.records && !self.layouts.is_moving_in();
-        if (is_due || may_record) && !self.engine.is_inside_step()? {
+        if (is_due || may_record || self.slept) && !self.engine.is_inside_step()? {
             let current = self.current.clone();
             self.order(&current)?;
         }
@@ -343,6 +346,7 @@ impl<P: Planner> Session<P> {
             })
         });
         self.records = directive.record && !self.layouts.is_moving_in();
+        self.slept = false;
         self.engine.set_orders(self.records, orders)
     }
 

@@ -376,13 +376,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Holds little more than the last steps needed from here on, while the cap is far. For a cap
-    /// that nobody asked for: the rest of the device is for others, too.
+    /// Whether to hold little more than the last steps needed from here on, while the cap is far.
+    /// For a cap that nobody asked for, as the rest of the device is for others too, or while
+    /// nothing leaves: a chunk then serves smaller blocks as well.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
-    pub fn hold_by_need(&self) -> Result<(), Error> {
-        self.shared.lock()?.memory.pool.hold_by_need();
+    pub fn hold_by_need(&self, by_need: bool) -> Result<(), Error> {
+        self.shared.lock()?.memory.pool.hold_by_need(by_need);
         Ok(())
     }
 

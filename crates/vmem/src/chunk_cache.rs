@@ -7,9 +7,9 @@
 //! A cap that somebody asked for is there to be used: chunks stay until it needs their room, or
 //! until no step wanted them for a while, and each size has its own. Held *by need*, what is held
 //! stays close to what the last steps needed while the cap is far. A new chunk then first gives
-//! back cached ones beyond a fourteenth above that need, and a cached chunk up to twice the size
-//! serves where none of the size is left, so that steps that are alike soon make few chunks, or
-//! none. Steps that differ make chunks all the same: then more is held, up to four sevenths.
+//! back cached ones beyond a fourteenth above that need, and the smallest cached chunk that is
+//! large enough serves where none of the size is left, so that steps soon make few chunks, or
+//! none. Steps that differ may make chunks all the same: then more is held, up to four sevenths.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,10 +23,7 @@ mod spare;
 const LEAST_SPARE_DIVISOR: u64 = 256;
 
 /// The part of what steps needed that chunks in use may be too large, all together.
-const SLACK_DIVISOR: u64 = 4;
-
-/// The same while few steps are known, and these were alike.
-const EARLY_SLACK_DIVISOR: u64 = 14;
+const SLACK_DIVISOR: u64 = 2;
 
 /// The cap is near when less than this part of it would be left.
 const NEAR_DIVISOR: u64 = 5;
@@ -97,9 +94,9 @@ impl<T> ChunkCache<T> {
         }
     }
 
-    /// Holds little more than the last steps needed from here on, while the cap is far.
-    pub fn hold_by_need(&mut self) {
-        self.by_need = true;
+    /// Whether to hold little more than the last steps needed from here on, while the cap is far.
+    pub fn hold_by_need(&mut self, by_need: bool) {
+        self.by_need = by_need;
     }
 
     /// Whether what the last steps needed leaves the cap far away, which nobody asked for.
@@ -144,8 +141,7 @@ impl<T> ChunkCache<T> {
             let fit = Fit { wanted_bytes: size_bytes, chunk_bytes };
             (!chunks.is_empty()).then_some(fit)
         };
-        let twice_bytes = size_bytes.saturating_mul(2);
-        let smallest = self.by_size.range(size_bytes..=twice_bytes).find_map(cached);
+        let smallest = self.by_size.range(size_bytes..).find_map(cached);
         let does_no_harm = |fit: &Fit| fit.slack_bytes() == 0 || self.allows(*fit);
         smallest.filter(does_no_harm).unwrap_or(Fit::exact(size_bytes))
     }
@@ -264,24 +260,23 @@ impl<T> ChunkCache<T> {
         let need_bytes = self.history.peak_bytes().max(self.live_bytes() + size_bytes);
         let least_bytes = self.limit_bytes / LEAST_SPARE_DIVISOR;
         let spare_bytes = self.spare.of(need_bytes).max(least_bytes);
-        let most_bytes = need_bytes.saturating_add(spare_bytes);
         let far_bytes = self.limit_bytes - self.limit_bytes / NEAR_DIVISOR;
-        (self.by_need && most_bytes <= far_bytes).then_some(most_bytes)
+        let is_far = need_bytes.saturating_add(least_bytes) <= far_bytes;
+        let most_bytes = need_bytes.saturating_add(spare_bytes).min(far_bytes);
+        (self.by_need && is_far).then_some(most_bytes)
     }
 
-    /// Whether a larger chunk may serve: only while all that is in use stays below what finished
-    /// steps needed. So it never does in the first step, where what is allocated often stays, and
-    /// what is freed often does not come again. And slack is bounded: if the step turns out to
-    /// need more than those before, it comes on top.
+    /// Whether a larger chunk may serve: while what is in use stays within what is held anyway. Not
+    /// in the first step, where what is allocated often stays, and what is freed often does not
+    /// come again. And slack is bounded, so that the step finds room for the rest of what those
+    /// before needed.
     fn allows(&self, fit: Fit) -> bool {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
-        let is_known = self.history.is_long() || self.spare.has_grown();
-        let divisor = if is_known { SLACK_DIVISOR } else { EARLY_SLACK_DIVISOR };
-        used_bytes <= past_bytes
-            && slack_bytes <= past_bytes / divisor
-            && self.most_by_need(fit.wanted_bytes).is_some()
+        let left_bytes = self.limit_bytes.saturating_sub(past_bytes);
+        self.most_by_need(fit.wanted_bytes).is_some_and(|most_bytes| used_bytes <= most_bytes)
+            && slack_bytes <= left_bytes.min(past_bytes / SLACK_DIVISOR)
     }
 
     /// Counts a chunk that left the cache for use.

@@ -50,7 +50,12 @@ impl Layouts {
             let patience_steps = (self.patience_steps * 2).max(PATIENCE_STEPS);
             self.patience_steps = patience_steps.min(PATIENCE_STEPS_MAX);
         }
-        *self = Layouts { patience_steps: self.patience_steps, ..Layouts::default() };
+        *self = self.afresh();
+    }
+
+    /// As before the first step under a plan.
+    pub(super) fn afresh(&self) -> Layouts {
+        Layouts { patience_steps: self.patience_steps, ..Layouts::default() }
     }
 
     /// Counts a step that ends. Says whether it was spent on moving in.

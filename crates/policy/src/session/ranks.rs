@@ -38,11 +38,21 @@ impl<P: Planner> Session<P> {
     }
 
     /// Nobody tells of ops from here on: this rank has nothing to choose, whatever the others tell
-    /// of the steps that they have not agreed on yet.
-    pub fn fall_asleep(&mut self) {
+    /// of the steps that they have not agreed on yet. Nobody can follow a plan or its layout then:
+    /// between two steps both are put aside until one ends that was told of.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn fall_asleep(&mut self) -> Result<(), Error> {
+        if !self.engine.is_inside_step()? {
+            self.engine.set_orders(false, None)?;
+            self.layouts = self.layouts.afresh();
+            self.slept = true;
+        }
         if let Some(shared) = &mut self.shared {
             shared.asleep = true;
         }
+        Ok(())
     }
 
     /// A step ended of which nobody told. Returns the steps that were still owed.

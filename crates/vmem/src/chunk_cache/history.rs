@@ -8,9 +8,6 @@ const STEPS: usize = 64;
 /// A chunk that so many steps did not want is not expected to be wanted again.
 const PATIENCE_STEPS: usize = 8;
 
-/// After so many steps, few are expected that need more than all before.
-const MANY_STEPS: usize = 16;
-
 /// The need of the running step and of the last ones.
 #[derive(Clone, Default, Debug)]
 pub(super) struct History {
@@ -36,11 +33,6 @@ impl History {
     /// The most bytes in use at once in all steps that are remembered, the running one too.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.running_peak_bytes.max(self.past_peak_bytes)
-    }
-
-    /// Whether the running step is likely to need no more than those before.
-    pub(super) fn is_long(&self) -> bool {
-        self.past.len() >= MANY_STEPS
     }
 
     /// Ends the running step. Returns a sequence number, if so many steps have ended: what was

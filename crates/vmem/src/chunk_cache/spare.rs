@@ -37,11 +37,6 @@ impl Spare {
         (need_bytes / DIVISOR).saturating_mul(self.times)
     }
 
-    /// Whether steps differ so much that more is held than at first.
-    pub(super) fn has_grown(&self) -> bool {
-        self.times > 1
-    }
-
     /// Notes that so many chunks were given back so that another could be made.
     pub(super) fn note_given_back(&mut self, chunks: usize) {
         self.given_back += chunks;

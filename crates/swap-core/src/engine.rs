@@ -347,6 +347,14 @@ impl Engine {
         core.finished(wait)
     }
 
+    /// Ends a step of whose ops nobody told: all that is known is what memory it took.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`].
+    pub fn end_unwatched_step(&self) -> Result<(), Error> {
+        self.shared.lock().map(|mut core| core.end_step_of_memory())
+    }
+
     /// Waits for the device and returns the reports that are still owed, oldest first.
     ///
     /// # Errors
@@ -376,15 +384,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether to hold little more than the last steps needed from here on, while the cap is far.
-    /// For a cap that nobody asked for, as the rest of the device is for others too, or while
-    /// nothing leaves: a chunk then serves smaller blocks as well.
+    /// Whether to hold little more than the last steps needed from here on, while the cap is far:
+    /// for a cap that nobody asked for, or while nothing leaves. Chunks serve smaller blocks, too.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
     pub fn hold_by_need(&self, by_need: bool) -> Result<(), Error> {
-        self.shared.lock()?.memory.pool.hold_by_need(by_need);
-        Ok(())
+        self.shared.lock().map(|mut core| core.memory.pool.hold_by_need(by_need))
     }
 
     /// Whether reports name each copy of their step.

@@ -209,12 +209,17 @@ impl Core {
         let stalls = step.stalls;
         let pending = PendingReport { report, start, end, stalls, recorder, lanes, behind };
         self.recording.owe(pending);
-        let DeviceMemory { pool, streams, .. } = &mut self.memory;
-        pool.hide_away(false);
-        // What could not be given back stays counted, and is tried again.
-        let _ = pool.end_step(streams);
+        self.memory.pool.hide_away(false);
+        self.end_step_of_memory();
         self.begin_step(step.number + 1);
         Ok(())
+    }
+
+    /// What is held from here on depends on the step that ends.
+    pub(crate) fn end_step_of_memory(&mut self) {
+        let DeviceMemory { pool, streams, .. } = &mut self.memory;
+        // What could not be given back stays counted, and is tried again.
+        let _ = pool.end_step(streams);
     }
 
     fn begin_step(&mut self, number: u64) {

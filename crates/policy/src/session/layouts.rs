@@ -66,6 +66,11 @@ impl Layouts {
         was_moving_in
     }
 
+    /// Whether the present plan is laid out.
+    pub(super) fn are_in_use(&self) -> bool {
+        self.lots.is_some()
+    }
+
     /// Whether the step that begins maps a layout.
     pub(super) fn is_moving_in(&self) -> bool {
         self.moving_in_steps > 0

@@ -46,6 +46,10 @@ impl<P: Planner> Session<P> {
     pub fn fall_asleep(&mut self) -> Result<(), Error> {
         if !self.engine.is_inside_step()? {
             self.engine.set_orders(false, None)?;
+            if self.layouts.are_in_use() {
+                // As large as a step could be, which says nothing of those that come.
+                self.engine.trim()?;
+            }
             self.layouts = self.layouts.afresh();
             self.slept = true;
         }
@@ -60,6 +64,7 @@ impl<P: Planner> Session<P> {
     /// # Errors
     /// If the driver fails.
     pub fn end_step_asleep(&mut self) -> Result<Vec<FinishedStep>, Error> {
+        self.engine.end_unwatched_step()?;
         if self.shared.is_none() {
             return Ok(Vec::new());
         }

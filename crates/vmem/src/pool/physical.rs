@@ -370,10 +370,11 @@ impl Pool {
     /// # Errors
     /// If the driver fails; what could not be given back stays counted.
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
+        // First, as what is in use when the cache is drained counts as needed.
+        let mut first_error = self.release_earlier_layouts(streams, true);
         let cached = self.cache.drain();
         self.leave(cached);
-        let mut first_error = self.release_leaving(streams, 0);
-        first_error = first_error.and(self.release_earlier_layouts(streams, true));
+        first_error = first_error.and(self.release_leaving(streams, 0));
         first_error.and(self.release_empty_segments(streams))
     }
 

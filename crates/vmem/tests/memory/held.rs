@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver, RecordDriver};
-use vmem::{Access, AccessMode, ArenaConfig, BlockId, DeviceMemory, Driver, PoolConfig, StreamId};
+use vmem::{
+    Access, AccessMode, ArenaConfig, BlockId, DeviceMemory, Driver, Lot, PoolConfig, StreamId,
+};
 
 const PAGE: u64 = 4096;
 const LAYERS: usize = 12;
@@ -176,6 +178,26 @@ fn an_empty_cache_gives_everything_back() {
     let DeviceMemory { pool, streams, .. } = &mut training.memory;
     pool.trim(streams).expect("gives back");
     assert_eq!(training.host.ledger().chunk_bytes, training.live_bytes);
+    training.close();
+}
+
+#[test]
+fn what_a_layout_held_is_forgotten_with_it() {
+    let mut training = Training::by_need(0);
+    let DeviceMemory { pool, streams, .. } = &mut training.memory;
+    let lot = Lot { offset_bytes: 0, size_bytes: 14_000 * PAGE };
+    pool.lay_out(&[lot]).expect("there are addresses");
+    let stream = training.stream;
+    let block = pool.allocate_swappable(streams, lot.size_bytes, stream, Some(lot));
+    pool.free(block.expect("there is room"));
+    pool.lay_out(&[]).expect("needs no addresses");
+    pool.trim(streams).expect("gives back");
+    assert_eq!(training.host.ledger().chunk_bytes, training.live_bytes);
+    for step in 0..40 {
+        training.step(10 + step * 7 % 13);
+    }
+    let held_bytes = training.host.ledger().chunk_bytes;
+    assert!(held_bytes <= training.live_bytes_peak * 5 / 3, "{held_bytes}");
     training.close();
 }
 

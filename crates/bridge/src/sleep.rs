@@ -74,8 +74,7 @@ impl Context {
         self.sleep.get() == State::Asleep
     }
 
-    /// No ops are told of from now on. Whatever they use is on the device by then, and stays, so
-    /// that memory may be held as where there is no cap: steps of other sizes make no chunks then.
+    /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
     pub(crate) fn sleep(&self) -> Result<(), Failure> {
         self.engine.set_watched(false)?;
         let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
@@ -84,7 +83,6 @@ impl Context {
             self.engine.set_watched(true)?;
             return settled;
         }
-        self.engine.hold_by_need(true)?;
         self.sleep.set(State::Asleep);
         Ok(())
     }
@@ -133,7 +131,6 @@ impl Context {
     /// All ops are told of again.
     pub(crate) fn awake(&self) -> Result<(), Failure> {
         self.sleep.set(State::Awake);
-        self.engine.hold_by_need(self.settings.holds_by_need)?;
         Ok(self.engine.set_watched(true)?)
     }
 }

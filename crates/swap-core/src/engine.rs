@@ -385,7 +385,7 @@ impl Engine {
     }
 
     /// Whether to hold little more than the last steps needed from here on, while the cap is far:
-    /// for a cap that nobody asked for, or while nothing leaves. Chunks serve smaller blocks, too.
+    /// for a cap that nobody asked for, as the rest of the device is for others too.
     ///
     /// # Errors
     /// [`Error::Poisoned`].

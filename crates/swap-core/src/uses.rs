@@ -84,6 +84,7 @@ impl Core {
     /// block that was there, as all were.
     pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
         self.watch.is_on = watched;
+        self.memory.pool.let_nothing_leave(!watched);
         if !watched {
             return Ok(());
         }

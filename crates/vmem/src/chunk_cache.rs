@@ -10,6 +10,7 @@
 //! back cached ones beyond a fourteenth above that need, and the smallest cached chunk that is
 //! large enough serves where none of the size is left, so that steps soon make few chunks, or
 //! none. Steps that differ may make chunks all the same: then more is held, up to four sevenths.
+//! Under a cap that somebody asked for, larger chunks serve too while nothing leaves.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,6 +57,7 @@ impl Fit {
 pub struct ChunkCache<T> {
     limit_bytes: u64,
     by_need: bool,
+    nothing_leaves: bool,
     held_bytes: u64,
     held_bytes_peak: u64,
     cached_bytes: u64,
@@ -83,6 +85,7 @@ impl<T> ChunkCache<T> {
         ChunkCache {
             limit_bytes,
             by_need: false,
+            nothing_leaves: false,
             held_bytes: 0,
             held_bytes_peak: 0,
             cached_bytes: 0,
@@ -97,6 +100,11 @@ impl<T> ChunkCache<T> {
     /// Whether to hold little more than the last steps needed from here on, while the cap is far.
     pub fn hold_by_need(&mut self, by_need: bool) {
         self.by_need = by_need;
+    }
+
+    /// Whether all that is in use fits, and stays until it is freed.
+    pub fn let_nothing_leave(&mut self, nothing_leaves: bool) {
+        self.nothing_leaves = nothing_leaves;
     }
 
     /// Whether what the last steps needed leaves the cap far away, which nobody asked for.
@@ -275,7 +283,9 @@ impl<T> ChunkCache<T> {
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
         let left_bytes = self.limit_bytes.saturating_sub(past_bytes);
-        self.most_by_need(fit.wanted_bytes).is_some_and(|most_bytes| used_bytes <= most_bytes)
+        let at_rest_bytes = self.nothing_leaves.then_some(self.limit_bytes);
+        let most_bytes = self.most_by_need(fit.wanted_bytes).or(at_rest_bytes);
+        most_bytes.is_some_and(|most_bytes| used_bytes <= most_bytes)
             && slack_bytes <= left_bytes.min(past_bytes / SLACK_DIVISOR)
     }
 

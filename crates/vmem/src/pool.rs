@@ -148,9 +148,14 @@ impl Pool {
     }
 
     /// Whether to hold little more than the last steps needed from here on, while the cap is far:
-    /// for a cap that nobody asked for, or where nothing leaves.
+    /// for a cap that nobody asked for.
     pub fn hold_by_need(&mut self, by_need: bool) {
         self.cache.hold_by_need(by_need);
+    }
+
+    /// Whether all blocks fit, and stay until they are freed: a chunk then serves smaller ones too.
+    pub fn let_nothing_leave(&mut self, nothing_leaves: bool) {
+        self.cache.let_nothing_leave(nothing_leaves);
     }
 
     /// Whether what the last steps needed leaves the cap far away, which nobody asked for.

@@ -125,9 +125,18 @@ fn a_larger_chunk_serves_only_within_what_is_held_by_need() {
     assert_eq!(cache.best_fit(11_000).chunk_bytes, 13_000, "a fourteenth more in use than before");
     cache.charge(Fit::exact(1));
     assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
-    let mut asked_for = cached(100_000, &[13_000, 5000]);
-    asked_for.end_step();
-    assert_eq!(asked_for.best_fit(11_000), Fit::exact(11_000));
+}
+
+#[test]
+fn under_a_cap_that_was_asked_for_a_larger_chunk_serves_while_nothing_leaves() {
+    let mut cache = cached(20_000, &[13_000, 5000]);
+    cache.end_step();
+    assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
+    cache.let_nothing_leave(true);
+    assert_eq!(cache.best_fit(11_000).chunk_bytes, 13_000);
+    assert_eq!(cache.best_fit(10_999), Fit::exact(10_999), "18,000 must fit beside the slack");
+    cache.let_nothing_leave(false);
+    assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
 }
 
 #[test]

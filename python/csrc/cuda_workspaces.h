@@ -19,7 +19,7 @@ __attribute__((weak)) size_t getCUDABlasLtWorkspaceSize();
 namespace smartswap {
 
 // The sizes of workspaces, asked for again when the variables change that they come from: each
-// answer of PyTorch parses them anew by a regular expression, which takes 30 to 100 us.
+// answer of PyTorch parses them anew by a regular expression, which costs more than to allocate.
 class WorkspaceSizes {
  public:
   bool have(size_t size_bytes) {

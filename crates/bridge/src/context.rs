@@ -97,7 +97,9 @@ pub(crate) fn open(wishes: &Wishes) -> Result<(), Failure> {
     }
     let settings = Settings::new(wishes)?;
     let engine = Engine::new(settings.driver(), settings.engine)?;
-    engine.hold_by_need(settings.holds_by_need)?;
+    if settings.holds_by_need {
+        engine.hold_by_need()?;
+    }
     let planner = JointPlanner::new(settings.machine, settings.planning);
     let planner = match settings.device {
         // It computes on the cores that planning would take, and its steps should be repeatable.

@@ -35,7 +35,7 @@ fn repeat(file: &str) -> (f64, Vec<u64>) {
         record: false,
     };
     let engine = Engine::new(meter.clone() as Arc<dyn Driver>, config).expect("opens");
-    engine.hold_by_need(true).expect("is open");
+    engine.hold_by_need().expect("is open");
     let mut live: BTreeMap<u32, BlockId> = BTreeMap::new();
     let allocate = |block: u32| {
         let size_bytes = trace.blocks[block as usize].size_bytes;

@@ -384,13 +384,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether to hold little more than the last steps needed from here on, while the cap is far:
-    /// for a cap that nobody asked for, as the rest of the device is for others too.
+    /// Holds little more than the last steps needed from here on, while the cap is far. For a cap
+    /// that nobody asked for: the rest of the device is for others, too.
     ///
     /// # Errors
     /// [`Error::Poisoned`].
-    pub fn hold_by_need(&self, by_need: bool) -> Result<(), Error> {
-        self.shared.lock().map(|mut core| core.memory.pool.hold_by_need(by_need))
+    pub fn hold_by_need(&self) -> Result<(), Error> {
+        self.shared.lock().map(|mut core| core.memory.pool.hold_by_need())
     }
 
     /// Whether reports name each copy of their step.

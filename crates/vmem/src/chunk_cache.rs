@@ -97,9 +97,9 @@ impl<T> ChunkCache<T> {
         }
     }
 
-    /// Whether to hold little more than the last steps needed from here on, while the cap is far.
-    pub fn hold_by_need(&mut self, by_need: bool) {
-        self.by_need = by_need;
+    /// Holds little more than the last steps needed from here on, while the cap is far.
+    pub fn hold_by_need(&mut self) {
+        self.by_need = true;
     }
 
     /// Whether all that is in use fits, and stays until it is freed.

@@ -147,10 +147,10 @@ impl Pool {
         &self.config
     }
 
-    /// Whether to hold little more than the last steps needed from here on, while the cap is far:
-    /// for a cap that nobody asked for.
-    pub fn hold_by_need(&mut self, by_need: bool) {
-        self.cache.hold_by_need(by_need);
+    /// Holds little more than the last steps needed from here on, while the cap is far: for a cap
+    /// that nobody asked for.
+    pub fn hold_by_need(&mut self) {
+        self.cache.hold_by_need();
     }
 
     /// Whether all blocks fit, and stay until they are freed: a chunk then serves smaller ones too.

@@ -156,7 +156,7 @@ pub(super) fn run_on(
 ) -> Result<Tally, String> {
     let mut world = open(case.setup(granularity_bytes)?);
     if case.plan_seed.is_multiple_of(2) {
-        world.engine.hold_by_need(true).map_err(|error| error.to_string())?;
+        world.engine.hold_by_need().map_err(|error| error.to_string())?;
     }
     let mut random = Random(case.plan_seed);
     let mut lots_random = Random(!case.plan_seed);

@@ -480,7 +480,7 @@ fn a_recipe_is_of_use_at_the_op_that_wrote_what_the_plan_drops() {
 #[test]
 fn a_recipe_is_of_no_use_while_a_cap_that_nobody_asked_for_is_far() {
     let mut lab = Lab::new(20 * BLOCK);
-    lab.engine.hold_by_need(true).expect("is open");
+    lab.engine.hold_by_need().expect("is open");
     lab.end_step();
     lab.engine.set_orders(true, None).expect("between steps");
     let mut blocks = Vec::new();

@@ -12,7 +12,7 @@ fn cached(limit_bytes: u64, sizes: &[u64]) -> ChunkCache<usize> {
 
 fn by_need(limit_bytes: u64, sizes: &[u64]) -> ChunkCache<usize> {
     let mut cache = cached(limit_bytes, sizes);
-    cache.hold_by_need(true);
+    cache.hold_by_need();
     cache
 }
 
@@ -193,7 +193,7 @@ fn draining_forgets_what_steps_needed() {
 /// What steps of three sizes hold at most, of 60,000 bytes that they need, and chunks made late.
 fn held_and_made(sizes: impl Fn(u64) -> [u64; 3]) -> (u64, u64) {
     let mut cache = ChunkCache::new(1_000_000);
-    cache.hold_by_need(true);
+    cache.hold_by_need();
     let mut made_late = 0;
     for step in 0..40 {
         for size_bytes in sizes(step) {

@@ -165,7 +165,7 @@ impl Bench {
                 }
             }
             Call::Poll => pool.poll(streams)?,
-            Call::HoldByNeed => pool.hold_by_need(true),
+            Call::HoldByNeed => pool.hold_by_need(),
             Call::EndSteps(count) => {
                 let ends = (0..count).map(|_| pool.end_step(streams));
                 ends.fold(Ok(()), Result::and)?;

@@ -28,7 +28,7 @@ impl Training {
     /// Without a cap that anybody asked for, on a device with room for several.
     fn by_need(seed: u64) -> Training {
         let mut training = Training::new(seed, 64 << 20);
-        training.memory.pool.hold_by_need(true);
+        training.memory.pool.hold_by_need();
         // Made in twice the precision first, as scripts do.
         let precise: Vec<_> = (0..LAYERS).map(|_| training.allocate(2 * WEIGHT)).collect();
         for block in precise {

@@ -110,7 +110,7 @@ impl Bench {
         let streams = [(); 3].map(|()| memory.streams.create().expect("a stream"));
         let event = check.create_event(EventKind::Order).expect("an event");
         if seed.is_multiple_of(2) {
-            memory.pool.hold_by_need(true);
+            memory.pool.hold_by_need();
         }
         let (live, segments, lots, tally) = Default::default();
         Bench { host, check, memory, streams, event, live, segments, lots, tally }

@@ -19,6 +19,7 @@
 #include "npu_allocator.h"
 #include "npu_types.h"
 #include "observer.h"
+#include "operators.h"
 #include "outside.h"
 #include "refusal.h"
 #include "replay.h"
@@ -138,6 +139,8 @@ void close_engine() {
 void step() {
   py::gil_scoped_release released;
   observer::step_ended();
+  // By now a script has imported what it imports.
+  look_for_foreign_kernels();
   check(smartswap_step());
   outside::trim();
   observer::sleep_if_calm();
@@ -445,6 +448,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def_property_readonly("ends_step", &graphs::Graph::ends_step);
   module.def("captures", &graphs::captures);
   module.def("note_step_end", &graphs::note_step_end);
+  module.def("note_foreign_kernel", &note_foreign_kernel);
   module.def("unwatch", &replay::unwatch);
   module.def("watch_again", &replay::watch_again);
   module.def("watches", &replay::watches);

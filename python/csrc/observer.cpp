@@ -12,14 +12,11 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -57,15 +54,12 @@ struct Thread {
     trains = true;
   }
 
-  // By the address of an operator's name.
-  std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
-  // Those found last, each in the slot of its address: half of what is called are views, and all
-  // that is done for them is to find them.
-  std::array<const Operator*, 1024> found = {};
   // Operators that run now, outermost first, and whether they are the engine's ops.
   std::vector<std::pair<const Operator*, bool>> running;
   // Those of them that are the engine's ops: the outermost one, and all inside it.
   size_t depth = 0;
+  // The operator that runs has told all that it uses, so what it calls is not watched.
+  bool looks_away = false;
   // It ends the training's steps, or runs nodes of a backward pass. What other threads run, such
   // as a communication library's, comes at any time: it is beside the step.
   bool trains = false;
@@ -98,30 +92,6 @@ std::atomic<bool> asleep{false};
 std::atomic<uint64_t> wakings{0};
 std::atomic<uint64_t> settled{0};
 std::mutex waking;
-
-// Null for what is no operator: ranges of profilers, Python functions. Their names may be
-// temporary, while that of an operator lies in its schema, so each overload has a place of its own.
-const Operator* find(Thread& own, const at::RecordFunction& fn) {
-  const char* name = fn.name();
-  const auto is_of = [name](const Operator* op) {
-    return op->key == name && std::strcmp(op->name.c_str(), name) == 0;
-  };
-  const auto mixed = reinterpret_cast<uintptr_t>(name) * 0x9e3779b97f4a7c15u;
-  const Operator*& slot = own.found[mixed >> 54];
-  if (C10_LIKELY(slot != nullptr && is_of(slot))) {
-    return slot;
-  }
-  const auto known = own.operators.find(name);
-  if (known != own.operators.end() && is_of(known->second.get())) {
-    return slot = known->second.get();
-  }
-  if (!fn.operator_name()) {
-    return nullptr;
-  }
-  auto& entry = own.operators[name];
-  entry = std::make_unique<Operator>(describe(fn));
-  return slot = entry.get();
-}
 
 void add_touched(Thread& own, const c10::IValue& value, smartswap_access access) {
   visit_storages(value, [&](const c10::Storage& storage) {
@@ -252,7 +222,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     return nullptr;
   }
   Thread& own = thread();
-  const Operator* op = find(own, fn);
+  const Operator* op = find_operator(fn);
   if (op == nullptr || op->is_view) {
     return nullptr;
   }
@@ -314,10 +284,19 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (op->draws) {
     replay::note_draw();
   }
+  if (outermost && !seals::watches() && tells_all(fn, *op)) {
+    own.looks_away = true;
+    at::enableRecordFunction(false);
+  }
   return nullptr;
 }
 
 void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
+  Thread& own = thread();
+  if (own.looks_away) {
+    own.looks_away = false;
+    at::enableRecordFunction(true);
+  }
   if (C10_UNLIKELY(context != nullptr)) {
     const auto* refusal = static_cast<const Refusal*>(context);
     refusal->ended();
@@ -328,7 +307,6 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (C10_UNLIKELY(graphs::captures())) {
     return;
   }
-  Thread& own = thread();
   // Operators that began before the observer did, or while it looked away, are not known.
   if (own.running.empty() || in_forked_child() || at::in_parallel_region() ||
       own.running.back().first->key != fn.name()) {

@@ -1,6 +1,7 @@
 // What there is to know about an operator, from its schema and its kernels.
 #include "operators.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
@@ -8,6 +9,13 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "engine.h"
@@ -60,6 +68,34 @@ bool has_no_kernel(const c10::OperatorHandle& op, c10::DispatchKey device_key) {
       !has(c10::DispatchKey::Autograd) && !has(autograd_key);
 }
 
+enum class Kernels { unknown, own, foreign };
+
+std::atomic<Kernels> kernels{Kernels::unknown};
+
+// By where the dispatcher says that each kernel was registered. Those for the shape alone, for
+// other devices and for modes may be anyone's.
+bool has_foreign_kernel(const c10::OperatorHandle& op) {
+  const auto has = [](const std::string& line, const char* text) {
+    return line.find(text) != std::string::npos;
+  };
+  const auto runs = [own = toString(kernel_key(attached().type))](const std::string& line) {
+    for (const char* key : {own, "Autograd", "Autocast", "Composite", "ADInplace", "BackendSel"}) {
+      if (line.rfind(key, 0) == 0) {
+        return true;
+      }
+    }
+    return false;
+  };
+  std::istringstream lines(op.dumpState());
+  for (std::string line; std::getline(lines, line);) {
+    if (has(line, ": registered at ") && runs(line) && !has(line, "/aten/src/ATen/") &&
+        !has(line, "/torch/csrc/")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool is_plain(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return true;
@@ -85,6 +121,19 @@ bool is_plain(const c10::IValue& value) {
     });
   }
   return true;
+}
+
+bool are_plain(const at::RecordFunction& fn) {
+  const auto inputs = fn.inputs();
+  return std::all_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+    return is_plain(input);
+  });
+}
+
+// Whether a dispatch mode of Python's or of functorch's is on.
+bool has_mode() {
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  return !(keys.included_ - c10::default_included_set).empty();
 }
 
 // Where what a value names is, as far as it says.
@@ -121,18 +170,6 @@ Whereabouts whereabouts(const c10::IValue& value) {
   return found;
 }
 
-}  // namespace
-
-smartswap_access Operator::use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {
-  const bool fills = index < overwrites.size() && overwrites[index] &&
-      inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
-  if (fills) {
-    return SMARTSWAP_WRITE;
-  }
-  const bool written = (index < writes.size() && writes[index]) || unsaid.changes(inputs, index);
-  return written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
-}
-
 Operator describe(const at::RecordFunction& fn) {
   Operator made;
   made.key = fn.name();
@@ -167,11 +204,58 @@ Operator describe(const at::RecordFunction& fn) {
   made.is_view = made.is_view || (made.is_metadata && made.only_calls);
   made.autocasts = op->hasKernelForDispatchKey(
       at::autocast::get_autocast_dispatch_key_from_device_type(type));
+  made.is_built_in = op->schema().getNamespace() == "aten";
   made.draws = op->hasTag(at::Tag::nondeterministic_seeded);
   if (!made.is_collective) {
     made.again = replay::candidate(*op, made.name, reads_shapes);
   }
   return made;
+}
+
+// What one thread has called so far.
+struct Known {
+  // By the address of an operator's name.
+  std::unordered_map<const char*, std::unique_ptr<Operator>> operators;
+  // Those found last, each in the slot of its address: half of what is called are views, and all
+  // that is done for them is to find them.
+  std::array<const Operator*, 1024> found = {};
+};
+
+}  // namespace
+
+smartswap_access Operator::use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const {
+  const bool fills = index < overwrites.size() && overwrites[index] &&
+      inputs[index].isTensor() && fills_storage(inputs[index].toTensor());
+  if (fills) {
+    return SMARTSWAP_WRITE;
+  }
+  const bool written = (index < writes.size() && writes[index]) || unsaid.changes(inputs, index);
+  return written ? SMARTSWAP_READ_WRITE : SMARTSWAP_READ;
+}
+
+// The names of other things than operators may be temporary, while that of an operator lies in its
+// schema, so each overload has a place of its own.
+const Operator* find_operator(const at::RecordFunction& fn) {
+  static thread_local Known known;
+  const char* name = fn.name();
+  const auto is_of = [name](const Operator* op) {
+    return op->key == name && std::strcmp(op->name.c_str(), name) == 0;
+  };
+  const auto mixed = reinterpret_cast<uintptr_t>(name) * 0x9e3779b97f4a7c15u;
+  const Operator*& slot = known.found[mixed >> 54];
+  if (C10_LIKELY(slot != nullptr && is_of(slot))) {
+    return slot;
+  }
+  const auto before = known.operators.find(name);
+  if (before != known.operators.end() && is_of(before->second.get())) {
+    return slot = before->second.get();
+  }
+  if (!fn.operator_name()) {
+    return nullptr;
+  }
+  auto& entry = known.operators[name];
+  entry = std::make_unique<Operator>(describe(fn));
+  return slot = entry.get();
 }
 
 bool calls_others(const at::RecordFunction& fn, const Operator& op) {
@@ -180,14 +264,34 @@ bool calls_others(const at::RecordFunction& fn, const Operator& op) {
   if (!op.only_calls && !(casts && op.name.compare(0, 6, "aten::") == 0)) {
     return false;
   }
-  const auto keys = c10::impl::tls_local_dispatch_key_set();
-  if (!(keys.included_ - c10::default_included_set).empty()) {
-    return false;
+  return !has_mode() && are_plain(fn);
+}
+
+void look_for_foreign_kernels() {
+  if (kernels.load() != Kernels::unknown) {
+    return;
   }
-  const auto inputs = fn.inputs();
-  return std::all_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
-    return is_plain(input);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto names = dispatcher.getAllOpNames();
+  const bool is_any = std::any_of(names.begin(), names.end(), [&](const auto& name) {
+    const auto op = dispatcher.findSchema(name);
+    return op && op->schema().getNamespace() == "aten" && has_foreign_kernel(*op);
   });
+  auto before = Kernels::unknown;
+  kernels.compare_exchange_strong(before, is_any ? Kernels::foreign : Kernels::own);
+}
+
+void note_foreign_kernel() {
+  kernels.store(Kernels::foreign);
+}
+
+// Beside its kernels, what autocast has kept of other calls, hooks for saved tensors and wrappers
+// of Python's may come into a call. And a profiler wants to see what it calls.
+bool tells_all(const at::RecordFunction& fn, const Operator& op) {
+  return op.is_built_in && kernels.load(std::memory_order_relaxed) == Kernels::own &&
+      !at::autocast::is_autocast_enabled(attached().type) && !has_mode() &&
+      at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+      !at::hasThreadLocalCallbacks() && are_plain(fn);
 }
 
 bool is_elsewhere(const at::RecordFunction& fn, const Operator& op) {

@@ -23,6 +23,8 @@ struct Operator {
   bool only_calls = false;
   // Autocast has it called again with other inputs.
   bool autocasts = false;
+  // PyTorch's own.
+  bool is_built_in = false;
   // It reads or makes what tensors are, not what is in them: views, and empty_like.
   bool is_metadata = false;
   // Its work outlives it, on streams of its own.
@@ -41,10 +43,22 @@ struct Operator {
   smartswap_access use_of(c10::ArrayRef<const c10::IValue> inputs, size_t index) const;
 };
 
-Operator describe(const at::RecordFunction& fn);
+// What is called. Null for what is no operator: ranges of profilers, Python functions.
+const Operator* find_operator(const at::RecordFunction& fn);
 
 // Whether a call does all its work in operators that it calls. Those are the engine's ops then.
 bool calls_others(const at::RecordFunction& fn, const Operator& op);
+
+// Looks for kernels that others have registered for PyTorch's own operators. They may use tensors
+// that no call names. Until this was called, there may be some.
+void look_for_foreign_kernels();
+
+// Others register one from now on.
+void note_foreign_kernel();
+
+// Whether a call uses no memory but its arguments' and what it allocates, so that the operators it
+// calls have nothing to add.
+bool tells_all(const at::RecordFunction& fn, const Operator& op);
 
 // Whether all that a call names, tensors and the device for new ones, is of other devices than the
 // engine's, as where a batch is put together on the host. It is no part of the device's step: how

@@ -31,6 +31,7 @@ from .errors import (
 from .extensions import Extensions
 from .faults import Faults
 from .graphs import CapturedGraphs
+from .kernels import ForeignKernels
 from .loop import StepEnds
 from .order import ToldOrder
 from .pointers import RawPointers
@@ -76,6 +77,7 @@ class _Open:
     files: TensorFiles
     faults: Faults
     graphs: CapturedGraphs
+    kernels: ForeignKernels
     order: ToldOrder
     updates: DeferredUpdates
     progress: Progress
@@ -85,6 +87,7 @@ class _Open:
         """Undoes what was changed in PyTorch."""
         self.order.remove()
         self.graphs.remove()
+        self.kernels.remove()
         self.faults.remove()
         self.files.remove()
         self.extensions.remove()
@@ -218,6 +221,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         files=TensorFiles(),
         faults=Faults(adapter),
         graphs=CapturedGraphs(adapter, _end_step),
+        kernels=ForeignKernels(adapter),
         order=ToldOrder(adapter),
         updates=updates,
         progress=Progress(trial),
@@ -230,6 +234,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         opened.extensions.install()
         opened.faults.install(device)
         opened.graphs.install(device)
+        opened.kernels.install()
         opened.order.install(device)
         if device == "host":
             opened.files.install()

@@ -1,0 +1,85 @@
+"""What runs inside an operator is watched wherever it may use more than the operator was given.
+
+Under the cap of each script, `hidden` is away when an operator begins that was not given it. A use
+that nobody tells of would read memory that is not there, and end the process.
+"""
+
+from processes import run
+
+PREPARED = """
+    smartswap.enable("24MiB", device="host", min_block="64KiB")
+    hidden = torch.full((2 * MIB,), 3.0)
+    small = torch.full((64 * 1024,), 0.25)
+
+    def send_away():
+        assert torch.ones(5 * MIB).sum().item() == 5 * MIB
+
+    def arrived():
+        smartswap.step()
+        return smartswap.stats()["swapped_in_bytes"]
+
+    send_away()
+    before = arrived()
+"""
+
+
+def test_hooks_of_saved_tensors(tmp_path):
+    text = PREPARED + """
+    def pack(tensor):
+        sums.append(hidden.sum().item())
+        return tensor
+    sums = []
+    given = small.clone().requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        made = given.exp()
+    assert sums == [3.0 * 2 * MIB], sums
+    assert arrived() > before
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+def test_kernels_that_a_script_registers(tmp_path):
+    """One that is called by the script, and one that PyTorch calls inside another operator."""
+    text = PREPARED + """
+    def add_hidden(*given, **_):
+        return torch.full((4,), hidden.sum().item())
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("frac", add_hidden, "CPU")
+    library.impl("relu6", add_hidden, "CompositeImplicitAutograd")
+    assert torch.frac(small).tolist() == [3.0 * 2 * MIB] * 4
+    assert arrived() > before
+    send_away()
+    before = arrived()
+    library.impl("empty_like", add_hidden, "CPU")
+    assert torch.ops.aten.full_like(small[:4], 5.0).tolist() == [5.0] * 4
+    assert arrived() > before
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+def test_kernels_that_were_registered_before(tmp_path):
+    text = """
+    library = torch.library.Library("aten", "IMPL")
+    def add_hidden(*given, **_):
+        return torch.full((4,), hidden.sum().item())
+    library.impl("empty_like", add_hidden, "CPU")
+    """ + PREPARED + """
+    assert torch.ops.aten.full_like(small[:4], 5.0).tolist() == [5.0] * 4
+    assert arrived() > before
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
+def test_a_profiler_sees_what_operators_call(tmp_path):
+    text = PREPARED + """
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        small.to(torch.float64)
+    inner = [each.name for each in profiled.events()]
+    assert "aten::copy_" in inner and "aten::_to_copy" in inner, inner
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"

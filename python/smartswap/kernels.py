@@ -35,5 +35,6 @@ class ForeignKernels:
         self._patches.replace(Library, "impl", impl)
 
     def remove(self) -> None:
-        """Watches no more."""
+        """Watches no more. One may be registered unseen from now on."""
         self._patches.restore()
+        self._adapter.note_foreign_kernel()

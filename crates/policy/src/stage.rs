@@ -410,7 +410,9 @@ impl<P: Planner> Loop<P> {
 
     /// Whether a branch says nothing of its kind's plan. It tells of those that are new.
     fn passes_by(&mut self, report: &StepReport, seen: Seen) -> bool {
-        if self.branches.came(report.signature) {
+        // Ranks wait differently long, and are to choose alike.
+        let waited_long = seen.worst.is_none() && self.waited_long(report);
+        if self.branches.came(report.signature, waited_long) {
             let turn = Turn::Branches { strayed_ops: report.strayed_ops };
             self.tell(report.signature, report.op_count, vec![turn]);
         }
@@ -418,6 +420,12 @@ impl<P: Planner> Loop<P> {
         let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
         let is_own = seen.worst.is_none() || self.running.sizes.is_some();
         is_own && !is_rule
+    }
+
+    /// Whether a step waited for copies longer than those that it was to be like take in all.
+    fn waited_long(&self, report: &StepReport) -> bool {
+        let usual = self.expected.and_then(|kind| self.tracks.get(&kind)).and_then(Track::best);
+        usual.is_some_and(|(usual, _)| report.counters.stall_us > usual.step_us)
     }
 
     fn tell(&mut self, kind: Signature, op_count: u32, turns: Vec<Turn>) {
@@ -437,9 +445,9 @@ impl<P: Planner> Loop<P> {
         };
         let is_unplanned = own.is_none_or(|track| track.stage() == Stage::WarmUp);
         let is_rare = self.branches.are_rare(report.signature);
-        let branches = is_unplanned && is_rare && self.has_followed(report);
+        let branches = is_unplanned && self.has_followed(report);
         match self.expected {
-            Some(expected) if branches || near(&expected) => expected,
+            Some(expected) if is_rare && (branches || near(&expected)) => expected,
             _ => report.signature,
         }
     }

@@ -7,7 +7,8 @@ use swap_core::Signature;
 /// After so many in a row that differ from each other they are the rule.
 const ROW_STEPS: u32 = 8;
 
-/// After so many in a row that are alike they get a plan of their own.
+/// After so many in a row that are alike they get a plan of their own. After one already, if it
+/// waited for copies as if it had no plan.
 const ALIKE_STEPS: u32 = 4;
 
 /// Kinds that are remembered, so that each is told of once.
@@ -34,10 +35,11 @@ impl Branches {
         self.row >= ROW_STEPS
     }
 
-    /// Counts one. Says whether it is the first of its kind.
-    pub(super) fn came(&mut self, kind: Signature) -> bool {
+    /// Counts one, which waited longer than the plan's own steps take in all or did not. Says
+    /// whether it is the first of its kind.
+    pub(super) fn came(&mut self, kind: Signature, waited_long: bool) -> bool {
         let count = self.last.filter(|&(last, _)| last == kind).map_or(0, |(_, count)| count);
-        self.last = Some((kind, count + 1));
+        self.last = Some((kind, if waited_long { ALIKE_STEPS } else { count + 1 }));
         self.row += 1;
         if self.told.len() == TOLD_MAX {
             self.told.clear();

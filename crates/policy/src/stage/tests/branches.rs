@@ -82,6 +82,39 @@ fn what_comes_again_and_again_gets_a_plan_of_its_own() {
 }
 
 #[test]
+fn what_waits_longer_than_the_planned_step_takes_gets_a_plan_when_it_comes_again() {
+    let waiting = |signature, stall_us| {
+        let strayed = strayed(signature);
+        let counters = StepCounters { stall_us, ..strayed.counters };
+        StepReport { counters, ..strayed }
+    };
+    // Steps of A take 100 us.
+    let mut under_test = stable();
+    let stages: Vec<Stage> = (0..3).map(|_| under_test.observe(&waiting(B, 101.0)).stage).collect();
+    assert_eq!(stages, [Stage::Stable, Stage::WarmUp, Stage::SearchPolicy]);
+    let mut under_test = stable();
+    let stages: Vec<Stage> = (0..3).map(|_| under_test.observe(&waiting(B, 99.0)).stage).collect();
+    assert_eq!(stages, [Stage::Stable; 3], "as other branches");
+    let mut under_test = stable();
+    for step in 0..9 {
+        under_test.observe(&waiting(Signature(0x1000 + step), 101.0));
+        assert_eq!(under_test.stage(), Stage::Stable, "another one each time");
+    }
+}
+
+#[test]
+fn what_is_near_the_expected_kind_gets_a_plan_of_its_own_too_if_it_stays() {
+    let of = |ops, signature| StepReport { op_count: ops, ..step(signature) };
+    let first = StepReport { op_count: 100, ..rescued(A) };
+    let mut under_test = after(9, &[first.clone(), first, of(100, A), of(100, A), of(100, A)]);
+    assert_eq!(under_test.stage(), Stage::Stable);
+    let near = StepReport { op_count: 101, ..strayed(B) };
+    let stages: Vec<Stage> = (0..6).map(|_| under_test.observe(&near).stage).collect();
+    assert_eq!(stages[..4], [Stage::Stable; 4]);
+    assert_eq!(stages[4..], [Stage::WarmUp, Stage::SearchPolicy]);
+}
+
+#[test]
 fn a_search_ends_although_no_step_is_like_another() {
     let mut under_test = after(9, &[rescued(A), rescued(A)]);
     assert_eq!(under_test.stage(), Stage::SearchPolicy);

@@ -93,32 +93,6 @@ fn a_write_makes_the_next_swap_out_copy() {
     lab.finish();
 }
 
-/// Which of a large block and four of one unit leave for a fifth one, if the large one was used
-/// before all others and those so many times since.
-fn leaves_for_a_fifth(times: u64) -> Vec<usize> {
-    let mut lab = Lab::new(6 * BLOCK);
-    let large = lab.make_sized(2 * BLOCK, 1);
-    let small = [2, 3, 4, 5].map(|tag| (lab.make(tag), tag));
-    for _ in 1..times {
-        for (block, tag) in small {
-            lab.op(&[read(block, tag)]).expect("reads");
-        }
-    }
-    lab.make(6);
-    let all = [large].into_iter().chain(small.map(|(block, _)| block));
-    let left = all.enumerate().filter(|&(_, block)| lab.state(block) != Residency::Resident);
-    let left = left.map(|(at, _)| at).collect();
-    assert_eq!(lab.total().rescues, 1);
-    lab.finish();
-    left
-}
-
-#[test]
-fn who_has_the_wanted_size_leaves_before_who_was_used_a_little_earlier() {
-    assert_eq!(leaves_for_a_fifth(1), [1], "its chunk serves as it is");
-    assert_eq!(leaves_for_a_fifth(9), [0], "the others are in use");
-}
-
 /// Brings a fresh block into a state, frees it there, and uses the memory again at once.
 fn free_in(expect: Option<Residency>, bring: impl Fn(&mut Lab, swap_core::BlockId)) {
     let mut lab = Lab::new(4 * BLOCK);

@@ -445,13 +445,13 @@ def _finish(opened: _Open) -> None:
     terminal.clear()
     opened.status.remove()
     opened.updates.run_all()
-    if opened.settings.report is not None:
-        _write_report(opened)
-    tell_news(_native.adapter())
     now = stats()
     if now["allocations"] == 0:
         # A launcher, or a loader worker: it never used the device.
         return
+    if opened.settings.report is not None:
+        _write_report(opened)
+    tell_news(_native.adapter())
     # Memory had to be found on demand all the time, and nobody else says so.
     short = now["requested_bytes"]["peak"] > now["limit_bytes"]
     is_unplanned = now["steps"] == 0 and short and not _has_failed()

@@ -25,6 +25,9 @@ __all__ = ["open_engine", "open_when_used", "wishes"]
 
 _PREFIX = "SMARTSWAP_"
 _LOG_LEVEL = "log_level"
+# The process in which Inductor compiles. It asks for the device's properties, which counts as a use,
+# and makes no tensor: an engine there would hold a context's memory beside the cap.
+_COMPILE_WORKER = os.path.join("torch", "_inductor", "compile_worker", "__main__.py")
 _BOOLEANS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
 
@@ -62,9 +65,11 @@ def open_when_used() -> None:
     """Opens the engine when the device is first used, or now if that is the host.
 
     That raises what `enable` raises. Does nothing where our own command line runs, which opens it
-    itself.
+    itself, and where Inductor compiles.
     """
     if ("-m", "smartswap") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+        return
+    if any(word.endswith(_COMPILE_WORKER) for word in sys.orig_argv):
         return
     device = _module_of(os.environ.get("SMARTSWAP_DEVICE", ""))
     if device is None:

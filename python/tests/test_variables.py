@@ -75,6 +75,29 @@ def test_a_process_that_makes_no_tensor_says_nothing_at_its_end(tmp_path):
     assert said == "smartswap: enabled on host, cap 64.00 MiB\n"
 
 
+def test_such_a_process_leaves_the_report_of_the_others_alone(tmp_path):
+    _, said = start(tmp_path, "import torch", memory="64MiB", device="host", report=tmp_path / "run")
+    assert said == ""
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_process_in_which_inductor_compiles_has_no_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "2")
+    text = """
+import functools, pathlib
+from torch._inductor.async_compile import AsyncCompile
+workers = AsyncCompile.process_pool()
+# The worker is forked from the process that Inductor starts.
+look = "open(f'/proc/{__import__(\\"os\\").getppid()}/maps').read()"
+loaded = workers.submit(functools.partial(eval, look)).result()
+workers.shutdown()
+own = pathlib.Path("/proc/self/maps").read_text()
+print(*("libsmartswap.so" in libraries for libraries in (own, loaded)), "libtorch" in loaded)
+"""
+    done, _ = start(tmp_path, text, memory="64MiB", device="host")
+    assert done == "True False True\n"
+
+
 def test_flags_win_over_variables(tmp_path):
     flags = ("-m", "smartswap", "--memory", "30MiB")
     _, said = start(tmp_path, TRAINING, *flags, memory="1GiB", device="host")

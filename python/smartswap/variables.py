@@ -25,7 +25,7 @@ __all__ = ["open_engine", "open_when_used", "wishes"]
 
 _PREFIX = "SMARTSWAP_"
 _LOG_LEVEL = "log_level"
-# The process in which Inductor compiles. It asks for the device's properties, which counts as a use,
+# The process in which Inductor compiles. It asks for the device's properties, which counts as use,
 # and makes no tensor: an engine there would hold a context's memory beside the cap.
 _COMPILE_WORKER = os.path.join("torch", "_inductor", "compile_worker", "__main__.py")
 _BOOLEANS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}

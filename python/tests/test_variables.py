@@ -76,9 +76,10 @@ def test_a_process_that_makes_no_tensor_says_nothing_at_its_end(tmp_path):
 
 
 def test_such_a_process_leaves_the_report_of_the_others_alone(tmp_path):
-    _, said = start(tmp_path, "import torch", memory="64MiB", device="host", report=tmp_path / "run")
+    report = tmp_path / "run"
+    _, said = start(tmp_path, "import torch", memory="64MiB", device="host", report=report)
     assert said == ""
-    assert not (tmp_path / "run").exists()
+    assert not report.exists()
 
 
 def test_the_process_in_which_inductor_compiles_has_no_engine(tmp_path, monkeypatch):

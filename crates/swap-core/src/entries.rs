@@ -60,11 +60,6 @@ impl Entries {
         self.clock
     }
 
-    /// The time of the latest touch or allocation.
-    pub(crate) fn now(&self) -> u64 {
-        self.clock
-    }
-
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }

@@ -21,9 +21,7 @@ impl Core {
         counted: &mut bool,
     ) -> Result<(), Error> {
         let mut host_full = false;
-        let mut victims = self.victims();
-        self.prefer_size(&mut victims, requested_bytes);
-        for id in victims {
+        for id in self.victims() {
             let left = self.swap_out(id)?;
             host_full |= !left;
             let left = left || self.discard_instead(id)?;
@@ -60,44 +58,16 @@ impl Core {
     pub(crate) fn victims(&self) -> Vec<BlockId> {
         let free_to_go = |entry: &&Entry| self.can_leave(entry.id);
         let mut victims: Vec<&Entry> = self.entries.iter().filter(free_to_go).collect();
-        victims.sort_by_cached_key(|entry| match self.next_use(entry) {
+        let next_use = |entry: &Entry| {
+            let position = self.step.follower.position(self.step.event_count)?;
+            self.orders.current()?.next_use(entry.planned, position, entry.origin)
+        };
+        victims.sort_by_cached_key(|entry| match next_use(entry) {
             Some(position) => {
                 (Reverse(position), entry.place.map_or(u64::MAX, |place| u64::from(place.0)))
             }
             None => (Reverse(0), entry.last_touch),
         });
         victims.into_iter().map(|entry| entry.id).collect()
-    }
-
-    /// When the orders say that a block is used next. `None` if they do not know the step.
-    fn next_use(&self, entry: &Entry) -> Option<u64> {
-        let position = self.step.follower.position(self.step.event_count)?;
-        self.orders.current()?.next_use(entry.planned, position, entry.origin)
-    }
-
-    /// Puts a victim of the size that is wanted first, if its last use is at least half as long
-    /// ago as that of the best one: its chunk serves as it is. One of another size would have to
-    /// be released, once its copy has ended, and a new one made.
-    ///
-    /// Where the orders know the step nothing changes, as plans were simulated so.
-    fn prefer_size(&self, victims: &mut [BlockId], requested_bytes: u64) {
-        let pool = &self.memory.pool;
-        let oldest = victims.first().and_then(|&id| self.entries.find(id));
-        let (Some(oldest), Ok(wanted_bytes)) = (oldest, pool.swappable_bytes(requested_bytes))
-        else {
-            return;
-        };
-        if self.next_use(oldest).is_some() {
-            return;
-        }
-        let now = self.entries.now();
-        let latest = now - (now - oldest.last_touch) / 2;
-        let serves = |&id: &BlockId| {
-            pool.size_bytes(id) == wanted_bytes
-                && self.entries.find(id).is_some_and(|entry| entry.last_touch <= latest)
-        };
-        if let Some(found) = victims.iter().position(serves) {
-            victims[..=found].rotate_right(1);
-        }
     }
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import _native, page, terminal
+from . import _native, page, report_folder, terminal
 from .agreement import Agreement
 from .chunks import CAP_DIVISOR, ChunkedOps
 from .compiled import CompiledCode
@@ -371,6 +371,7 @@ def save_report(folder: str | os.PathLike[str]) -> None:
     with open(os.path.join(folder, "stats.json"), "w", encoding="utf-8") as file:
         json.dump(stats(), file, indent=2)
     page.draw(Path(folder))
+    report_folder.note_written(folder)
 
 
 @contextmanager
@@ -431,7 +432,8 @@ def _report_folder(opened: _Open) -> str:
 def _write_report(opened: _Open) -> None:
     folder = _report_folder(opened)
     try:
-        save_report(folder)
+        with report_folder.claimed(folder):
+            save_report(folder)
     except (OSError, RuntimeError) as error:
         _log.error("the report could not be written to %s: %s", folder, error)
 

@@ -1,12 +1,13 @@
 """SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine for a script as it is."""
 
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 from processes import python
-from smartswap import variables
+from smartswap import report_folder, variables
 from smartswap.errors import SettingsError
 
 TRAINING = """
@@ -164,3 +165,38 @@ def test_variables_are_settings():
 
 def test_help_names_the_variable():
     assert "SMARTSWAP_MEMORY=24GiB python train.py" in python("-m", "smartswap", "--help").stdout
+
+
+def test_two_processes_leave_two_reports(tmp_path):
+    text = """
+import multiprocessing, torch
+def train(steps):
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(64, 256)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    train(2)
+    child = multiprocessing.get_context("spawn").Process(target=train, args=(5,))
+    child.start()
+    child.join()
+"""
+    report = tmp_path / "report"
+    wishes = {"memory": "64MiB", "device": "host", "report": report}
+
+    def steps(folder):
+        return json.loads((folder / "stats.json").read_text())["steps"]
+
+    report.mkdir()
+    earlier = report / "stats.json"
+    earlier.write_text("of a run before, to be written over")
+    os.utime(earlier, (0, 0))
+    _, said = start(tmp_path, text, **wishes)
+    child = report / "process1"
+    assert f"the report of another process in {report} is now in {child}" in said
+    assert [steps(report), steps(child)] == [2, 5]
+    known = {file.name for file in child.iterdir()}
+    assert {"explain.json", "stats.json"} <= known
+    assert known <= set(report_folder._FILES)

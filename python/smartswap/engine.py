@@ -290,7 +290,8 @@ def disable() -> None:
 
 
 def step() -> None:
-    """Ends the training step, for loops without an optimizer of torch.optim.
+    """Ends the training step, for loops without an optimizer of torch.optim, whose backward passes
+    would end them.
 
     From the first call on, optimizers end no steps.
     """

@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 from smartswap.loop import StepEnds
+from torch.utils.checkpoint import checkpoint
 
 
 class Ends:
@@ -110,13 +111,104 @@ def test_a_closure_that_runs_often_is_one_step(counted):
     assert counted.count == 1
 
 
+def update(weight):
+    with torch.no_grad():
+        weight -= 0.1 * weight.grad
+
+
+def forget(weight):
+    weight.grad = None
+
+
+def zero(weight):
+    weight.grad.data.zero_()
+    weight.grad.zero_()
+
+
+def train_by_hand(weight, passes, *changes):
+    """Trains without an optimizer."""
+    for _ in range(passes):
+        (weight * 3.0).sum().backward()
+        for change in changes:
+            change(weight)
+
+
+@pytest.mark.parametrize("changes", [[update], [forget], [zero], [update, forget]])
+def test_backward_passes_end_steps_where_no_optimizer_does(counted, caplog, changes):
+    weight = torch.nn.Parameter(torch.ones(3))
+    # The change is seen when the next pass begins.
+    train_by_hand(weight, 8, *changes)
+    assert (counted.count, caplog.messages) == (0, [])
+    train_by_hand(weight, 10, *changes)
+    assert counted.count == 10
+    assert ["no optimizer of torch.optim has stepped" in said for said in caplog.messages] == [True]
+    # One that comes late takes over for good.
+    optimizer = sgd()
+    optimizer.step()
+    train_by_hand(weight, 20, *changes)
+    assert counted.count == 11
+
+
+def test_gradients_of_many_batches_add_up_in_one_step(counted, caplog):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    train_by_hand(weight, 255)
+    optimizer.step()
+    assert (counted.count, caplog.messages) == (1, [])
+
+
+def test_weights_that_change_where_nobody_sees_it_are_waited_for_longer(counted):
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def change(weight):
+        weight.data.sub_(weight.grad)
+        weight.grad = None
+
+    weight.register_post_accumulate_grad_hook(change)
+    train_by_hand(weight, 255)
+    assert counted.count == 0
+    train_by_hand(weight, 10)
+    assert counted.count == 10
+
+
+def test_a_pass_within_a_pass_ends_no_step(counted):
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def train(passes):
+        for _ in range(passes):
+            checkpoint(torch.sin, weight, use_reentrant=True).sum().backward()
+            update(weight)
+
+    train(20)
+    assert counted.count == 12
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(1).backward()
+    train(1)
+    assert counted.count == 13
+
+
+def test_optimizers_that_step_in_the_backward_pass_end_one_step(counted):
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    for weight in model.parameters():
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.register_post_accumulate_grad_hook(lambda _, by=optimizer: by.step())
+    model(torch.ones(2, 4)).sum().backward()
+    counted.count = 0
+    for _ in range(40):
+        model(torch.ones(2, 4)).sum().backward()
+    assert counted.count == 40
+
+
 def test_nothing_is_left_behind():
     ends = Ends()
+    backward = torch.autograd.backward
     scaler_step = torch.amp.GradScaler._maybe_opt_step
     ends.ends.install()
     ends.ends.install()
     ends.ends.remove()
     ends.ends.remove()
     sgd().step()
+    train_by_hand(torch.nn.Parameter(torch.ones(3)), 20, forget)
     assert ends.count == 0
+    assert torch.autograd.backward is backward
     assert torch.amp.GradScaler._maybe_opt_step is scaler_step

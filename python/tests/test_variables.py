@@ -41,6 +41,36 @@ def start(tmp_path, text, *before, **settings):
     return done.stdout, done.stderr
 
 
+BY_HAND = """
+import sys
+import torch
+torch.manual_seed(1)
+layers = [torch.randn(512, 512).mul_(0.04).requires_grad_() for _ in range(8)]
+for _ in range(60):
+    hidden = torch.randn(512, 512)
+    for layer in layers:
+        hidden = torch.relu(hidden @ layer) + hidden
+    hidden.square().mean().backward()
+    with torch.no_grad():
+        for layer in layers:
+            layer -= 0.01 * layer.grad
+            layer.grad.zero_()
+print([layer.double().sum().item().hex() for layer in layers])
+smartswap = sys.modules.get("smartswap")
+if smartswap:
+    now = smartswap.stats()
+    print(now["steps"], now["steps_by_stage"]["Stable"] > 0, file=sys.stderr)
+"""
+
+
+def test_weights_that_are_changed_by_hand_are_trained_by_a_plan(tmp_path):
+    plain, _ = start(tmp_path, BY_HAND)
+    capped, said = start(tmp_path, BY_HAND, memory="24MiB", device="host", min_block="512KiB")
+    assert capped == plain
+    assert said.count("no optimizer of torch.optim has stepped in 9 backward passes") == 1
+    assert said.splitlines()[-1] == f"{60 - 8} True"
+
+
 def test_a_script_that_knows_nothing_trains_under_the_cap(tmp_path):
     plain, said = start(tmp_path, TRAINING)
     # Nothing of ours is imported where nobody asks for it.

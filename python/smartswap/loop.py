@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -130,13 +130,15 @@ class _BackwardPasses:
         self._count = 0
         self._count_by_hand = 0
         self._leaf: tuple[weakref.ref[torch.Tensor], Any] | None = None
-        self._end_steps = False
+        self._has_begun = False
 
     def install(self) -> None:
         self._backward = backward = torch.autograd.backward
 
         @functools.wraps(backward)
         def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(tensors, Iterator):
+                tensors = tuple(tensors)
             if self._depth == 0:
                 self._count_by_hand += self._has_changed()
             leaf = _leaf_of(tensors)
@@ -171,10 +173,10 @@ class _BackwardPasses:
             # An optimizer has stepped, maybe within this pass.
             return
         self._count += 1
-        if self._end_steps:
+        if self._has_begun:
             self._end_step()
         elif self._count_by_hand >= _PASSES_BY_HAND or self._count >= _PASSES:
-            self._end_steps = True
+            self._has_begun = True
             _log.warning(
                 "no optimizer of torch.optim has stepped in %d backward passes: each ends a "
                 "training step from now on; or call smartswap.step() where steps end",
@@ -186,14 +188,14 @@ class _BackwardPasses:
 def _leaf_of(tensors: Any) -> torch.Tensor | None:
     """A tensor that a backward pass from `tensors` brings a gradient."""
     first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-    nodes = [getattr(first, "grad_fn", None)]
+    nodes = [first.grad_fn if isinstance(first, torch.Tensor) else first]
     for _ in range(_NODES):
         if not nodes:
             break
         node = nodes.pop()
         if hasattr(node, "variable"):
             return node.variable
-        nodes += [node for node, _ in getattr(node, "next_functions", ()) if node is not None]
+        nodes += [after for after, _ in getattr(node, "next_functions", ()) if after is not None]
     return None
 
 

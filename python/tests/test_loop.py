@@ -187,6 +187,15 @@ def test_a_pass_within_a_pass_ends_no_step(counted):
     assert counted.count == 13
 
 
+def test_passes_begin_with_whatever_pytorch_takes(counted):
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
+    losses = [(weight * 3.0).sum() for weight in weights]
+    torch.autograd.backward(loss for loss in losses[:2])
+    torch.autograd.backward(torch.autograd.graph.get_gradient_edge(losses[2]))
+    torch.autograd.backward(tensors=())
+    assert all(torch.equal(weight.grad, torch.full((3,), 3.0)) for weight in weights)
+
+
 def test_optimizers_that_step_in_the_backward_pass_end_one_step(counted):
     model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
     for weight in model.parameters():

@@ -1,4 +1,4 @@
-"""Finds the ends of training steps from the optimizers that step."""
+"""Finds the ends of training steps: from optimizers that step, or else from backward passes."""
 
 from __future__ import annotations
 
@@ -193,13 +193,16 @@ def _leaf_of(tensors: Any) -> torch.Tensor | None:
         if not nodes:
             break
         node = nodes.pop()
-        if hasattr(node, "variable"):
+        # By name: the node of a script's own function may have any attribute.
+        if type(node).__name__ == "AccumulateGrad":
             return node.variable
         nodes += [after for after, _ in getattr(node, "next_functions", ()) if after is not None]
     return None
 
 
-def _versions(leaf: torch.Tensor) -> tuple[int, int | None]:
+def _versions(leaf: torch.Tensor) -> list[int | None]:
     """Numbers of which one is another after each change of a tensor or its gradient in place."""
-    grad = leaf.grad
-    return leaf._version, None if grad is None else grad._version
+    return [
+        None if tensor is None or tensor.is_inference() else tensor._version
+        for tensor in (leaf, leaf.grad)
+    ]

@@ -187,6 +187,27 @@ def test_a_pass_within_a_pass_ends_no_step(counted):
     assert counted.count == 13
 
 
+class Named(torch.autograd.Function):
+    """Keeps what it likes under the name that PyTorch's own nodes have for a leaf."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        ctx.variable = "a name"
+        return tensor * 3.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 3.0
+
+
+def test_functions_of_a_script_are_no_leaves(counted):
+    weight = torch.nn.Parameter(torch.ones(3))
+    for _ in range(20):
+        Named.apply(weight).sum().backward()
+        update(weight)
+    assert counted.count == 12
+
+
 def test_passes_begin_with_whatever_pytorch_takes(counted):
     weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
     losses = [(weight * 3.0).sum() for weight in weights]

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _log = logging.getLogger("smartswap")
@@ -41,7 +41,9 @@ def claimed(folder: str) -> Iterator[None]:
     os.makedirs(folder, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        # NFS locks no folder: two processes that end at once may then mix their files.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if _is_of_another(folder):
             _log.warning("the report of another process in %s is now in %s", folder, _move(folder))
         yield

@@ -1,5 +1,7 @@
 """SMARTSWAP_MEMORY=... python train.py: PyTorch opens the engine for a script as it is."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -230,3 +232,20 @@ if __name__ == "__main__":
     known = {file.name for file in child.iterdir()}
     assert {"explain.json", "stats.json"} <= known
     assert known <= set(report_folder._FILES)
+
+
+def test_a_report_needs_no_lock(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    folder = tmp_path / "report"
+    with report_folder.claimed(str(folder)):
+        (folder / "stats.json").write_text("{}")
+    # Nobody says that it is this process's own.
+    with report_folder.claimed(str(folder)):
+        assert (folder / "process1" / "stats.json").read_text() == "{}"
+        report_folder.note_written(folder)
+        (folder / "stats.json").write_text("{}")
+    with report_folder.claimed(str(folder)):
+        assert not (folder / "process2").exists()

@@ -290,8 +290,8 @@ def disable() -> None:
 
 
 def step() -> None:
-    """Ends the training step, for loops without an optimizer of torch.optim, whose backward passes
-    would end them.
+    """Ends the training step, for loops without an optimizer of torch.optim in which a step has
+    several backward passes.
 
     From the first call on, optimizers end no steps.
     """

@@ -124,16 +124,15 @@ class _BackwardPasses:
 
     def __init__(self, end_step: Callable[[], None]) -> None:
         self._end_step = end_step
-        self._backward: Callable[..., Any] | None = None
-        self._watched: Callable[..., Any] | None = None
+        self._watched: Any = None
         self._depth = 0
         self._count = 0
         self._count_by_hand = 0
         self._leaf: tuple[weakref.ref[torch.Tensor], Any] | None = None
-        self._has_begun = False
+        self._has_told = False
 
     def install(self) -> None:
-        self._backward = backward = torch.autograd.backward
+        backward = torch.autograd.backward
 
         @functools.wraps(backward)
         def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -160,8 +159,8 @@ class _BackwardPasses:
             return
         # Whoever has wrapped it since goes on to call this one, which ends no more steps.
         if torch.autograd.backward is self._watched:
-            torch.autograd.backward = self._backward
-        self._watched = self._backward = None
+            torch.autograd.backward = self._watched.__wrapped__
+        self._watched = None
 
     def _has_changed(self) -> bool:
         """Whether a weight of the last pass, or its gradient, was changed since."""
@@ -173,16 +172,16 @@ class _BackwardPasses:
             # An optimizer has stepped, maybe within this pass.
             return
         self._count += 1
-        if self._has_begun:
-            self._end_step()
-        elif self._count_by_hand >= _PASSES_BY_HAND or self._count >= _PASSES:
-            self._has_begun = True
+        if self._count_by_hand < _PASSES_BY_HAND and self._count < _PASSES:
+            return
+        if not self._has_told:
+            self._has_told = True
             _log.warning(
                 "no optimizer of torch.optim has stepped in %d backward passes: each ends a "
                 "training step from now on; or call smartswap.step() where steps end",
                 self._count,
             )
-            self._end_step()
+        self._end_step()
 
 
 def _leaf_of(tensors: Any) -> torch.Tensor | None:

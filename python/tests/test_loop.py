@@ -121,7 +121,6 @@ def forget(weight):
 
 
 def zero(weight):
-    weight.grad.data.zero_()
     weight.grad.zero_()
 
 

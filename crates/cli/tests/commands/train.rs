@@ -47,7 +47,7 @@ fn caps_and_strategies_change_no_bit() {
     let uncapped_bytes = uncapped_bytes();
     for percent in [100, 70, 50, 35] {
         let limit_bytes = uncapped_bytes * percent / 100;
-        let mut without_plan = f64::INFINITY;
+        let mut without_plan = 0.0;
         for strategy in STRATEGIES {
             let memory = limit_bytes.to_string();
             let ran = train(&[

@@ -4,6 +4,7 @@
 //!   Driver calls (device.rs)
 //!      |-- virtual_memory.rs, pinned.rs   memory of the device, memory of the host
 //!      |                 ../table.rs says what was given out; left.rs gives back the rest
+//!      |-- copy.rs       copies, those to the host in turns on two streams
 //!      |-- handles.rs    streams and events, alive as long as somebody uses them
 //!      |-- context.rs    the primary context, made current on the calling thread
 //!      |-- function.rs   host functions as C callbacks       failure.rs   codes and their texts
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use crate::cuda::context::Context;
+use crate::cuda::copy::Turns;
 use crate::cuda::handles::Handles;
 use crate::cuda::pinned::PinnedMemory;
 use crate::cuda::virtual_memory::DeviceMemory;
@@ -24,6 +26,7 @@ use crate::table::Rules;
 use crate::types::DeviceProperties;
 
 mod context;
+mod copy;
 mod device;
 mod failure;
 mod function;
@@ -64,6 +67,7 @@ pub struct CudaDriver {
     lack: Option<String>,
     streams: Handles,
     events: Handles,
+    turns: Turns,
     rules: Rules,
     // Locked during the library's calls, so that the table is what the device has.
     device_memory: Mutex<DeviceMemory>,

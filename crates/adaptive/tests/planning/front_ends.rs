@@ -73,7 +73,7 @@ fn without_a_wish_the_faster_of_both_is_taken() {
 #[test]
 fn the_loop_is_offered_what_plan_shows() {
     let (mut same, mut on_demand) = (0, 0);
-    for seed in 0..80 {
+    for seed in 0..24 {
         let trace = random_trace(seed, &RandomShape::small());
         let machine = machine(&trace, 40 + 10 * (seed % 2));
         for strategy in [Strategy::Swap, Strategy::Recompute, Strategy::Joint] {
@@ -94,7 +94,7 @@ fn the_loop_is_offered_what_plan_shows() {
             }
         }
     }
-    assert!(same > 100 && on_demand > 0, "{same} {on_demand}");
+    assert!(same > 30 && on_demand > 0, "{same} {on_demand}");
 }
 
 #[test]

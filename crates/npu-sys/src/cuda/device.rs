@@ -7,7 +7,7 @@ use crate::cuda::failure::{invalid, need};
 use crate::cuda::function::{self, Launch};
 use crate::cuda::handles::Kind;
 use crate::cuda::sys::{CUevent_flags, CUresult, CUstream_flags, CUstreamCaptureStatus};
-use crate::cuda::{CudaDriver, pinned, virtual_memory};
+use crate::cuda::{CudaDriver, copy, pinned, virtual_memory};
 use crate::driver::{Driver, HostFunction};
 use crate::error::{DriverError, ErrorKind};
 use crate::host_function;
@@ -148,7 +148,8 @@ impl Driver for CudaDriver {
         let call = "destroy_stream";
         // It may be left to another thread, so what forbids the call is found out here.
         let _cuda = self.context.enter(call)?;
-        self.streams.destroy(call, stream.0)
+        self.streams.destroy(call, stream.0)?;
+        self.turns.forget(self, stream)
     }
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
@@ -254,35 +255,8 @@ impl Driver for CudaDriver {
     }
 
     unsafe fn copy(&self, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
-        let call = "copy";
-        copy.check().map_err(|text| invalid(call, text))?;
-        let size = length(call, copy.size_bytes())?;
-        if let Copy::DeviceToHost { target: host, .. } | Copy::HostToDevice { source: host, .. } =
-            copy
-        {
-            pinned::check(self, call, host, copy.size_bytes())?;
-        }
-        let stream = self.streams.get(call, stream.0)?;
-        let cuda = self.context.enter(call)?;
-        let code = match copy {
-            Copy::DeviceToHost { source, target, .. } => {
-                let (copy, target) = (cuda.api().cuMemcpyDtoHAsync_v2, host_pointer(target.0));
-                // SAFETY: the caller promises both places until the copy is complete; the
-                // stream is alive. So for the two below.
-                unsafe { copy(target, source.0, size, stream.stream()) }
-            }
-            Copy::HostToDevice { source, target, .. } => {
-                let (copy, source) = (cuda.api().cuMemcpyHtoDAsync_v2, host_pointer(source.0));
-                // SAFETY: as above.
-                unsafe { copy(target.0, source, size, stream.stream()) }
-            }
-            Copy::DeviceToDevice { source, target, .. } => {
-                let copy = cuda.api().cuMemcpyDtoDAsync_v2;
-                // SAFETY: as above.
-                unsafe { copy(target.0, source.0, size, stream.stream()) }
-            }
-        };
-        cuda.check(code)
+        // SAFETY: the caller promises it.
+        unsafe { copy::copy(self, copy, stream) }
     }
 
     unsafe fn fill(

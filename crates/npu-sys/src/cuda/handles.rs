@@ -37,8 +37,13 @@ impl Handle {
         std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 
+    /// Whether it is not borrowed.
+    pub(super) fn is_own(&self) -> bool {
+        self.kind != Kind::BorrowedStream
+    }
+
     fn destroy(&mut self, call: &'static str) -> Result<(), DriverError> {
-        if self.kind != Kind::BorrowedStream {
+        if self.is_own() {
             let cuda = self.context.enter(call)?;
             let code = match self.kind {
                 Kind::Event => {

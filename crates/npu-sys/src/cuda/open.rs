@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use bytemuck::Zeroable;
 
 use crate::cuda::context::{Context, check};
+use crate::cuda::copy::Turns;
 use crate::cuda::handles::Handles;
 use crate::cuda::sys::{
     Api, CUdevice, CUdevice_attribute, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
@@ -87,6 +88,7 @@ impl CudaDriver {
             lack,
             streams: Handles::new("stream"),
             events: Handles::new("event"),
+            turns: Turns::default(),
             rules,
             device_memory: Mutex::new(DeviceMemory::new(rules)),
             pinned_memory: RwLock::default(),

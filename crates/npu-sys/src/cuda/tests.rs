@@ -6,3 +6,4 @@ mod fake;
 mod load;
 
 pub(super) use abi::number;
+mod turns;

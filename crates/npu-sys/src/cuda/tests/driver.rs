@@ -18,13 +18,13 @@ use crate::{HostMapping, drop_failures};
 
 const UNIT: u64 = 2 << 20;
 
-fn device() -> (Fake, Arc<CudaDriver>) {
+pub(super) fn device() -> (Fake, Arc<CudaDriver>) {
     let fake = Fake::whole();
     let driver = fake.open(0).unwrap();
     (fake, driver)
 }
 
-fn refused<T: std::fmt::Debug>(
+pub(super) fn refused<T: std::fmt::Debug>(
     result: Result<T, DriverError>,
     kind: ErrorKind,
     expect: &str,
@@ -66,7 +66,11 @@ fn free_pinned(driver: &CudaDriver, start: HostPtr) -> Result<(), DriverError> {
     unsafe { driver.free_pinned(start) }
 }
 
-fn copy(driver: &CudaDriver, copy: Copy, stream: StreamHandle) -> Result<(), DriverError> {
+pub(super) fn copy(
+    driver: &CudaDriver,
+    copy: Copy,
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
     // SAFETY: see above.
     unsafe { driver.copy(copy, stream) }
 }

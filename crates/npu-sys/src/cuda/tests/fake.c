@@ -18,8 +18,11 @@ enum { UNIT = 2 << 20, PAGE = 4096 };
 
 // What the tests set and read.
 int fake_init_code = OK, fake_has_virtual_memory = 1, fake_is_busy = 0, fake_call_code = OK;
-int fake_is_capturing = 0;
-long fake_held = 0, fake_retained = 0;
+int fake_is_capturing = 0, fake_copies_until_failure = -1;
+long fake_held = 0, fake_retained = 0, fake_waited_for = 0;
+// Copies to the host, those of them that another stream made than the one before, and those that
+// were not ordered behind all before.
+long fake_copies_out = 0, fake_turns = 0, fake_unordered = 0;
 
 static char primary;
 static __thread void *current;
@@ -170,13 +173,27 @@ int cuMemHostGetDevicePointer_v2(device_address *device, void *host, unsigned fl
     return flags ? INVALID : OK;
 }
 
+// A stream or an event, and how many copies to the host it comes after.
+struct object { int flags; long comes_after; };
+
 int cuMemcpyHtoDAsync_v2(device_address target, const void *source, size_t size, void *stream) {
     INSIDE;
     memcpy((void *)target, source, size);
     return OK;
 }
 int cuMemcpyDtoHAsync_v2(void *target, device_address source, size_t size, void *stream) {
+    static void *last;
+    struct object *it = stream;
     INSIDE;
+    if (!fake_copies_until_failure) return NO_MEMORY;
+    fake_copies_until_failure--;
+    if (it) {
+        fake_unordered += it->comes_after != fake_copies_out;
+        fake_turns += last && last != stream;
+        it->comes_after = fake_copies_out + 1;
+        last = stream;
+    }
+    fake_copies_out++;
     memcpy(target, (void *)source, size);
     return OK;
 }
@@ -191,13 +208,13 @@ int cuMemsetD8Async(device_address target, unsigned char value, size_t count, vo
     return OK;
 }
 
-static int make(int **object, int value) {
-    *object = malloc(sizeof(int));
-    **object = value;
+static int make(struct object **object, int flags) {
+    *object = malloc(sizeof(struct object));
+    **object = (struct object){ flags, 0 };
     HELD(1);
     return OK;
 }
-int cuStreamCreate(int **stream, unsigned flags) {
+int cuStreamCreate(struct object **stream, unsigned flags) {
     INSIDE;
     return flags == 1 ? make(stream, 1) : INVALID;
 }
@@ -213,16 +230,29 @@ int cuThreadExchangeStreamCaptureMode(int *mode) {
     *mode = before;
     return OK;
 }
-int cuStreamSynchronize(int *stream) { INSIDE; return OK; }
-int cuStreamWaitEvent(int *stream, int *event, unsigned flags) { INSIDE; return flags; }
-int cuEventCreate(int **event, unsigned flags) { INSIDE; return make(event, flags); }
+int cuStreamSynchronize(struct object *stream) {
+    INSIDE;
+    if (stream && stream->comes_after > fake_waited_for) fake_waited_for = stream->comes_after;
+    return OK;
+}
+int cuStreamWaitEvent(struct object *stream, struct object *event, unsigned flags) {
+    INSIDE;
+    if (stream && stream->comes_after < event->comes_after)
+        stream->comes_after = event->comes_after;
+    return flags;
+}
+int cuEventCreate(struct object **event, unsigned flags) { INSIDE; return make(event, flags); }
 int cuEventDestroy_v2(int *event) { INSIDE; free(event); HELD(-1); return OK; }
-int cuEventRecord(int *event, int *stream) { INSIDE; return OK; }
+int cuEventRecord(struct object *event, struct object *stream) {
+    INSIDE;
+    event->comes_after = stream ? stream->comes_after : fake_copies_out;
+    return OK;
+}
 int cuEventQuery(int *event) { INSIDE; return fake_is_busy ? NOT_READY : OK; }
 int cuEventSynchronize(int *event) { INSIDE; return OK; }
-int cuEventElapsedTime(float *ms, int *start, int *end) {
+int cuEventElapsedTime(float *ms, struct object *start, struct object *end) {
     INSIDE;
-    if (*start || *end) return BAD_HANDLE;
+    if (start->flags || end->flags) return BAD_HANDLE;
     if (fake_is_busy) return NOT_READY;
     *ms = 1.5f;
     return OK;
@@ -241,7 +271,7 @@ int cuLaunchHostFunc(int *stream, void (*function)(void *), void *argument) {
     if (pthread_create(&thread, NULL, call, &it)) return NO_MEMORY;
     return pthread_join(thread, NULL);
 }
-int cuModuleLoadData(int **module, const char *image) {
+int cuModuleLoadData(struct object **module, const char *image) {
     INSIDE;
     return strstr(image, ".entry") ? make(module, 0) : 218;
 }

@@ -98,7 +98,8 @@ impl Fake {
         self.count("fake_retained")
     }
 
-    fn count(&self, name: &str) -> i64 {
+    /// One of its counts.
+    pub(super) fn count(&self, name: &str) -> i64 {
         let library = self.library();
         // SAFETY: `fake.c` defines counts of these names.
         let place = unsafe { library.get::<*mut c_long>(name) }.unwrap();

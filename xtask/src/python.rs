@@ -64,6 +64,8 @@ pub(crate) fn test(shell: &Shell, root: &Path) -> anyhow::Result<()> {
     );
     // It was just built, so a test that does not find it has found something else.
     tests = tests.env("SMARTSWAP_REQUIRE", "package");
+    // As many tests run at once as there are cores: threads of PyTorch would wait for each other.
+    tests = tests.env("OMP_NUM_THREADS", "1");
     let mut releases: Vec<PathBuf> = NPU_PACKAGES.iter().map(|folder| root.join(folder)).collect();
     releases.retain(|packages| packages.join("torch_npu").is_dir());
     if releases.is_empty() {

@@ -4,6 +4,7 @@ Reads requests from stdin, each a line of JSON with a list of runs, starts them 
 their process ids, waits, and prints their exit codes.
 """
 
+import gc
 import json
 import os
 import sys
@@ -11,10 +12,15 @@ import sys
 import child
 import torch
 
+# The first optimizer would import it, in each run again.
+import torch._dynamo  # noqa: F401
+
 
 def serve():
     """Answers requests until stdin ends. In a forked child returns that child's run."""
     torch.set_num_threads(1)
+    # No run has to look through what all have from here, nor to copy its pages for that.
+    gc.freeze()
     for line in iter(sys.stdin.readline, ""):
         runs = json.loads(line)
         pids = []

@@ -106,14 +106,14 @@ pub(super) unsafe fn copy(
 /// # Safety
 /// Both places are there until the copy is complete, and nobody uses them otherwise. The stream is
 /// one of the driver's own.
-pub(super) unsafe fn copy_out(
+unsafe fn copy_out(
     driver: &CudaDriver,
     source: DevicePtr,
     target: HostPtr,
     size_bytes: u64,
     stream: StreamHandle,
 ) -> Result<(), DriverError> {
-    // Held throughout, so that what others submit to the stream does not come in between.
+    // Held throughout: no turn begins within another.
     let mut turns = lock(&driver.turns.by_stream);
     let turn = turns.entry(stream.0).or_default();
     let mut at = 0;
@@ -131,13 +131,12 @@ pub(super) unsafe fn copy_out(
             target: HostPtr(target.0 + at),
             size_bytes: piece_bytes,
         };
-        // SAFETY: a part of what the caller promises.
-        let piece = unsafe {
-            if is_others {
-                submit_on_other(driver, turn, piece, stream)
-            } else {
-                submit(driver, piece, stream)
-            }
+        let piece = if is_others {
+            // SAFETY: a part of what the caller promises.
+            unsafe { submit_on_other(driver, turn, piece, stream) }
+        } else {
+            // SAFETY: as above.
+            unsafe { submit(driver, piece, stream) }
         };
         if let Err(error) = piece {
             wait_for_all(driver, turn, stream);

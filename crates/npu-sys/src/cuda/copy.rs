@@ -2,7 +2,7 @@
 //!
 //! The copy engine leaves a stream only when that stream has to wait. So four bytes that a script
 //! waits for (`loss.item()`) come after all that is queued on one stream, in one piece or in many:
-//! after 73 ms behind 4 GB on an H200, and after 0.8 ms where two streams take turns, which costs
+//! after 73 ms behind 4 GiB on an H200, and after 0.8 ms where two streams take turns, which costs
 //! 0.4 % of the rate (docs/measurements.md, "Numbers that are read beside copies"). What a script
 //! sends to the device waits for nothing like it.
 

@@ -148,8 +148,9 @@ impl Driver for CudaDriver {
         let call = "destroy_stream";
         // It may be left to another thread, so what forbids the call is found out here.
         let _cuda = self.context.enter(call)?;
-        self.streams.destroy(call, stream.0)?;
-        self.turns.forget(self, stream)
+        // First, since its number may be another's as soon as it is destroyed.
+        self.turns.forget(self, stream)?;
+        self.streams.destroy(call, stream.0)
     }
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {

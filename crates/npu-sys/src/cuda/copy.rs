@@ -36,6 +36,17 @@ struct Turn {
     other: Option<Other>,
 }
 
+impl Turn {
+    /// Whether what goes out next is the other's, and how much of what is left.
+    fn next(&self, left_bytes: u64) -> (bool, u64) {
+        match TURN_BYTES.saturating_sub(self.done_bytes) {
+            0 if left_bytes >= OTHER_BYTES_MIN => (true, left_bytes.min(TURN_BYTES)),
+            0 => (false, left_bytes),
+            own_bytes => (false, left_bytes.min(own_bytes)),
+        }
+    }
+}
+
 /// The stream that takes every other turn.
 #[derive(Debug, Clone, Copy)]
 struct Other {
@@ -64,7 +75,7 @@ impl Turns {
     ) -> Result<(), DriverError> {
         let turn = lock(&self.by_stream).remove(&stream.0);
         let Some(other) = turn.and_then(|turn| turn.other) else { return Ok(()) };
-        driver.streams.destroy("destroy_stream", other.stream.0)?;
+        driver.destroy_stream(other.stream)?;
         driver.destroy_event(other.begun)?;
         driver.destroy_event(other.ended)
     }
@@ -118,14 +129,7 @@ unsafe fn copy_out(
     let turn = turns.entry(stream.0).or_default();
     let mut at = 0;
     while at < size_bytes {
-        let left_bytes = size_bytes - at;
-        let own_bytes = TURN_BYTES.saturating_sub(turn.done_bytes);
-        let is_others = own_bytes == 0 && left_bytes >= OTHER_BYTES_MIN;
-        let piece_bytes = match own_bytes {
-            0 if is_others => left_bytes.min(TURN_BYTES),
-            0 => left_bytes,
-            own_bytes => left_bytes.min(own_bytes),
-        };
+        let (is_others, piece_bytes) = turn.next(size_bytes - at);
         let piece = Copy::DeviceToHost {
             source: DevicePtr(source.0 + at),
             target: HostPtr(target.0 + at),

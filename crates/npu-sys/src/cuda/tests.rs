@@ -4,6 +4,6 @@ mod abi;
 mod driver;
 mod fake;
 mod load;
+mod turns;
 
 pub(super) use abi::number;
-mod turns;

@@ -58,6 +58,8 @@ struct Thread {
   std::vector<std::pair<const Operator*, bool>> running;
   // Those of them that are the engine's ops: the outermost one, and all inside it.
   size_t depth = 0;
+  // Operators that the outermost of these has called so far, views aside.
+  uint32_t inside = 0;
   // The operator that runs has told all that it uses, so what it calls is not watched.
   bool looks_away = false;
   // It ends the training's steps, or runs nodes of a backward pass. What other threads run, such
@@ -84,6 +86,9 @@ std::atomic<bool> step_has_begun{false};
 std::optional<at::CallbackHandle> handle;
 // While one is woken inside a backward pass, perhaps.
 std::optional<at::CallbackHandle> node_handle;
+
+// After a call of an operator has called several others. Not all calls of one need do so.
+constexpr uint32_t kUnwatchedCalls = 31;
 
 // Nobody watches: the model fits.
 std::atomic<bool> asleep{false};
@@ -284,7 +289,9 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (op->draws) {
     replay::note_draw();
   }
-  if (outermost && !seals::watches() && tells_all(fn, *op)) {
+  own.inside = outermost ? 0 : own.inside + 1;
+  if (outermost && op->unwatched_calls > 0 && !seals::watches() && tells_all(fn, *op)) {
+    --op->unwatched_calls;
     own.looks_away = true;
     at::enableRecordFunction(false);
   }
@@ -332,6 +339,10 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   }
   if (!outermost) {
     return;
+  }
+  // To look away and back takes as long as to watch one.
+  if (own.inside > 1) {
+    op->unwatched_calls = kUnwatchedCalls;
   }
   const bool went_without = shortage::end(op->name);
   const bool may_offer = op->again.has_value();

@@ -35,6 +35,8 @@ struct Operator {
   std::optional<replay::Candidate> again;
   replay::Unsaid unsaid;
   bool draws = false;
+  // Calls to come that are expected to call several others: those are not watched.
+  mutable uint32_t unwatched_calls = 0;
   // By argument: whether it is written, and whether with all that it held forgotten.
   std::vector<bool> writes;
   std::vector<bool> overwrites;

@@ -1,7 +1,5 @@
 //! What other caps would cost, as JSON.
 
-use std::sync::Arc;
-
 use adaptive::{CapCosts, cap_costs};
 use serde_json::{Value, json};
 
@@ -17,7 +15,7 @@ pub(crate) fn advise(context: &Context) -> Result<Value, Failure> {
         let none = || Failure::usage("no step has been recorded yet: run a few steps first");
         let shown = course.shown.as_ref().ok_or_else(none)?;
         let machine = course.with_link(context.settings.machine);
-        (Arc::clone(&shown.trace), machine, shown.measured())
+        (shown.trace(), machine, shown.measured())
     };
     let measured_us = measured.map(|measured| measured.step_us);
     Ok(json!(CapCosts { measured_us, ..cap_costs(&trace, &machine, config) }))

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use adaptive::{
-    FinishedStep, Generated, Lanes, Machine, Plan, Signature, Stage, Trace, predicted_lanes,
-    simulate,
+    FinishedStep, Generated, HostCosts, Lanes, Machine, Plan, Signature, Stage, Trace,
+    predicted_lanes, simulate,
 };
 
 /// Stable steps of which the median time is told.
@@ -20,7 +20,9 @@ const TIMES_KEPT: usize = 64;
 pub(crate) struct ShownStep {
     is_stable: bool,
     kind: Signature,
-    pub(crate) trace: Arc<Trace>,
+    trace: Arc<Trace>,
+    /// What the engine's own work has cost the host since it was recorded.
+    host_costs: HostCosts,
     /// The plan that it followed.
     pub(crate) plan: Option<Arc<Plan>>,
     /// What the planner knows of this plan.
@@ -77,8 +79,11 @@ impl ShownStep {
         let shows = tells && before.as_ref().is_none_or(outdoes);
         let Some(trace) = trace.filter(|_| shows) else { return before };
         let (mut times_us, mut lanes) = (VecDeque::new(), None);
+        let mut host_costs = HostCosts::default();
         if is_stable && sizes.is_none() {
             let same = before.filter(|before| before.is_like(kind, plan));
+            let known = same.as_ref().map(|before| before.host_costs).unwrap_or_default();
+            host_costs = report.counters.host_costs().or(known);
             let own = report.lanes.clone().filter(|_| report.strayed_ops == 0).map(Arc::new);
             lanes = own.or_else(|| same.as_ref()?.lanes.clone());
             times_us = same.map(|before| before.times_us).unwrap_or_default();
@@ -89,6 +94,7 @@ impl ShownStep {
             is_stable,
             kind,
             trace: Arc::clone(trace),
+            host_costs,
             plan: plan.cloned(),
             made: plan.and(step.made.clone()),
             resident_bytes: report.resident_bytes_peak,
@@ -122,11 +128,17 @@ impl ShownStep {
         self.made.as_ref().map_or(0.0, |made| made.unlimited_us)
     }
 
+    /// As it was recorded, with what its engine's work costs the host by now.
+    pub(crate) fn trace(&self) -> Arc<Trace> {
+        Trace::with_host_costs(&self.trace, self.host_costs)
+    }
+
     /// When what should run in it.
     pub(crate) fn predicted(&self, machine: &Machine) -> Lanes {
         let none = Plan::default();
         let plan = self.plan.as_deref().unwrap_or(&none);
-        predicted_lanes(&self.trace, &simulate(&self.trace, plan, machine))
+        let trace = self.trace();
+        predicted_lanes(&trace, &simulate(&trace, plan, machine))
     }
 
     /// What was measured, if Stable steps were.

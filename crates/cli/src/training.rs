@@ -260,8 +260,10 @@ impl<'a> Training<'a> {
         self.wait(on_step)?;
         let peak_bytes = self.device.peak_bytes()?;
         let plan = self.session.plan().cloned();
-        let signature = self.finished.last().map(|finished| finished.report.signature);
-        let trace = signature.and_then(|signature| self.session.trace(signature)).cloned();
+        let trace = self.finished.last().and_then(|last| {
+            let trace = self.session.trace(last.report.signature)?;
+            Some(Trace::with_host_costs(trace, last.report.counters.host_costs()))
+        });
         let about = self.session.policy().made().cloned();
         let weights = if course.weights { self.weights()? } else { Vec::new() };
         self.model.free(&mut self.ops)?;

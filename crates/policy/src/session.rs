@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use swap_core::{Engine, Error, Orders, Plan, Signature, StepReport, Trace};
+use swap_core::{Engine, Error, HostCosts, Orders, Plan, Signature, StepReport, Trace};
 
 use crate::generate::Generated;
 use crate::ranks::Figures;
@@ -30,8 +30,8 @@ pub struct Session<P> {
     owed: VecDeque<Owed>,
     /// Number of the current directive.
     directives: u64,
-    /// The last recorded step of each kind, and when it was recorded.
-    traces: BTreeMap<Signature, (u64, Arc<Trace>)>,
+    /// The last recorded step of each kind.
+    traces: BTreeMap<Signature, Recorded>,
     current: Directive,
     /// Whether the engine was told to record: not while a layout is being mapped.
     records: bool,
@@ -45,6 +45,17 @@ pub struct Session<P> {
     measuring: Measuring,
     /// The engine has no orders since nobody told of ops.
     slept: bool,
+}
+
+/// A recorded step.
+#[derive(Debug)]
+struct Recorded {
+    /// When it was.
+    step: u64,
+    trace: Arc<Trace>,
+    /// What steps of its kind have told since that nobody recorded. Each does: the trace, which
+    /// others hold, would be copied for each.
+    host_costs: HostCosts,
 }
 
 /// What a step ran under whose report is owed.
@@ -157,9 +168,9 @@ impl<P: Planner> Session<P> {
         self.plan().map_or(0, |plan| fingerprint(plan))
     }
 
-    /// The last recorded step of a kind.
+    /// The last recorded step of a kind, as it was then.
     pub fn trace(&self, signature: Signature) -> Option<&Arc<Trace>> {
-        self.traces.get(&signature).map(|(_, trace)| trace)
+        self.traces.get(&signature).map(|recorded| &recorded.trace)
     }
 
     /// What has gone wrong in planning since the last call: see [`Loop::take_failures`].
@@ -285,17 +296,19 @@ impl<P: Planner> Session<P> {
 
     /// Keeps a recorded step. Its ops take the least that they ever took.
     fn keep_trace(&mut self, step: u64, trace: &mut Trace) {
-        if let Some((_, before)) = self.traces.get(&trace.signature)
-            && before.ops.len() == trace.ops.len()
+        if let Some(before) = self.traces.get(&trace.signature)
+            && before.trace.ops.len() == trace.ops.len()
         {
-            for (op, before) in trace.ops.iter_mut().zip(&before.ops) {
+            for (op, before) in trace.ops.iter_mut().zip(&before.trace.ops) {
                 op.take_least(before);
             }
             trace.host_costs = before.host_costs.or(trace.host_costs);
         }
-        self.traces.insert(trace.signature, (step, Arc::new(trace.clone())));
+        let host_costs = trace.host_costs;
+        let recorded = Recorded { step, trace: Arc::new(trace.clone()), host_costs };
+        self.traces.insert(trace.signature, recorded);
         while self.traces.len() > TRACES_KEPT {
-            let oldest = self.traces.iter().min_by_key(|(_, (step, _))| *step);
+            let oldest = self.traces.iter().min_by_key(|(_, recorded)| recorded.step);
             let signature = *oldest.expect("more than some are kept").0;
             self.traces.remove(&signature);
         }
@@ -303,11 +316,8 @@ impl<P: Planner> Session<P> {
 
     /// What the engine's own work costs the host is known best from a step that nobody recorded.
     fn learn_host_costs(&mut self, report: &StepReport) {
-        if let Some((_, trace)) = self.traces.get_mut(&report.signature) {
-            let costs = report.counters.host_costs().or(trace.host_costs);
-            if costs != trace.host_costs {
-                Arc::make_mut(trace).host_costs = costs;
-            }
+        if let Some(recorded) = self.traces.get_mut(&report.signature) {
+            recorded.host_costs = report.counters.host_costs().or(recorded.host_costs);
         }
     }
 
@@ -337,7 +347,7 @@ impl<P: Planner> Session<P> {
                 return Arc::new(sizes.orders(plan, lots));
             }
             let orders = match self.traces.get(&plan.signature) {
-                Some((_, trace)) => Orders::with_trace(plan, trace),
+                Some(recorded) => Orders::with_trace(plan, &recorded.trace),
                 None => Orders::new(plan),
             };
             Arc::new(match lots {

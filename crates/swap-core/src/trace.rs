@@ -1,5 +1,7 @@
 //! A recorded step: the calls that the engine received, with device times and no pointers.
 
+use std::sync::Arc;
+
 use vmem::AccessMode;
 
 /// Position of an op in its step: the order in which ops began, nested ones included.
@@ -63,6 +65,17 @@ impl Trace {
     /// Device time of all ops, in microseconds.
     pub fn ops_us(&self) -> f64 {
         self.ops.iter().map(|op| op.device_us).sum()
+    }
+
+    /// The same step where the engine's own work costs the host this, as far as it is told. A copy,
+    /// where that is another cost than before.
+    pub fn with_host_costs(trace: &Arc<Trace>, told: HostCosts) -> Arc<Trace> {
+        let mut trace = Arc::clone(trace);
+        let costs = told.or(trace.host_costs);
+        if costs != trace.host_costs {
+            Arc::make_mut(&mut trace).host_costs = costs;
+        }
+        trace
     }
 }
 

@@ -228,7 +228,7 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         let [trace, plan, steps, lanes] =
             ["trace.json", "plan.json", "steps.json", "lanes.json"].map(|name| folder.join(name));
         match shown {
-            Some(shown) => save_trace(&trace, &shown.trace)?,
+            Some(shown) => save_trace(&trace, &shown.trace())?,
             None => remove(&trace)?,
         }
         match shown.and_then(|shown| shown.plan.as_ref()) {
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
             [] => remove(&steps)?,
             sizes => save_steps(&steps, sizes.iter().map(|step| &**step))?,
         }
-        let has_curve = shown.is_some_and(|shown| shown.trace.ops.len() <= CURVE_OPS_MAX);
+        let has_curve = shown.is_some_and(|shown| shown.trace().ops.len() <= CURVE_OPS_MAX);
         drop(course);
         let caps = folder.join("caps.json");
         match has_curve {

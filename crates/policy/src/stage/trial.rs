@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use swap_core::{Plan, StepReport, Trace};
+use swap_core::{HostCosts, Plan, StepReport, Trace};
 
 use super::{NumberedPlan, Why};
 use crate::machine::Machine;
@@ -118,15 +118,12 @@ impl Try {
     /// The step to plan for next: what was recorded, with what the engine's own work cost the host
     /// in the step that is judged. Ranks have agreed on that before.
     pub(super) fn known(&self, judged: &StepReport, has_others: bool) -> Option<Arc<Trace>> {
-        let mut trace = match &self.recorded {
+        let trace = match &self.recorded {
             Some(recorded) => Arc::clone(recorded),
             None => Arc::new(judged.trace.clone()?),
         };
-        if !has_others {
-            let costs = judged.counters.host_costs().or(trace.host_costs);
-            Arc::make_mut(&mut trace).host_costs = costs;
-        }
-        Some(trace)
+        let told = if has_others { HostCosts::default() } else { judged.counters.host_costs() };
+        Some(Trace::with_host_costs(&trace, told))
     }
 
     /// What the settled steps under the plan say of it: the best of them. Nothing yet if one more

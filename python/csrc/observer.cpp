@@ -58,8 +58,9 @@ struct Thread {
   std::vector<std::pair<const Operator*, bool>> running;
   // Those of them that are the engine's ops: the outermost one, and all inside it.
   size_t depth = 0;
-  // Operators that the outermost of these has called so far, views aside.
-  uint32_t inside = 0;
+  // What it takes to watch those that the outermost of these has called so far: 1 for each, and as
+  // much again where it uses memory.
+  uint32_t watching_inside = 0;
   // The operator that runs has told all that it uses, so what it calls is not watched.
   bool looks_away = false;
   // It ends the training's steps, or runs nodes of a backward pass. What other threads run, such
@@ -87,7 +88,8 @@ std::optional<at::CallbackHandle> handle;
 // While one is woken inside a backward pass, perhaps.
 std::optional<at::CallbackHandle> node_handle;
 
-// After a call of an operator has called several others. Not all calls of one need do so.
+// After a call of an operator has called others that took longer to watch than looking away does.
+// Not all of its calls need do so.
 constexpr uint32_t kUnwatchedCalls = 31;
 
 // Nobody watches: the model fits.
@@ -289,7 +291,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
   if (op->draws) {
     replay::note_draw();
   }
-  own.inside = outermost ? 0 : own.inside + 1;
+  own.watching_inside = outermost ? 0 : own.watching_inside + (op->is_metadata ? 1 : 2);
   if (outermost && op->unwatched_calls > 0 && !seals::watches() && tells_all(fn, *op)) {
     --op->unwatched_calls;
     own.looks_away = true;
@@ -340,8 +342,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (!outermost) {
     return;
   }
-  // To look away and back takes as long as to watch one.
-  if (own.inside > 1) {
+  // To look away and back takes longer than to watch one that uses no memory.
+  if (own.watching_inside > 1) {
     op->unwatched_calls = kUnwatchedCalls;
   }
   const bool went_without = shortage::end(op->name);

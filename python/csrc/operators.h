@@ -35,7 +35,7 @@ struct Operator {
   std::optional<replay::Candidate> again;
   replay::Unsaid unsaid;
   bool draws = false;
-  // Calls to come that are expected to call several others: those are not watched.
+  // Calls to come of which what they call is not watched, if they tell all.
   mutable uint32_t unwatched_calls = 0;
   // By argument: whether it is written, and whether with all that it held forgotten.
   std::vector<bool> writes;

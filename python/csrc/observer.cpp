@@ -88,10 +88,6 @@ std::optional<at::CallbackHandle> handle;
 // While one is woken inside a backward pass, perhaps.
 std::optional<at::CallbackHandle> node_handle;
 
-// After a call of an operator has called others that took longer to watch than looking away does.
-// Not all of its calls need do so.
-constexpr uint32_t kUnwatchedCalls = 31;
-
 // Nobody watches: the model fits.
 std::atomic<bool> asleep{false};
 // Counts the times that it woke, and those of them after which every running operator was known
@@ -292,8 +288,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& fn) {
     replay::note_draw();
   }
   own.watching_inside = outermost ? 0 : own.watching_inside + (op->is_metadata ? 1 : 2);
-  if (outermost && op->unwatched_calls > 0 && !seals::watches() && tells_all(fn, *op)) {
-    --op->unwatched_calls;
+  if (outermost && op->is_long_inside && !seals::watches() && tells_all(fn, *op)) {
     own.looks_away = true;
     at::enableRecordFunction(false);
   }
@@ -342,10 +337,9 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (!outermost) {
     return;
   }
-  // To look away and back takes longer than to watch one that uses no memory.
-  if (own.watching_inside > 1) {
-    op->unwatched_calls = kUnwatchedCalls;
-  }
+  // To look away and back takes longer than to watch one that uses no memory. It is for good: what
+  // recorded steps know of the same call must not differ.
+  op->is_long_inside = op->is_long_inside || own.watching_inside > 1;
   const bool went_without = shortage::end(op->name);
   const bool may_offer = op->again.has_value();
   if (may_offer && C10_UNLIKELY(went_without)) {

@@ -35,8 +35,8 @@ struct Operator {
   std::optional<replay::Candidate> again;
   replay::Unsaid unsaid;
   bool draws = false;
-  // Calls to come of which what they call is not watched, if they tell all.
-  mutable uint32_t unwatched_calls = 0;
+  // A call of it has called others that take longer to watch than looking away does.
+  mutable bool is_long_inside = false;
   // By argument: whether it is written, and whether with all that it held forgotten.
   std::vector<bool> writes;
   std::vector<bool> overwrites;

@@ -337,8 +337,8 @@ void on_end(const at::RecordFunction& fn, at::ObserverContext* context) {
   if (!outermost) {
     return;
   }
-  // To look away and back takes longer than to watch one that uses no memory. It is for good: what
-  // recorded steps know of the same call must not differ.
+  // To look away and back takes longer than to watch one that uses no memory. For good, so that
+  // recorded steps know the same of the same calls.
   op->is_long_inside = op->is_long_inside || own.watching_inside > 1;
   const bool went_without = shortage::end(op->name);
   const bool may_offer = op->again.has_value();

@@ -27,7 +27,7 @@ class Block(torch.nn.Module):
         return x + self.back(torch.nn.functional.dropout(wide, 0.1))
 
 def train(steps):
-    model = torch.nn.Sequential(*[Block(64) for _ in range(2)])
+    model = Block(64)
     compiled = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     x = torch.randn(128, 64)

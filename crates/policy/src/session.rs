@@ -53,8 +53,8 @@ struct Recorded {
     /// When it was.
     step: u64,
     trace: Arc<Trace>,
-    /// What steps of its kind have told since that nobody recorded. Each does: the trace, which
-    /// others hold, would be copied for each.
+    /// What the engine's own work costs the host, as steps of its kind have told since. Each tells
+    /// another figure, and others hold the trace: in there, it would be copied after each step.
     host_costs: HostCosts,
 }
 

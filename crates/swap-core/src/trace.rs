@@ -168,3 +168,21 @@ pub enum TraceEvent {
     /// An op ended. Its planned actions of phase `End` run just after.
     End(OpIndex),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_copied_only_for_costs_that_are_new() {
+        let known = HostCosts { replay_us: 40.0, move_us: 10.0 };
+        let trace = Arc::new(Trace { host_costs: known, ..Trace::default() });
+        for told in [HostCosts::default(), known] {
+            assert!(Arc::ptr_eq(&trace, &Trace::with_host_costs(&trace, told)));
+        }
+        let told = HostCosts { replay_us: 50.0, move_us: 0.0 };
+        let costs = Trace::with_host_costs(&trace, told).host_costs;
+        assert_eq!(costs, HostCosts { replay_us: 50.0, ..known });
+        assert_eq!(trace.host_costs, known);
+    }
+}

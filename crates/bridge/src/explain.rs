@@ -23,6 +23,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let totals = &course.totals;
     let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
     let shown = course.shown.as_ref();
+    let trace = shown.map(ShownStep::trace);
     // Where the planner had nothing to offer, it still says why.
     let planner = course.session.policy().planner();
     let last = planner.latest();
@@ -35,14 +36,14 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
             "step_us": generated.simulation.step_us,
             "unlimited_us": generated.unlimited_us,
             "added_us": generated.added_us(),
-            "bound_us": shown.map(|shown| planner.bound_us(&shown.trace())),
+            "bound_us": trace.as_ref().map(|trace| planner.bound_us(trace)),
             "stall_us": generated.simulation.stall_us,
             "peak_bytes": generated.simulation.held_bytes_peak,
             "swapped_out_bytes": generated.simulation.swapped_out_bytes,
             "swapped_in_bytes": generated.simulation.swapped_in_bytes,
             "recomputed_us": generated.simulation.recomputed_us,
             "infeasible_bytes": generated.infeasible.as_ref().map(|lack| lack.missing_bytes),
-            "waits": shown.map(|shown| waits(&shown.trace(), &generated.simulation)),
+            "waits": trace.as_ref().map(|trace| waits(trace, &generated.simulation)),
         })
     });
     let decisions = generated.map_or(&[][..], |generated| &generated.decisions);

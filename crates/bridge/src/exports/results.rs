@@ -225,10 +225,11 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
         save_bytes(&folder.join("explain.json"), format!("{explained:#}").as_bytes())?;
         let course = context.course();
         let shown = course.shown.as_ref();
+        let shown_trace = shown.map(ShownStep::trace);
         let [trace, plan, steps, lanes] =
             ["trace.json", "plan.json", "steps.json", "lanes.json"].map(|name| folder.join(name));
-        match shown {
-            Some(shown) => save_trace(&trace, &shown.trace())?,
+        match &shown_trace {
+            Some(shown_trace) => save_trace(&trace, shown_trace)?,
             None => remove(&trace)?,
         }
         match shown.and_then(|shown| shown.plan.as_ref()) {
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn smartswap_save_report(folder: *const c_char) -> c_int {
             [] => remove(&steps)?,
             sizes => save_steps(&steps, sizes.iter().map(|step| &**step))?,
         }
-        let has_curve = shown.is_some_and(|shown| shown.trace().ops.len() <= CURVE_OPS_MAX);
+        let has_curve = shown_trace.is_some_and(|trace| trace.ops.len() <= CURVE_OPS_MAX);
         drop(course);
         let caps = folder.join("caps.json");
         match has_curve {

@@ -31,7 +31,7 @@ from .errors import (
 from .extensions import Extensions
 from .faults import Faults
 from .graphs import CapturedGraphs
-from .kernels import ForeignKernels
+from .kernels import RegisteredKernels
 from .loop import StepEnds
 from .order import ToldOrder
 from .pointers import RawPointers
@@ -77,7 +77,7 @@ class _Open:
     files: TensorFiles
     faults: Faults
     graphs: CapturedGraphs
-    kernels: ForeignKernels
+    kernels: RegisteredKernels
     order: ToldOrder
     updates: DeferredUpdates
     progress: Progress
@@ -221,7 +221,7 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
         files=TensorFiles(),
         faults=Faults(adapter),
         graphs=CapturedGraphs(adapter, _end_step),
-        kernels=ForeignKernels(adapter),
+        kernels=RegisteredKernels(adapter),
         order=ToldOrder(adapter),
         updates=updates,
         progress=Progress(trial),

@@ -214,16 +214,18 @@ def test_torch_script_compiles_what_it_would_without():
     chunks = ChunkedOps(PART_BYTES)
     chunks.install()
     try:
-        # As `torch.distributed.optim` does when it is imported.
-        update = torch.jit.script(importlib.import_module("torch.optim.adadelta").adadelta)
+        # As `torch.distributed.optim` does when it is imported; with rprop in all of its versions.
+        update = torch.jit.script(importlib.import_module("torch.optim.rprop").rprop)
     finally:
         chunks.remove()
     given, weights = torch.ones(4), [torch.zeros(4) for _ in range(2)]
-    squares, updates = [torch.zeros(4)], [torch.zeros(4)]
+    before, sizes = [torch.zeros(4)], [torch.full((4,), 0.5)]
     steps = [torch.tensor(0.0)]
-    settings = {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.0, "maximize": False}
-    update(weights[:1], [given], squares, updates, steps, False, None, False, False, **settings)
-    optimizer = torch.optim.Adadelta([torch.nn.Parameter(weights[1])], foreach=False)
+    names = "step_size_min", "step_size_max", "etaminus", "etaplus"
+    settings = dict(zip(names, (1e-6, 50.0, 0.5, 1.2)))
+    ways = dict.fromkeys(("foreach", "maximize", "capturable", "differentiable"), False)
+    update(weights[:1], [given], before, sizes, steps, **ways, **settings)
+    optimizer = torch.optim.Rprop([torch.nn.Parameter(weights[1])], lr=0.5, foreach=False)
     optimizer.param_groups[0]["params"][0].grad = given
     optimizer.step()
     assert torch.equal(weights[0], weights[1])

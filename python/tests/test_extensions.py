@@ -30,7 +30,7 @@ def extension(tmp_path_factory):
     abi = int(torch.compiled_with_cxx11_abi())
     subprocess.run(
         [
-            *[os.environ.get("CXX", "c++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-w"],
+            *[os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-shared", "-fPIC", "-w"],
             *[f"-D_GLIBCXX_USE_CXX11_ABI={abi}", *(f"-I{path}" for path in includes)],
             *[str(SOURCE), "-o", f"{folder}/by_address{sysconfig.get_config_var('EXT_SUFFIX')}"],
             *(f"-L{path}" for path in libraries),

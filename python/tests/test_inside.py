@@ -72,6 +72,37 @@ def test_kernels_that_were_registered_before(tmp_path):
     assert run(tmp_path, text) == "done\n"
 
 
+def test_operators_of_a_script_are_watched_themselves(tmp_path):
+    """Defined before or while the engine is open. PyTorch 2.14 and later call them directly."""
+    text = """
+    from torch.profiler import profile
+
+    def doubled(name):
+        @torch.library.custom_op(f"own::{name}", mutates_args=())
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x + x
+        return double
+
+    def is_direct(operator):
+        asked = getattr(operator._opoverload, "_is_pyobj_dispatcher_enabled", None)
+        return asked is not None and asked()
+
+    early = doubled("early")
+    was_direct = is_direct(early)
+    smartswap.enable("24MiB", device="host", min_block="64KiB")
+    late = doubled("late")
+    with profile() as profiled:
+        for operator in (early, late):
+            assert operator(torch.ones(2)).tolist() == [2.0, 2.0]
+    seen = {event.name for event in profiled.events()}
+    assert {"own::early", "own::late"} <= seen, seen
+    smartswap.disable()
+    assert is_direct(early) == is_direct(late) == was_direct
+    print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
 def test_a_profiler_sees_what_operators_call(tmp_path):
     text = PREPARED + """
     from torch.profiler import ProfilerActivity, profile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 import random
@@ -10,6 +11,8 @@ from pathlib import Path
 
 WORDS = 60_000
 VOCABULARY = 2_000
+# Who nanochat's special tokens begin and end.
+SPEAKERS = ("user", "assistant", "python", "output")
 
 
 def make(folder: Path, is_small: bool) -> None:
@@ -27,6 +30,8 @@ def make(folder: Path, is_small: bool) -> None:
     _unet(folder / "unet")
     _dialogues(folder / "dialogues", text, 64 if is_small else 2000, 2 if is_small else 16)
     _llama(folder / "llama", folder / "tokenizer", is_small)
+    if importlib.util.find_spec("rustbpe") is not None:
+        _nanochat(folder / "nanochat", is_small)
     (folder / "made").touch()
 
 
@@ -116,3 +121,37 @@ def _llama(folder: Path, tokenizer: Path, is_small: bool) -> None:
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
     shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+
+
+def _nanochat(folder: Path, is_small: bool) -> None:
+    """Documents, a tokenizer trained on them, and how many bytes each of its tokens has."""
+    import pyarrow
+    import pyarrow.parquet
+    import rustbpe
+    import tiktoken
+    import torch
+
+    source = random.Random(5)
+    n_documents, vocabulary = (400, 512) if is_small else (4000, 32_768)
+    documents = [
+        " ".join("".join(source.choices("abcdefghij", k=source.randint(2, 9))) for _ in range(400))
+        for _ in range(n_documents)
+    ]
+    (folder / "base_data_climbmix").mkdir(parents=True, exist_ok=True)
+    for index in range(2):
+        table = pyarrow.table({"text": documents[index::2]})
+        file = folder / "base_data_climbmix" / f"shard_{index:05}.parquet"
+        pyarrow.parquet.write_table(table, file, row_group_size=100)
+    names = ["bos", *(f"{who}_{end}" for who in SPEAKERS for end in ("start", "end"))]
+    made = rustbpe.Tokenizer()
+    # The size includes nothing special.
+    made.train_from_iterator(iter(documents), vocabulary - len(names), pattern=r" ?\p{L}+|\s+|.")
+    ranks = {bytes(token): rank for token, rank in made.get_mergeable_ranks()}
+    special = {f"<|{name}|>": len(ranks) + index for index, name in enumerate(names)}
+    settings = {"pat_str": made.get_pattern(), "mergeable_ranks": ranks, "special_tokens": special}
+    encoding = tiktoken.Encoding(name="made up", **settings)
+    (folder / "tokenizer").mkdir(exist_ok=True)
+    (folder / "tokenizer" / "tokenizer.pkl").write_bytes(pickle.dumps(encoding))
+    sizes = [len(token) for token, _ in sorted(ranks.items(), key=lambda pair: pair[1])]
+    sizes += [0] * len(special)
+    torch.save(torch.tensor(sizes, dtype=torch.int32), folder / "tokenizer" / "token_bytes.pt")

@@ -3,10 +3,10 @@
     python python/tests/public/run.py SOURCES [--device cuda] [--only WORD ...] [--caps 60 40]
 
 SOURCES has the repositories that scripts.py names, as their authors publish them. Every run is a
-process of its own in a folder of its own; what makes it deterministic, sitecustomize.py, is the
-same for all of them. A step's time is the median of the later half. Memory on a GPU is what NVML
-says of the device. Ends with 1 if any run fails, differs from the plain one, or holds more than
-its cap.
+process of its own in a folder of its own; what makes it deterministic, forced/sitecustomize.py, is
+the same for all of them. A step's time is the median of the later half. Memory on a GPU is what
+NVML says of the device. Ends with 1 if any run fails, differs from the plain one, or holds more
+than its cap.
 """
 
 from __future__ import annotations
@@ -108,6 +108,10 @@ class Place:
 
     def _prepare(self) -> None:
         file = self._folders.sources / self.script.file
+        if self.script.module:
+            repository = self._folders.sources / Path(self.script.file).parts[0]
+            no_history = shutil.ignore_patterns(".git")
+            shutil.copytree(repository, self._base, dirs_exist_ok=True, ignore=no_history)
         for part in file.parent.glob("*.py"):
             shutil.copy(part, self._base)
         (self._base / "data").symlink_to(self._folders.data / "nanogpt")
@@ -132,7 +136,9 @@ class Place:
         inputs_at, out = self._folders.data, folder / "out"
         given = [word.format(data=inputs_at, out=out) for word in words or self._words]
         (folder / "out").mkdir(exist_ok=True)
-        command = [sys.executable, *capped, Path(self.script.file).name, *given]
+        module = self.script.module
+        started_by = ["-m", module] if module else [Path(self.script.file).name]
+        command = [sys.executable, *capped, *started_by, *given]
         watch = None if self._is_small else Nvml()
         started = time.monotonic()
         with (folder / "log").open("w+") as log:
@@ -157,9 +163,9 @@ class Place:
         return Run(done.returncode, seconds, words[0], step_ms, held_mib, tail, norms, order)
 
     def _environment(self, folder: Path) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
+        paths = [str(HERE / "forced"), os.environ.get("PYTHONPATH", "")]
         own = {
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PUBLIC_DIGEST": str(folder / "digest"),
             "PUBLIC_WARNS_ONLY": str(int(self.warns_only)),
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -168,7 +174,9 @@ class Place:
         }
         if self._is_small:
             own |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
-        return {**os.environ, **own, **self.script.environment}
+        given = self.script.environment.items()
+        given = {name: value.format(data=self._folders.data) for name, value in given}
+        return {**os.environ, **own, **given}
 
     def keep(self) -> Path:
         """Keeps what the last run left: its output, its report, its norms."""

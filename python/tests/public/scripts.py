@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Script:
-    """A script of others. `{data}` and `{out}` in its arguments are folders."""
+    """A script of others. `{data}` and `{out}` in its arguments are folders, the former in its
+    environment as well."""
 
     name: str
     # In the folder of sources: the repository's name, then the path in it.
@@ -19,6 +20,8 @@ class Script:
     # Run before, plainly, in the same folder.
     before: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    # Its name for `python -m`, if it needs all of its repository.
+    module: str = ""
     # The least cap at the small size, in percent of what is held: one op needs so much.
     small_percent_min: int = 0
 
@@ -33,6 +36,7 @@ _NANOGPT_SMALL = [
     *["--block_size=128", "--batch_size=8", "--dtype=float32"],
 ]
 _NANOGPT_LARGE = [*_NANOGPT_BOTH, "--batch_size=12", "--block_size=1024", "--dtype=bfloat16"]
+_NANOCHAT_BOTH = ["--window-pattern=L", "--core-metric-every=-1"]
 _TIMM = "pytorch-image-models/train.py"
 _TIMM_BOTH = ["--data-dir", "{data}/images", "--num-classes", "4", "--seed", "1"]
 _TIMM_SMALL = [
@@ -90,6 +94,25 @@ SCRIPTS = [
             "--init_from=resume",
         ],
         before=["--max_iters=4", "--eval_interval=2"],
+    ),
+    Script(
+        "nanochat compiled, Muon",
+        "nanochat/scripts/base_train.py",
+        [
+            *[*_NANOCHAT_BOTH, "--depth=4", "--head-dim=32", "--aspect-ratio=32"],
+            *["--max-seq-len=256", "--device-batch-size=4", "--total-batch-size=2048"],
+            *["--num-iterations=8", "--eval-every=4", "--eval-tokens=2048", "--sample-every=4"],
+        ],
+        [
+            *[*_NANOCHAT_BOTH, "--depth=12", "--device-batch-size=32"],
+            *["--total-batch-size=131072", "--num-iterations=40"],
+            *["--eval-every=-1", "--sample-every=-1"],
+        ],
+        # It leaves its checkpoints there as well, each run over those of the one before.
+        environment={"NANOCHAT_BASE_DIR": "{data}/nanochat"},
+        module="scripts.base_train",
+        # A graph of the CPU is one op.
+        small_percent_min=90,
     ),
     Script(
         "timm ViT, EMA",

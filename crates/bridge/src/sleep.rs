@@ -8,6 +8,9 @@ use adaptive::{AccessMode, Error, OpName, Stage};
 use crate::context::Context;
 use crate::failure::Failure;
 
+/// After so many steps that no plan came of, as no two are alike, none is waited for any more.
+const ROAMING_STEPS: u32 = 16;
+
 /// Whether ops are told of.
 #[derive(Debug, Default)]
 pub(crate) struct Sleep {
@@ -52,7 +55,9 @@ impl Context {
         let was_short = self.sleep.was_short.load(Ordering::Relaxed);
         let session = &course.session;
         let outgrows = session.may_outgrow() && (was_short || session.has_outgrown());
-        let calm = session.stage() == Stage::Stable && !moves && !outgrows;
+        // Of steps that always differ, nobody knows how large the next one is. Once is enough.
+        let roams = course.totals.roaming_steps >= ROAMING_STEPS && !was_short;
+        let calm = (session.stage() == Stage::Stable || roams) && !moves && !outgrows;
         // The last step's peak; the running one has only begun.
         let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
         // Asleep nobody tells of accesses.

@@ -1,6 +1,6 @@
 //! Counts over all steps of the process.
 
-use adaptive::{FinishedStep, MemoryCalls, MemoryStats, Peak};
+use adaptive::{FinishedStep, MemoryCalls, MemoryStats, Peak, Stage};
 
 /// Sums of what steps reported, and peaks that outlive steps.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -24,6 +24,9 @@ pub(crate) struct Totals {
     pub(crate) last_step_us: f64,
     /// The most that was resident in the last step that reported.
     pub(crate) last_resident_bytes: u64,
+    /// Steps in a row, up to the last that reported, that no plan came of and nothing moved in:
+    /// no two are alike, and each had room.
+    pub(crate) roaming_steps: u32,
     /// The highest since they were reset, up to the last step's end.
     peaks: [u64; 4],
 }
@@ -49,6 +52,10 @@ impl Totals {
         self.last_calls = counters.memory_calls;
         self.last_step_us = finished.report.device_us;
         self.last_resident_bytes = finished.report.resident_bytes_peak;
+        let moved =
+            counters.swapped_out_bytes + counters.swapped_in_bytes + counters.recomputed_ops;
+        let roams = finished.stage == Stage::WarmUp && finished.plan.is_none() && moved == 0;
+        self.roaming_steps = if roams { self.roaming_steps + 1 } else { 0 };
     }
 
     /// Keeps the peaks of a step that ends: the engine starts them anew.

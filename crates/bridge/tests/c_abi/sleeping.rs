@@ -114,6 +114,64 @@ fn steps_of_changing_sizes_may_sleep_until_one_is_too_large() {
     rig.close();
 }
 
+/// A step of this many blocks, one after the other: ops that no other number has.
+fn told_for(count: u64) {
+    for tag in 0..count {
+        let made = make(BLOCK, tag);
+        check(made, BLOCK, tag);
+        free(made);
+    }
+    step();
+}
+
+#[test]
+fn steps_of_which_no_two_are_alike_may_sleep_until_one_is_too_large() {
+    let rig = Rig::open(16 * MIB);
+    let weights: Vec<_> = (0..2).map(|tag| make(BLOCK, tag)).collect();
+    for count in 1.. {
+        told_for(count);
+        assert_eq!(stats().steps_by_stage[1..], [0; 2], "some were taken to be alike");
+        if smartswap_may_sleep() != 0 {
+            break;
+        }
+        assert!(count < 40, "{:?}", stats());
+    }
+    assert!(stats().steps >= 16, "{:?}", stats());
+    assert_eq!(smartswap_sleep(), OK);
+    let activation = smartswap_allocate(4 * MIB, 0);
+    free(activation);
+    step();
+    assert_eq!([4, 14].map(|n| smartswap_should_wake(n * MIB)), [0, 1]);
+    smartswap_wake();
+    assert_eq!(smartswap_awake(), OK);
+    for (tag, &weight) in weights.iter().enumerate() {
+        assert_holds(weight, BLOCK, tag as u64);
+    }
+    // Nobody knows when the next large one comes.
+    for count in 50..90 {
+        told_for(count);
+        assert_eq!(smartswap_may_sleep(), 0);
+    }
+    weights.into_iter().for_each(free);
+    rig.close();
+}
+
+#[test]
+fn steps_that_always_differ_and_move_may_not_sleep() {
+    let rig = Rig::open(8 * MIB);
+    let weights: Vec<_> = (0..8).map(|tag| make(BLOCK, tag)).collect();
+    for count in 1..40 {
+        told_for(count);
+        for (tag, &weight) in weights.iter().enumerate() {
+            check(weight, BLOCK, tag as u64);
+        }
+        assert_eq!(smartswap_may_sleep(), 0);
+    }
+    assert!(stats().swapped_out_bytes > 0, "nothing moved");
+    weights.into_iter().for_each(free);
+    rig.close();
+}
+
 #[test]
 fn a_model_that_just_fits_may_not_sleep() {
     let rig = Rig::open(16 * MIB);

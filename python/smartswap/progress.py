@@ -28,6 +28,8 @@ class Progress:
     def __init__(self, trial: Trial | None) -> None:
         self._trial = trial
         self._has_told_cost = False
+        # So many steps had reported when the cost was last asked for.
+        self._asked_at = -1
         # The plans that were tried, in order, and those of steps that have not reported yet.
         self._plans: list[int] = []
         self._plan_of: dict[int, int] = {}
@@ -52,7 +54,9 @@ class Progress:
             if self._trial.outcome:
                 _log.info("%s", self._trial.outcome)
             self._trial = None
-        if n_stable >= _STEPS_TO_TELL:
+        # What nobody watches reports nothing more.
+        if n_stable >= _STEPS_TO_TELL and self._asked_at != now["reported_steps"]:
+            self._asked_at = now["reported_steps"]
             self._has_told_cost = _tell_cost(explain(), is_first_rank)
 
     def _tell_step(self, now: dict[str, Any], is_first_rank: bool) -> None:

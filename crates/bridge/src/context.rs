@@ -280,7 +280,7 @@ impl Context {
     pub(crate) fn step(&self) -> Result<(), Failure> {
         let mut course = self.course();
         course.totals.keep_peaks(&self.engine.memory_stats()?);
-        let stage = course.session.stage();
+        let stage = self.stage(&course);
         course.totals.steps_by_stage[stage as usize] += 1;
         self.step_has_begun.store(false, Ordering::Relaxed);
         let finished = if self.is_asleep() {

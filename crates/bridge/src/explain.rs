@@ -19,7 +19,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let course = context.course();
     let machine = course.with_link(context.settings.machine);
     let link = machine.link;
-    let stage = format!("{:?}", course.session.stage());
+    let stage = format!("{:?}", context.stage(&course));
     let totals = &course.totals;
     let [_, allocated, active, reserved] = totals.with_peaks(&context.engine.memory_stats()?);
     let shown = course.shown.as_ref();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use adaptive::{AccessMode, Error, OpName, Stage};
 
-use crate::context::Context;
+use crate::context::{Context, Course};
 use crate::failure::Failure;
 
 /// After so many steps that no plan came of, as no two are alike, none is waited for any more.
@@ -46,6 +46,11 @@ impl Sleep {
 }
 
 impl Context {
+    /// Where steps stand. Asleep they fit, whether any two of them are alike or not.
+    pub(crate) fn stage(&self, course: &Course) -> Stage {
+        if self.is_asleep() { Stage::Stable } else { course.session.stage() }
+    }
+
     /// Whether steps need nothing of the engine but memory.
     pub(crate) fn may_sleep(&self) -> Result<bool, Failure> {
         let course = self.course();

@@ -94,7 +94,7 @@ fn read(context: &Context) -> Result<SmartswapStats, Failure> {
     let [requested, allocated, active, reserved] = totals.with_peaks(&memory);
     Ok(SmartswapStats {
         struct_size: size_of::<SmartswapStats>() as u32,
-        stage: course.session.stage() as u32,
+        stage: context.stage(&course) as u32,
         steps: totals.steps(),
         limit_bytes: context.settings.machine.limit_bytes,
         requested: requested.into(),

@@ -141,9 +141,11 @@ fn steps_of_which_no_two_are_alike_may_sleep_until_one_is_too_large() {
     let activation = smartswap_allocate(4 * MIB, 0);
     free(activation);
     step();
+    assert_eq!((stats().stage, stats().steps_by_stage[2]), (2, 1), "they fit");
     assert_eq!([4, 14].map(|n| smartswap_should_wake(n * MIB)), [0, 1]);
     smartswap_wake();
     assert_eq!(smartswap_awake(), OK);
+    assert_eq!(stats().stage, 0);
     for (tag, &weight) in weights.iter().enumerate() {
         assert_holds(weight, BLOCK, tag as u64);
     }

@@ -49,11 +49,15 @@ def _images(folder: Path, count: int, side: int) -> None:
 
 def _words(path: Path, times: int) -> str:
     source = random.Random(5)
-    names = ["".join(source.choices("abcdefghij", k=source.randint(2, 7))) for _ in range(3000)]
+    names = [_word(source, 7) for _ in range(3000)]
     lines = [" ".join(source.choices(names, k=30)) for _ in range(WORDS * times // 30)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return "\n".join(lines[:2000])
+
+
+def _word(source: random.Random, letters_max: int) -> str:
+    return "".join(source.choices("abcdefghij", k=source.randint(2, letters_max)))
 
 
 def _tokens(folder: Path, count: int, vocabulary: int | None) -> None:
@@ -134,8 +138,7 @@ def _nanochat(folder: Path, is_small: bool) -> None:
     source = random.Random(5)
     n_documents, vocabulary = (400, 512) if is_small else (4000, 32_768)
     documents = [
-        " ".join("".join(source.choices("abcdefghij", k=source.randint(2, 9))) for _ in range(400))
-        for _ in range(n_documents)
+        " ".join(_word(source, 9) for _ in range(400)) for _ in range(n_documents)
     ]
     (folder / "base_data_climbmix").mkdir(parents=True, exist_ok=True)
     for index in range(2):

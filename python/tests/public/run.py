@@ -112,8 +112,9 @@ class Place:
             repository = self._folders.sources / Path(self.script.file).parts[0]
             no_history = shutil.ignore_patterns(".git")
             shutil.copytree(repository, self._base, dirs_exist_ok=True, ignore=no_history)
-        for part in file.parent.glob("*.py"):
-            shutil.copy(part, self._base)
+        else:
+            for part in file.parent.glob("*.py"):
+                shutil.copy(part, self._base)
         (self._base / "data").symlink_to(self._folders.data / "nanogpt")
         if self.script.before:
             words = [word for word in self._words if not word.startswith("--init_from")]
@@ -174,9 +175,9 @@ class Place:
         }
         if self._is_small:
             own |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "2"}
-        given = self.script.environment.items()
-        given = {name: value.format(data=self._folders.data) for name, value in given}
-        return {**os.environ, **own, **given}
+        for name, value in self.script.environment.items():
+            own[name] = value.format(data=self._folders.data)
+        return {**os.environ, **own}
 
     def keep(self) -> Path:
         """Keeps what the last run left: its output, its report, its norms."""

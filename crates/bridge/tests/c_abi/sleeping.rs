@@ -9,11 +9,23 @@ use super::rig::{
     smartswap_step_begun, smartswap_touch, smartswap_use_on, smartswap_wake, stats, step,
 };
 
-/// A step that fits, told op by op.
-fn told(weights: &[*mut c_void]) {
+/// Ops that use all of them, and see what was written there.
+fn check_all(weights: &[*mut c_void]) {
     for (tag, &weight) in weights.iter().enumerate() {
         check(weight, BLOCK, tag as u64);
     }
+}
+
+/// All of them hold what was written there, although no op asks for it.
+fn assert_all_hold(weights: &[*mut c_void]) {
+    for (tag, &weight) in weights.iter().enumerate() {
+        assert_holds(weight, BLOCK, tag as u64);
+    }
+}
+
+/// A step that fits, told op by op.
+fn told(weights: &[*mut c_void]) {
+    check_all(weights);
     step();
 }
 
@@ -36,9 +48,7 @@ fn memory_is_right_asleep_and_after_waking() {
     for _ in 0..3 {
         let workspace = smartswap_allocate(BLOCK, 0);
         fill(workspace, BLOCK, 50);
-        for (tag, &weight) in weights.iter().enumerate() {
-            assert_holds(weight, BLOCK, tag as u64);
-        }
+        assert_all_hold(&weights);
         assert_holds(workspace, BLOCK, 50);
         free(workspace);
         // Operators with hooks of their own do no harm.
@@ -56,9 +66,7 @@ fn memory_is_right_asleep_and_after_waking() {
     assert_eq!(smartswap_use_on(beside, 0), OK);
     assert_eq!(find(beside.wrapping_byte_add(MIB as usize)), Ok((beside, 14 * MIB)));
     fill(beside, 14 * MIB, 70);
-    for (tag, &weight) in weights.iter().enumerate() {
-        assert_holds(weight, BLOCK, tag as u64);
-    }
+    assert_all_hold(&weights);
     assert_eq!(smartswap_awake(), OK);
     assert_holds(beside, 14 * MIB, 70);
     free(beside);
@@ -146,9 +154,7 @@ fn steps_of_which_no_two_are_alike_may_sleep_until_one_is_too_large() {
     smartswap_wake();
     assert_eq!(smartswap_awake(), OK);
     assert_eq!(stats().stage, 0);
-    for (tag, &weight) in weights.iter().enumerate() {
-        assert_holds(weight, BLOCK, tag as u64);
-    }
+    assert_all_hold(&weights);
     // Nobody knows when the next large one comes.
     for count in 50..90 {
         told_for(count);
@@ -164,9 +170,7 @@ fn steps_that_always_differ_and_move_may_not_sleep() {
     let weights: Vec<_> = (0..8).map(|tag| make(BLOCK, tag)).collect();
     for count in 1..40 {
         told_for(count);
-        for (tag, &weight) in weights.iter().enumerate() {
-            check(weight, BLOCK, tag as u64);
-        }
+        check_all(&weights);
         assert_eq!(smartswap_may_sleep(), 0);
     }
     assert!(stats().swapped_out_bytes > 0, "nothing moved");
@@ -198,9 +202,7 @@ fn a_model_that_just_fits_may_not_sleep() {
     assert_eq!(smartswap_may_sleep(), 0);
     // Where it is made to, all of it comes back.
     assert_eq!(smartswap_sleep(), OK, "{}", last_error());
-    for (tag, &weight) in weights.iter().enumerate() {
-        assert_holds(weight, BLOCK, tag as u64);
-    }
+    assert_all_hold(&weights);
     weights.into_iter().for_each(free);
     rig.close();
 }

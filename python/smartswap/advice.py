@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from . import engine
 from .sizes import format_size
 
-__all__ = ["Advice", "CapCost", "advise"]
+__all__ = ["AccumulationCost", "Advice", "CapCost", "advise"]
 
 _BURDENS = {"none": "", "link": "copies", "recompute": "operators that run again"}
 
@@ -30,6 +30,19 @@ class CapCost:
 
 
 @dataclass(frozen=True)
+class AccumulationCost:
+    """What a step takes under the cap of now if more micro-batches are accumulated in it."""
+
+    times: int
+    """How many times as many."""
+    peak: int
+    """What it needs when nothing leaves, in bytes."""
+    step_ms: float
+    ratio: float
+    """The step, of one with memory for everything."""
+
+
+@dataclass(frozen=True)
 class Advice:
     """What the training's step costs under one cap after another, from the largest down.
 
@@ -46,6 +59,9 @@ class Advice:
     measured_ms: float | None
     """The median Stable step, if there was one."""
     caps: tuple[CapCost, ...]
+    accumulations: tuple[AccumulationCost, ...]
+    """With 2 and 4 times as many micro-batches. None where the step fits, where it does not end
+    with the update of an optimizer, and where it has more than some ten thousand operators."""
 
     def __str__(self) -> str:
         lines = [
@@ -61,13 +77,19 @@ class Advice:
             )
         least = self.caps[-1].memory
         lines.append(f"no plan was found for less than about {format_size(least)}")
+        for more in self.accumulations:
+            lines.append(
+                f"with {more.times} times as many micro-batches, under the cap of now: "
+                f"{more.step_ms:.1f} ms, {more.ratio:.2f}x"
+            )
         if self.measured_ms is not None:
             lines.append(f"measured under the cap of now: {self.measured_ms:.1f} ms")
         return "\n".join(lines)
 
 
 def advise() -> Advice:
-    """Plans the last Stable step, or the last recorded one, for caps from all that it needs down.
+    """Plans the last Stable step, or the last recorded one, for caps from all that it needs down,
+    and for more micro-batches a step under the cap of now.
 
     It takes seconds for large steps, while other threads may train. Raises NotEnabledError, and
     RuntimeError before a step was recorded.
@@ -91,5 +113,14 @@ def advise() -> Advice:
                 burden=cap["burden"],
             )
             for cap in told["caps"]
+        ),
+        accumulations=tuple(
+            AccumulationCost(
+                times=more["times"],
+                peak=more["peak_bytes"],
+                step_ms=more["step_us"] / 1e3,
+                ratio=more["step_us"] / max(more["unlimited_us"], 1e-9),
+            )
+            for more in told["accumulations"]
         ),
     )

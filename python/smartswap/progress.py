@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,11 @@ _log = logging.getLogger("smartswap")
 _STEPS_TO_TELL = 4
 # A step that takes so many times its own time is worth a warning.
 _COSTLY_RATIO = 2.0
+# From here on it is worth a second to find out what would cost less; of larger steps more.
+_NOTABLE_RATIO = 1.05
+_OPS_MAX = 20_000
+# Another way is told of if it adds at most this part.
+_LESS = 0.9
 
 
 class Progress:
@@ -57,7 +63,9 @@ class Progress:
         # What nobody watches reports nothing more.
         if n_stable >= _STEPS_TO_TELL and self._asked_at != now["reported_steps"]:
             self._asked_at = now["reported_steps"]
-            self._has_told_cost = _tell_cost(explain(), is_first_rank)
+            self._has_told_cost = _tell_cost(
+                explain(), lambda: json.loads(adapter.advise()), is_first_rank
+            )
 
     def _tell_step(self, now: dict[str, Any], is_first_rank: bool) -> None:
         """Tells of a step before the first Stable one: in the log, or else on a terminal. A device
@@ -99,7 +107,9 @@ def tell_news(adapter: Any) -> None:
             _log.debug("%s", line)
 
 
-def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> bool:
+def _tell_cost(
+    explained: dict[str, Any], advise: Callable[[], dict[str, Any]], is_first_rank: bool
+) -> bool:
     """Logs what the cap costs: as a warning if that is much. Whether all is known that is to be."""
     measured, predicted = explained["measured"], explained["prediction"]
     if explained["families"]:
@@ -110,16 +120,51 @@ def _tell_cost(explained: dict[str, Any], is_first_rank: bool) -> bool:
     # The plan leaves out what a busy machine adds; the measured step has it, and is compared with
     # operators as fast as each ever was. The truth lies between.
     least, most = sorted(one["step_us"] / unlimited_us for one in (measured, predicted))
+    level = logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO
+    if not _log.isEnabledFor(level):
+        return True
     out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
+    asks = least >= _NOTABLE_RATIO and (explained["op_count"] or 0) <= _OPS_MAX
     _log.log(
-        logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
+        level,
         "the cap of %s costs %.2fx to %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for "
-        "all; %s leave and %s come back, and operators run again for %.1f ms; smartswap.advise() "
+        "all; %s leave and %s come back, and operators run again for %.1f ms; %ssmartswap.advise() "
         "tells what other caps cost",
         format_size(explained["limit_bytes"]), least, most, measured["step_us"] / 1e3,
         predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
+        _cheaper_ways(advise(), least) if asks else "",
     )
     return True
+
+
+def _cheaper_ways(told: dict[str, Any], ratio: float) -> str:
+    """The least cap that would add half as much, and more micro-batches if they would add less.
+
+    ratio: what the cap of now costs. What is told was planned with little effort: it is taken as
+    the part of that which another way would cost.
+    """
+    def added(step_us: float, unlimited_us: float) -> float:
+        return step_us / max(unlimited_us, 1e-9) - 1
+
+    def cap_added(cap: dict[str, Any]) -> float:
+        return added(cap["step_us"], told["unlimited_us"])
+
+    own = [cap_added(cap) for cap in told["caps"] if cap["limit_bytes"] == told["limit_bytes"]]
+    if not own or own[0] <= 0:
+        return ""
+    ways = [
+        (format_size(cap["limit_bytes"]), cap_added(cap))
+        for cap in told["caps"] if cap_added(cap) <= own[0] / 2
+    ][-1:]
+    ways += [
+        (f"{more['times']} times the accumulation", added(more["step_us"], more["unlimited_us"]))
+        for more in told["accumulations"]
+    ][-1:]
+    shown = [
+        f"about {1 + (ratio - 1) * way_added / own[0]:.2f}x with {way}"
+        for way, way_added in ways if way_added <= _LESS * own[0]
+    ]
+    return "".join(f"{way}; " for way in shown)
 
 
 def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool:

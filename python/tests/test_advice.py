@@ -1,6 +1,9 @@
 """What the cap costs, and what others would: told once, and on request."""
 
+import itertools
 import re
+
+import pytest
 
 from processes import PATIENT, python, run
 
@@ -35,9 +38,26 @@ ADVISED = """
     assert costs == sorted(costs) and costs[0] == advice.unlimited_ms, costs
     tight = advice.caps[sizes.index(40 * MIB)]
     assert tight.out_bytes + tight.recomputed_ms > 0 and tight.ratio >= 1, tight
+    assert [more.times for more in advice.accumulations] == [2, 4], advice.accumulations
+    for more in advice.accumulations:
+        assert more.ratio >= 1 and more.step_ms > more.times / 2 * advice.unlimited_ms, more
     text = str(advice)
-    assert text.count("<- now") == 1 and len(text.splitlines()) >= len(sizes) + 3, text
+    assert text.count("<- now") == 1 and len(text.splitlines()) >= len(sizes) + 5, text
     print(train(3).hex())
+"""
+# As many micro-batches as one likes: what they need, and what twice as many would.
+ACCUMULATED = """
+    def train(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            for _ in range(N):
+                loss = model(torch.randn(1024, 512)).square().mean() / N
+                loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    train(12)
+    advice = smartswap.advise()
+    print(advice.peak, advice.accumulations[0].peak)
 """
 # The real figures, but for how long the steps took.
 COSTLY = """
@@ -67,6 +87,20 @@ def test_caps_are_told_from_all_that_the_step_needs_to_the_least(tmp_path):
     assert run(tmp_path, MODEL + "    print(train(15).hex())\n") == f"{last}\n"
 
 
+@pytest.mark.parametrize("updates", ["off", "on"])
+def test_more_micro_batches_need_what_they_are_said_to(tmp_path, updates):
+    opened = OPENED.replace('device="host"', f'device="host", defer_updates={updates!r}')
+    told = []
+    for count in ("1", "2", "4"):
+        script = opened + MODEL + ACCUMULATED.replace("N", count)
+        told.append([int(word) for word in run(tmp_path, script).splitlines()[-1].split()])
+    for (one, foreseen), (twice, _) in itertools.pairwise(told):
+        # A batch, of 2 MiB, that stays until there is another one.
+        assert twice <= foreseen <= twice + (2 << 20), (one, told)
+    # A second gradient beside the sum of those before.
+    assert told[0][0] < told[1][0] == told[2][0], told
+
+
 def test_one_line_says_what_the_cap_costs_once_a_plan_is_settled(tmp_path):
     flags = ["--memory", "40MiB", "--device", "host", "--min-block", "64KiB"]
     flags += ["--config", PATIENT, "--log-level", "info"]
@@ -81,4 +115,5 @@ def test_one_line_says_what_the_cap_costs_once_a_plan_is_settled(tmp_path):
 def test_without_a_wish_only_a_cap_that_costs_much_is_told_of(tmp_path):
     [_, warned] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "2.5")).splitlines()
     assert warned.startswith("the cap of 40.00 MiB costs 2.50x to 2.50x: ")
+    assert re.search(r"; about [12]\.\d\dx with \d+\.\d\d MiB; .*smartswap.advise", warned), warned
     [_] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "1.5")).splitlines()

@@ -1,6 +1,6 @@
 //! What a recorded step costs under one cap after another.
 
-use policy::{Machine, Plan, Trace, simulate};
+use policy::{Machine, Plan, Trace, accumulated, simulate};
 use serde::{Deserialize, Serialize};
 
 use crate::joint::JointConfig;
@@ -8,6 +8,10 @@ use crate::planner::JointPlanner;
 
 /// Caps that are tried, in percent of the step's peak.
 const PERCENTS: [u64; 9] = [100, 90, 80, 70, 60, 50, 40, 30, 20];
+/// How many times as many micro-batches a step is tried with.
+const ACCUMULATIONS: [u32; 2] = [2, 4];
+/// Larger steps take too long to plan for.
+const ACCUMULATED_OPS_MAX: usize = 60_000;
 /// More memory than any step has.
 const ENDLESS_BYTES: u64 = u64::MAX / 8;
 /// A step that is longer by less than this share of it is not said to wait for anything.
@@ -42,6 +46,19 @@ pub struct CapCost {
     pub burden: Burden,
 }
 
+/// What a step takes under the machine's own cap if it accumulates more micro-batches.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AccumulationCost {
+    /// How many times as many micro-batches it has.
+    pub times: u32,
+    /// The most that it needs with memory for everything.
+    pub peak_bytes: u64,
+    /// The step with memory for everything, in microseconds.
+    pub unlimited_us: f64,
+    /// The step under the cap, in microseconds.
+    pub step_us: f64,
+}
+
 /// A step with memory for everything, and what it costs under smaller caps: a report's `caps.json`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CapCosts {
@@ -55,6 +72,10 @@ pub struct CapCosts {
     pub measured_us: Option<f64>,
     /// From the largest cap to the smallest. Caps that no plan reaches are left out.
     pub caps: Vec<CapCost>,
+    /// From the fewest micro-batches to the most; none where the step fits, has no update at its
+    /// end ([`accumulated`]) or would be too long to plan for.
+    #[serde(default)]
+    pub accumulations: Vec<AccumulationCost>,
 }
 
 impl CapCosts {
@@ -64,9 +85,9 @@ impl CapCosts {
     }
 }
 
-/// What a step costs at the machine's cap and at 100 to 20 percent of the step's peak, each with a
-/// plan that is made with little effort. No smaller cap is said to be faster than a larger one.
-/// What was measured is for the caller to add.
+/// What a step costs at the machine's cap and at 100 to 20 percent of the step's peak, and with two
+/// and four times as many micro-batches, each with a plan that is made with little effort. No
+/// smaller cap is said to be faster than a larger one. What was measured is for the caller to add.
 ///
 /// # Panics
 /// As [`JointPlanner::make`].
@@ -114,7 +135,28 @@ pub fn cap_costs(trace: &Trace, machine: &Machine, config: &JointConfig) -> CapC
         unlimited_us: unlimited.step_us,
         measured_us: None,
         caps,
+        accumulations: match machine.limit_bytes < peak_bytes {
+            true => accumulations(trace, machine, config),
+            false => Vec::new(),
+        },
     }
+}
+
+/// Those that a plan is found for.
+fn accumulations(trace: &Trace, machine: &Machine, config: JointConfig) -> Vec<AccumulationCost> {
+    let is_short = |times: &u32| trace.ops.len() * *times as usize <= ACCUMULATED_OPS_MAX;
+    let longer = ACCUMULATIONS.into_iter().filter(is_short).map_while(|times| {
+        let longer = accumulated(trace, times)?;
+        let unlimited = simulate(&longer, &Plan::default(), &machine.with_limit(ENDLESS_BYTES));
+        let cost = cost(&longer, machine, config, unlimited.step_us)?;
+        Some(AccumulationCost {
+            times,
+            peak_bytes: unlimited.resident_bytes_peak,
+            unlimited_us: unlimited.step_us,
+            step_us: cost.step_us,
+        })
+    });
+    longer.collect()
 }
 
 /// `None` where no plan reaches the cap.

@@ -461,9 +461,9 @@ int smartswap_reset_peaks(void);
 /* What the engine decided and why, as a JSON text. Free it with smartswap_free_text. NULL on
  * failure. */
 char *smartswap_explain(void);
-/* What the step would take under other caps, as a JSON text; plans for each of them, which takes
- * seconds for large steps. Fails before a step was recorded. Free it with smartswap_free_text. NULL
- * on failure. */
+/* What the step would take under other caps, and with more micro-batches, as a JSON text; plans for
+ * each of them, which takes seconds for large steps. Fails before a step was recorded. Free it with
+ * smartswap_free_text. NULL on failure. */
 char *smartswap_advise(void);
 /* What the search for a plan did since the last call, a line each: stages, plans that are tried,
  * what they were predicted to take and took, what is adopted and why. Empty if it did nothing; free

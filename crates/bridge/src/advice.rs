@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::failure::Failure;
 
-/// What the step that reports show would take under other caps. Plans for each, which takes
-/// seconds for large steps; training on other threads goes on meanwhile.
+/// What the step that reports show would take under other caps, and with more micro-batches. Plans
+/// for each, which takes seconds for large steps; training on other threads goes on meanwhile.
 pub(crate) fn advise(context: &Context) -> Result<Value, Failure> {
     let config = &context.settings.planning;
     let (trace, machine, measured) = {

@@ -62,6 +62,7 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "steps": totals.steps(),
         "steps_by_stage": { "WarmUp": warm_up, "SearchPolicy": search, "Stable": stable },
         "last_step_us": totals.last_step_us,
+        "op_count": trace.as_ref().map(|trace| trace.ops.len()),
         "plan_actions": shown.and_then(|shown| Some(shown.plan.as_ref()?.actions.len())),
         "measured": shown.and_then(ShownStep::measured).map(|measured| {
             json!({

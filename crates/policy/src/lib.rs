@@ -61,6 +61,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accumulate;
 mod assemble;
 mod baseline;
 mod bound;
@@ -87,6 +88,7 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
+pub use accumulate::accumulated;
 pub use assemble::assemble;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};

@@ -1,6 +1,6 @@
 //! The picture of what a step takes under one cap after another, and the table below it.
 
-use adaptive::{Burden, CapCost, CapCosts};
+use adaptive::{AccumulationCost, Burden, CapCost, CapCosts};
 
 use super::scale::Scale;
 use super::svg::{CurvePoint, Share, Svg};
@@ -20,6 +20,8 @@ pub(super) struct CapChart {
     pub(super) unlimited: String,
     /// The smallest cap that a plan was found for.
     pub(super) least: String,
+    /// What steps with more micro-batches take under the cap of the training, in words.
+    pub(super) accumulations: Vec<String>,
 }
 
 /// A row of the table.
@@ -74,7 +76,18 @@ pub(super) fn draw(caps: &CapCosts) -> CapChart {
         rows: caps.caps.iter().map(|cap| row_of(caps, cap)).collect(),
         unlimited: units::time(caps.unlimited_us),
         least: caps.caps.last().map_or_else(String::new, |cap| units::bytes(cap.limit_bytes)),
+        accumulations: caps.accumulations.iter().map(words_of).collect(),
     }
+}
+
+fn words_of(cost: &AccumulationCost) -> String {
+    format!(
+        "With {} times as many micro-batches a step takes {} instead of {}, {} times as long.",
+        cost.times,
+        units::time(cost.step_us),
+        units::time(cost.unlimited_us),
+        units::trimmed(cost.step_us / cost.unlimited_us, 2),
+    )
 }
 
 fn description(caps: &CapCosts) -> String {

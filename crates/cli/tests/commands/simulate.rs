@@ -182,6 +182,8 @@ fn the_page_shows_what_other_caps_would_cost() {
         "unlimited_us": 1000,
         "measured_us": 1300,
         "caps": [cap(64, 1000, "none"), cap(48, 1250, "link"), cap(32, 2000, "recompute")],
+        "accumulations":
+            [{ "times": 2, "peak_bytes": 64 << 20, "unlimited_us": 1900, "step_us": 2090 }],
     });
     fs::write(&caps, told.to_string()).unwrap();
     let run = on("simulate", &recorded(), &["--caps", &caps, "--report", &page]);
@@ -195,6 +197,9 @@ fn the_page_shows_what_other_caps_would_cost() {
     assert!(
         drawn.contains(">2x</td><td>3 MiB out, 2 MiB in</td><td>operators that run again</td>")
     );
+    let words = "With 2 times as many micro-batches a step takes 2.09 ms instead of 1.9 ms, \
+                 1.1 times as long.";
+    assert!(drawn.contains(words), "{drawn}");
     // Without the file there is no such section.
     assert_eq!(on("simulate", &recorded(), &["--report", &page]).code, 0);
     assert!(!fs::read_to_string(&page).unwrap().contains("Under other caps"));

@@ -43,9 +43,19 @@ fn check_verified(object: &Value, limit_bytes: u64, strategy: &str) {
 }
 
 #[test]
-fn caps_and_strategies_change_no_bit() {
+fn large_caps_and_strategies_change_no_bit() {
+    check_caps(&[100, 70]);
+}
+
+#[test]
+fn small_caps_and_strategies_change_no_bit() {
+    check_caps(&[50, 35]);
+}
+
+/// Trains under caps, in percent of what the training needs, with each strategy.
+fn check_caps(percents: &[u64]) {
     let uncapped_bytes = uncapped_bytes();
-    for percent in [100, 70, 50, 35] {
+    for &percent in percents {
         let limit_bytes = uncapped_bytes * percent / 100;
         let mut without_plan = 0.0;
         for strategy in STRATEGIES {

@@ -1,0 +1,386 @@
+//! A step with more micro-batches: the passes of a recorded one several times, its update once.
+//!
+//! Under a small cap the state of an optimizer travels once a step, however many micro-batches the
+//! step has. What more of them would cost is found out by planning for such a step, made of the
+//! recorded one:
+//!
+//! ```text
+//!   recorded   passes                                                     update
+//!   twice      passes, as recorded   passes, gradients added to the first ones   update
+//! ```
+//!
+//! Passes end with the last op before the update that uses something of theirs. The update begins
+//! where a weight is written: a block that was there before the step and was read first. Where
+//! updates wait until their weights are used next, they are among the first passes: ops that change
+//! a block which nothing else uses. They run once.
+
+use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
+
+/// The name of an op that adds a gradient to that of the passes before.
+const ADD: &str = "aten::add_";
+
+/// The step as it would be if its forward and backward passes ran `times` as often before the
+/// update, each time with a batch like the recorded one. `None` where the step does not end with an
+/// update that could wait, or is in several parts of which each has one.
+///
+/// Blocks that the passes leave behind and the update uses are gradients: further passes add theirs
+/// to them, at the rate at which the update goes through memory. All else that they leave behind is
+/// freed when they run again.
+///
+/// # Panics
+/// If the trace is not well formed, or `times` is 0, it may.
+pub fn accumulated(trace: &Trace, times: u32) -> Option<Trace> {
+    let lives = Lives::of(trace);
+    let passes = Passes::of(trace, &lives)?;
+    let mut writer = Writer::new(trace, &lives, passes);
+    for round in 0..times {
+        writer.write_passes(round);
+    }
+    writer.write_update();
+    Some(writer.finish(times))
+}
+
+/// When each block is there and first used, as positions in the events.
+struct Lives {
+    /// `None` if it was there before.
+    born: Vec<Option<usize>>,
+    /// `None` if it stays.
+    freed: Vec<Option<usize>>,
+    touches: Vec<Vec<(usize, AccessMode)>>,
+    /// Outermost ops: positions of their begin and end.
+    ops: Vec<(usize, usize)>,
+}
+
+impl Lives {
+    fn of(trace: &Trace) -> Lives {
+        let count = trace.blocks.len();
+        let mut lives = Lives {
+            born: vec![None; count],
+            freed: vec![None; count],
+            touches: vec![Vec::new(); count],
+            ops: Vec::new(),
+        };
+        for (at, event) in trace.events.iter().enumerate() {
+            match *event {
+                TraceEvent::Begin(op) if is_outermost(trace, op) => lives.ops.push((at, at)),
+                TraceEvent::End(op) if is_outermost(trace, op) => {
+                    lives.ops.last_mut().expect("an op begins before it ends").1 = at;
+                }
+                TraceEvent::Allocate(block) => lives.born[index(block)] = Some(at),
+                TraceEvent::Free(block) => lives.freed[index(block)] = Some(at),
+                TraceEvent::Touch(block, mode) => lives.touches[index(block)].push((at, mode)),
+                TraceEvent::Begin(_) | TraceEvent::End(_) | TraceEvent::Segments(_) => {}
+            }
+        }
+        lives
+    }
+
+    fn is_freed_before(&self, block: usize, at: usize) -> bool {
+        self.freed[block].is_some_and(|freed| freed < at)
+    }
+
+    fn is_used_from(&self, block: usize, at: usize) -> bool {
+        self.touches[block].last().is_some_and(|&(touched, _)| touched >= at)
+    }
+
+    /// Whether the last op that uses a block changes it.
+    fn is_written_last(&self, block: usize) -> bool {
+        self.touches[block].last().is_some_and(|(_, mode)| mode.writes())
+    }
+
+    /// Where a block from before the step is first written, if it was read before that.
+    fn written(&self, block: usize) -> Option<usize> {
+        let touches = &self.touches[block];
+        if self.born[block].is_some() || touches.first()?.1 != AccessMode::Read {
+            return None;
+        }
+        touches.iter().find(|(_, mode)| *mode != AccessMode::Read).map(|&(at, _)| at)
+    }
+
+    /// The outermost op at a position, by its place among them.
+    fn op_at(&self, at: usize) -> Option<usize> {
+        let next = self.ops.partition_point(|&(begin, _)| begin <= at);
+        next.checked_sub(1).filter(|&op| at <= self.ops[op].1)
+    }
+
+    /// By outermost op, whether it changes a block from before the step that nothing else uses:
+    /// state of an optimizer.
+    fn updates(&self) -> Vec<bool> {
+        let mut updates = vec![false; self.ops.len()];
+        for (touches, _) in self.touches.iter().zip(&self.born).filter(|(_, born)| born.is_none()) {
+            let mut ops = touches.iter().filter_map(|&(at, _)| self.op_at(at));
+            let Some(first) = ops.next() else { continue };
+            let is_changed = touches.iter().any(|(_, mode)| *mode == AccessMode::ReadWrite);
+            updates[first] |= is_changed && ops.all(|op| op == first);
+        }
+        updates
+    }
+}
+
+/// The passes of a step.
+struct Passes {
+    /// The event behind them.
+    end: usize,
+    /// What they leave behind for the update, by block.
+    gradients: Vec<bool>,
+    /// Ops among them that run once a step, by place among the outermost ones.
+    updates: Vec<bool>,
+}
+
+impl Passes {
+    fn of(trace: &Trace, lives: &Lives) -> Option<Passes> {
+        let blocks = 0..trace.blocks.len();
+        let updates = lives.updates();
+        let &(_, last) = lives.ops.last()?;
+        let outlives = |block: usize| !lives.is_freed_before(block, last);
+        let written = blocks.clone().filter_map(|block| lives.written(block)).min();
+        let (update, end) = match written {
+            Some(written) => {
+                let &(update, _) = lives.ops.iter().rfind(|&&(begin, _)| begin < written)?;
+                (update, Passes::end(trace, lives, update)?)
+            }
+            None if updates.contains(&true) => {
+                let end = trace.events.len();
+                (end, Passes::end(trace, lives, end)?)
+            }
+            None => return None,
+        };
+        // What is computed behind an update, and stays, is for another update.
+        if blocks.clone().any(|block| lives.born[block] > Some(update) && outlives(block)) {
+            return None;
+        }
+        // Where updates wait for the next step, nothing of this one reads gradients.
+        let is_gradient = |block: usize| match written {
+            Some(_) => lives.is_used_from(block, update),
+            None => outlives(block) && lives.is_written_last(block),
+        };
+        let gradients = blocks.map(|block| {
+            let is_left = lives.born[block].is_some_and(|born| born < end);
+            is_left && !lives.is_freed_before(block, end) && is_gradient(block)
+        });
+        Some(Passes { end, gradients: gradients.collect(), updates })
+    }
+
+    /// The event behind the passes, before an update that begins there: behind the last op that
+    /// uses something of theirs which is gone by then, and what is freed there.
+    fn end(trace: &Trace, lives: &Lives, update: usize) -> Option<usize> {
+        let theirs = (0..lives.born.len())
+            .filter(|&block| lives.born[block].is_some() && lives.is_freed_before(block, update));
+        let used =
+            theirs.filter_map(|block| lives.touches[block].last()).map(|&(at, _)| at).max()?;
+        let (_, end) = lives.ops[lives.op_at(used)?];
+        let behind = &trace.events[end + 1..];
+        let freed = behind.iter().take_while(|event| matches!(event, TraceEvent::Free(_)));
+        Some(end + 1 + freed.count())
+    }
+
+    fn is_update(&self, lives: &Lives, at: usize) -> bool {
+        lives.op_at(at).is_some_and(|op| self.updates[op])
+    }
+}
+
+/// Writes the step, with other numbers of ops and blocks.
+struct Writer<'a> {
+    recorded: &'a Trace,
+    lives: &'a Lives,
+    passes: Passes,
+    /// By recorded op, its number where it ran last.
+    ops: Vec<OpIndex>,
+    /// By recorded block, the block that stands for it now.
+    blocks: Vec<BlockIndex>,
+    /// Gradients of further passes, and what they are added to, until the op that makes them ends.
+    unadded: Vec<(BlockIndex, BlockIndex)>,
+    /// What stands for a gradient of the first passes, by recorded block.
+    sums: Vec<BlockIndex>,
+    bytes_per_us: f64,
+    trace: Trace,
+}
+
+impl<'a> Writer<'a> {
+    fn new(recorded: &'a Trace, lives: &'a Lives, passes: Passes) -> Writer<'a> {
+        let persistent = recorded.blocks.iter().take_while(|b| b.origin == Origin::Persistent);
+        let trace = Trace {
+            blocks: persistent.cloned().collect(),
+            segment_bytes: recorded.segment_bytes,
+            host_costs: recorded.host_costs,
+            ..Trace::default()
+        };
+        let blocks: Vec<BlockIndex> = (0..recorded.blocks.len() as u32).map(BlockIndex).collect();
+        Writer {
+            recorded,
+            lives,
+            ops: vec![OpIndex(0); recorded.ops.len()],
+            sums: blocks.clone(),
+            blocks,
+            unadded: Vec::new(),
+            bytes_per_us: bytes_per_us(recorded, lives, &passes),
+            passes,
+            trace,
+        }
+    }
+
+    fn write_passes(&mut self, round: u32) {
+        if round > 0 {
+            self.bring_again();
+        }
+        for at in 0..self.passes.end {
+            if round > 0 && self.passes.is_update(self.lives, at) {
+                continue;
+            }
+            match self.recorded.events[at] {
+                TraceEvent::Allocate(block) => self.allocate(block, round),
+                TraceEvent::Free(block) => self.free(block, round),
+                other => self.write(other),
+            }
+        }
+        match round {
+            0 => self.sums.clone_from(&self.blocks),
+            _ => self.free_left(),
+        }
+    }
+
+    /// Frees what further passes leave behind and the update has no use for.
+    fn free_left(&mut self) {
+        let left = (0..self.blocks.len()).filter(|&block| {
+            let is_left =
+                self.is_again(block) && !self.lives.is_freed_before(block, self.passes.end);
+            is_left && !self.passes.gradients[block]
+        });
+        let freed: Vec<TraceEvent> =
+            left.map(|block| TraceEvent::Free(self.blocks[block])).collect();
+        self.trace.events.extend(freed);
+    }
+
+    /// Whether further passes allocate a block as well.
+    fn is_again(&self, block: usize) -> bool {
+        let born = self.lives.born[block].filter(|&born| born < self.passes.end);
+        born.is_some_and(|born| !self.passes.is_update(self.lives, born))
+    }
+
+    fn write_update(&mut self) {
+        // What passes leave behind is what the first ones left.
+        self.blocks.clone_from(&self.sums);
+        for at in self.passes.end..self.recorded.events.len() {
+            match self.recorded.events[at] {
+                TraceEvent::Allocate(block) => self.allocate(block, 0),
+                TraceEvent::Free(block) => self.free(block, 0),
+                other => self.write(other),
+            }
+        }
+    }
+
+    /// Blocks from before the step that passes use and free are there for further ones as well.
+    fn bring_again(&mut self) {
+        for block in 0..self.blocks.len() {
+            let (passes, lives) = (&self.passes, self.lives);
+            let is_used =
+                || lives.touches[block].iter().any(|&(at, _)| !passes.is_update(lives, at));
+            let is_taken = lives.born[block].is_none() && lives.is_freed_before(block, passes.end);
+            if is_taken && is_used() {
+                self.allocate(BlockIndex(block as u32), 0);
+            }
+        }
+    }
+
+    fn allocate(&mut self, block: BlockIndex, round: u32) {
+        let new = BlockIndex(self.trace.blocks.len() as u32);
+        let recorded = &self.recorded.blocks[index(block)];
+        let origin = match recorded.origin {
+            Origin::Op(op) => Origin::Op(self.ops[op.0 as usize]),
+            Origin::Persistent | Origin::Before(_) => Origin::Before(self.next_op()),
+        };
+        self.trace.blocks.push(TraceBlock { origin, ..recorded.clone() });
+        self.trace.events.push(TraceEvent::Allocate(new));
+        self.blocks[index(block)] = new;
+        if round > 0 && self.passes.gradients[index(block)] {
+            self.unadded.push((new, self.sums[index(block)]));
+        }
+    }
+
+    fn free(&mut self, block: BlockIndex, round: u32) {
+        let is_there = self.is_again(index(block)) || self.blocks[index(block)] != block;
+        if round == 0 || is_there {
+            self.trace.events.push(TraceEvent::Free(self.blocks[index(block)]));
+            self.blocks[index(block)] = block;
+        }
+    }
+
+    /// Writes what neither makes a block nor frees one.
+    fn write(&mut self, event: TraceEvent) {
+        match event {
+            TraceEvent::Begin(op) => {
+                self.ops[op.0 as usize] = self.begin(self.recorded.ops[op.0 as usize].clone());
+            }
+            TraceEvent::End(op) => {
+                self.trace.events.push(TraceEvent::End(self.ops[op.0 as usize]));
+                if is_outermost(self.recorded, op) {
+                    self.add_gradients();
+                }
+            }
+            TraceEvent::Touch(block, mode) => {
+                self.trace.events.push(TraceEvent::Touch(self.blocks[index(block)], mode));
+            }
+            other => self.trace.events.push(other),
+        }
+    }
+
+    fn add_gradients(&mut self) {
+        for (gradient, sum) in std::mem::take(&mut self.unadded) {
+            let bytes = 3 * self.trace.blocks[index(gradient)].size_bytes;
+            let device_us = bytes as f64 / self.bytes_per_us;
+            let op = self.begin(TraceOp { name: ADD.to_owned(), device_us, ..TraceOp::default() });
+            self.trace.events.extend([
+                TraceEvent::Touch(sum, AccessMode::ReadWrite),
+                TraceEvent::Touch(gradient, AccessMode::Read),
+                TraceEvent::End(op),
+                TraceEvent::Free(gradient),
+            ]);
+            for block in self.blocks.iter_mut().filter(|block| **block == gradient) {
+                *block = sum;
+            }
+        }
+    }
+
+    fn begin(&mut self, record: TraceOp) -> OpIndex {
+        let op = self.next_op();
+        self.trace.ops.push(record);
+        self.trace.events.push(TraceEvent::Begin(op));
+        op
+    }
+
+    fn next_op(&self) -> OpIndex {
+        OpIndex(self.trace.ops.len() as u32)
+    }
+
+    fn finish(mut self, times: u32) -> Trace {
+        let added_us = self.trace.ops_us() - self.recorded.ops_us();
+        self.trace.step_us = self.recorded.step_us + added_us;
+        self.trace.signature = self.recorded.signature.mix(u64::from(times));
+        self.trace
+    }
+}
+
+/// How fast the update goes through what it reads and writes.
+fn bytes_per_us(trace: &Trace, lives: &Lives, passes: &Passes) -> f64 {
+    let (mut bytes, mut device_us) = (0, 0.0);
+    for (at, event) in trace.events.iter().enumerate() {
+        match *event {
+            _ if at < passes.end && !passes.is_update(lives, at) => {}
+            TraceEvent::Begin(op) => device_us += trace.ops[op.0 as usize].device_us,
+            TraceEvent::Touch(block, mode) => {
+                let ways = if mode == AccessMode::ReadWrite { 2 } else { 1 };
+                bytes += ways * trace.blocks[index(block)].size_bytes;
+            }
+            _ => {}
+        }
+    }
+    if device_us > 0.0 { bytes as f64 / device_us } else { f64::INFINITY }
+}
+
+fn is_outermost(trace: &Trace, op: OpIndex) -> bool {
+    trace.ops[op.0 as usize].depth == 0
+}
+
+fn index(block: BlockIndex) -> usize {
+    block.0 as usize
+}

@@ -11,8 +11,8 @@
 //!
 //! Passes end with the last op before the update that uses something of theirs. The update begins
 //! where a weight is written: a block that was there before the step and was read first. Where
-//! updates wait until their weights are used next, they are among the first passes: ops that change
-//! a block which nothing else uses. They run once.
+//! updates wait until their weights are used next, they are among the first passes, and run once:
+//! ops that change blocks from before the step and use nothing that the passes made.
 
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
 
@@ -97,24 +97,70 @@ impl Lives {
         touches.iter().find(|(_, mode)| *mode != AccessMode::Read).map(|&(at, _)| at)
     }
 
+    /// Whether a block from before the step is changed before it is read.
+    fn is_updated_first(&self, block: usize) -> bool {
+        let touches = &self.touches[block];
+        let is_read = touches.last().is_some_and(|(_, mode)| !mode.writes());
+        self.born[block].is_none() && is_read && touches[0].1.writes()
+    }
+
     /// The outermost op at a position, by its place among them.
     fn op_at(&self, at: usize) -> Option<usize> {
         let next = self.ops.partition_point(|&(begin, _)| begin <= at);
         next.checked_sub(1).filter(|&op| at <= self.ops[op].1)
     }
 
-    /// By outermost op, whether it changes a block from before the step that nothing else uses:
-    /// state of an optimizer.
+    /// By outermost op, whether it is part of an update that waited: it changes blocks from before
+    /// the step and uses no others, or it lies between the uses of one that is not read before it
+    /// is changed, a moment, where all that is used besides lives there alone.
     fn updates(&self) -> Vec<bool> {
-        let mut updates = vec![false; self.ops.len()];
-        for (touches, _) in self.touches.iter().zip(&self.born).filter(|(_, born)| born.is_none()) {
+        let uses = self.uses();
+        let is_update = |uses: &Uses| uses.writes && uses.born == usize::MAX;
+        let mut updates: Vec<bool> = uses.iter().map(is_update).collect();
+        for (block, touches) in self.touches.iter().enumerate() {
+            let is_moment = touches.first().is_some_and(|(_, mode)| mode.writes());
+            if !is_moment || self.born[block].is_some() || self.freed[block].is_some() {
+                continue;
+            }
             let mut ops = touches.iter().filter_map(|&(at, _)| self.op_at(at));
             let Some(first) = ops.next() else { continue };
-            let is_changed = touches.iter().any(|(_, mode)| *mode == AccessMode::ReadWrite);
-            updates[first] |= is_changed && ops.all(|op| op == first);
+            let last = ops.next_back().unwrap_or(first);
+            let begin = self.ops[first].0;
+            let next = self.ops.get(last + 1).map_or(usize::MAX, |&(begin, _)| begin);
+            if uses[first..=last].iter().all(|uses| uses.born >= begin && uses.freed < next) {
+                updates[first..=last].fill(true);
+            }
         }
         updates
     }
+
+    /// What each outermost op uses.
+    fn uses(&self) -> Vec<Uses> {
+        let none = Uses { writes: false, born: usize::MAX, freed: 0 };
+        let mut uses = vec![none; self.ops.len()];
+        for (block, touches) in self.touches.iter().enumerate() {
+            for &(at, mode) in touches {
+                let Some(op) = self.op_at(at) else { continue };
+                uses[op].writes |= mode.writes();
+                if let Some(born) = self.born[block] {
+                    uses[op].born = uses[op].born.min(born);
+                    uses[op].freed = uses[op].freed.max(self.freed[block].unwrap_or(usize::MAX));
+                }
+            }
+        }
+        uses
+    }
+}
+
+/// What an op uses.
+#[derive(Clone, Copy)]
+struct Uses {
+    /// Whether it changes anything.
+    writes: bool,
+    /// When the oldest of the step's own blocks that it uses was made; none is `usize::MAX`.
+    born: usize,
+    /// When the last of them is freed; none is 0.
+    freed: usize,
 }
 
 /// The passes of a step.
@@ -130,7 +176,6 @@ struct Passes {
 impl Passes {
     fn of(trace: &Trace, lives: &Lives) -> Option<Passes> {
         let blocks = 0..trace.blocks.len();
-        let updates = lives.updates();
         let &(_, last) = lives.ops.last()?;
         let outlives = |block: usize| !lives.is_freed_before(block, last);
         let written = blocks.clone().filter_map(|block| lives.written(block)).min();
@@ -139,7 +184,7 @@ impl Passes {
                 let &(update, _) = lives.ops.iter().rfind(|&&(begin, _)| begin < written)?;
                 (update, Passes::end(trace, lives, update)?)
             }
-            None if updates.contains(&true) => {
+            None if blocks.clone().any(|block| lives.is_updated_first(block)) => {
                 let end = trace.events.len();
                 (end, Passes::end(trace, lives, end)?)
             }
@@ -158,7 +203,7 @@ impl Passes {
             let is_left = lives.born[block].is_some_and(|born| born < end);
             is_left && !lives.is_freed_before(block, end) && is_gradient(block)
         });
-        Some(Passes { end, gradients: gradients.collect(), updates })
+        Some(Passes { end, gradients: gradients.collect(), updates: lives.updates() })
     }
 
     /// The event behind the passes, before an update that begins there: behind the last op that

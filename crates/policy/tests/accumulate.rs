@@ -59,7 +59,7 @@ impl Training {
             prefetches: is(),
             keeps_loss: is(),
             clips: is(),
-            has_temporaries: is() && !defers,
+            has_temporaries: is(),
             defers,
         }
     }
@@ -101,10 +101,7 @@ impl Training {
         let mut kept = Vec::new();
         for (layer, &(bytes, kept_bytes)) in layers.iter_mut().zip(&self.layers) {
             if let Some(gradient) = layer.waiting.take() {
-                b.begin("update", 5.0 * bytes as f64 / BYTES_PER_US, false);
-                Training::update_layer(b, layer, gradient);
-                b.end();
-                b.free(gradient);
+                self.update_late(b, layer, gradient, bytes);
             }
             b.begin("forward", 100.0, false);
             let output = b.allocate("kept", kept_bytes);
@@ -186,6 +183,33 @@ impl Training {
         }
         b.end();
         temporaries.into_iter().for_each(|temporary| b.free(temporary));
+    }
+
+    /// The update of one layer, in one op or in several.
+    fn update_late(&self, b: &mut TraceBuilder, layer: &Layer, gradient: BlockIndex, bytes: u64) {
+        let us = bytes as f64 / BYTES_PER_US;
+        if self.has_temporaries {
+            b.begin("lerp", 3.0 * us, false);
+            b.read(gradient);
+            b.update(layer.moment);
+            b.end();
+            b.begin("sqrt", 2.0 * us, false);
+            let root = b.allocate("root", bytes);
+            b.read(layer.moment);
+            b.write(root);
+            b.end();
+            b.begin("addcdiv", 4.0 * us, false);
+            b.read(layer.moment);
+            b.read(root);
+            b.update(layer.weight);
+            b.end();
+            b.free(root);
+        } else {
+            b.begin("update", 5.0 * us, false);
+            Training::update_layer(b, layer, gradient);
+            b.end();
+        }
+        b.free(gradient);
     }
 
     fn update_layer(b: &mut TraceBuilder, layer: &Layer, gradient: BlockIndex) {

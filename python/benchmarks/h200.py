@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from statistics import median
@@ -99,6 +100,8 @@ def run_cell(args: argparse.Namespace) -> dict:
     from decoders import SHAPES, build
 
     shape = SHAPES[model_name]
+    if args.accumulate:
+        shape = replace(shape, accumulate=args.accumulate)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(1)
     if args.deterministic:
@@ -152,6 +155,8 @@ def run_cell(args: argparse.Namespace) -> dict:
     if smartswap is not None:
         result["stats"] = now = smartswap.stats()
         result["reserved_gib"] = now["reserved_bytes"]["peak"] / GIB
+        if args.advise:
+            print(smartswap.advise(), file=sys.stderr)
         if args.explain:
             Path(args.explain).write_text(json.dumps(smartswap.explain(), indent=1))
     elif device == "cuda":
@@ -189,14 +194,16 @@ def spawn(cell: str, args: argparse.Namespace) -> dict:
         command.append("--deterministic")
     if args.verbose:
         command.append("--verbose")
-    for name in ("host_memory", "defer_updates"):
+    if args.advise:
+        command.append("--advise")
+    for name in ("host_memory", "defer_updates", "accumulate"):
         if getattr(args, name):
-            command += [f"--{name.replace('_', '-')}", getattr(args, name)]
+            command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=None if args.verbose else subprocess.PIPE,
-            text=True, timeout=args.timeout, env=environment,
+            command, stdout=subprocess.PIPE, text=True, timeout=args.timeout, env=environment,
+            stderr=None if args.verbose or args.advise else subprocess.PIPE,
         )
     except subprocess.TimeoutExpired:
         return {"cell": cell, "failed": f"not done in {args.timeout} s"}
@@ -253,6 +260,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--min-block", help="blocks of at least this size move")
     parser.add_argument("--host-memory", help="cap on pinned host memory")
     parser.add_argument("--defer-updates", help="whether the optimizer's updates wait")
+    parser.add_argument("--accumulate", type=int, help="micro-batches a step, whatever the model")
+    parser.add_argument("--advise", action="store_true", help="print what advise() says")
     parser.add_argument("--timeout", type=int, default=CELL_TIMEOUT_S, help="seconds a cell")
     parser.add_argument("--record", help="save the trace of recorded steps here")
     parser.add_argument("--explain", help="save what the engine decided here")

@@ -233,8 +233,8 @@ struct Writer<'a> {
     ops: Vec<OpIndex>,
     /// By recorded block, the block that stands for it now.
     blocks: Vec<BlockIndex>,
-    /// Gradients of further passes, and what they are added to, until the op that makes them ends.
-    unadded: Vec<(BlockIndex, BlockIndex)>,
+    /// Recorded gradients that further passes have made, until the op that makes them ends.
+    unadded: Vec<usize>,
     /// What stands for a gradient of the first passes, by recorded block.
     sums: Vec<BlockIndex>,
     bytes_per_us: f64,
@@ -269,13 +269,8 @@ impl<'a> Writer<'a> {
             self.bring_again();
         }
         for at in 0..self.passes.end {
-            if round > 0 && self.passes.is_update(self.lives, at) {
-                continue;
-            }
-            match self.recorded.events[at] {
-                TraceEvent::Allocate(block) => self.allocate(block, round),
-                TraceEvent::Free(block) => self.free(block, round),
-                other => self.write(other),
+            if round == 0 || !self.passes.is_update(self.lives, at) {
+                self.write(self.recorded.events[at], round);
             }
         }
         match round {
@@ -305,12 +300,8 @@ impl<'a> Writer<'a> {
     fn write_update(&mut self) {
         // What passes leave behind is what the first ones left.
         self.blocks.clone_from(&self.sums);
-        for at in self.passes.end..self.recorded.events.len() {
-            match self.recorded.events[at] {
-                TraceEvent::Allocate(block) => self.allocate(block, 0),
-                TraceEvent::Free(block) => self.free(block, 0),
-                other => self.write(other),
-            }
+        for &event in &self.recorded.events[self.passes.end..] {
+            self.write(event, 0);
         }
     }
 
@@ -338,7 +329,7 @@ impl<'a> Writer<'a> {
         self.trace.events.push(TraceEvent::Allocate(new));
         self.blocks[index(block)] = new;
         if round > 0 && self.passes.gradients[index(block)] {
-            self.unadded.push((new, self.sums[index(block)]));
+            self.unadded.push(index(block));
         }
     }
 
@@ -350,9 +341,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes what neither makes a block nor frees one.
-    fn write(&mut self, event: TraceEvent) {
+    fn write(&mut self, event: TraceEvent, round: u32) {
         match event {
+            TraceEvent::Allocate(block) => self.allocate(block, round),
+            TraceEvent::Free(block) => self.free(block, round),
             TraceEvent::Begin(op) => {
                 self.ops[op.0 as usize] = self.begin(self.recorded.ops[op.0 as usize].clone());
             }
@@ -365,12 +357,14 @@ impl<'a> Writer<'a> {
             TraceEvent::Touch(block, mode) => {
                 self.trace.events.push(TraceEvent::Touch(self.blocks[index(block)], mode));
             }
-            other => self.trace.events.push(other),
+            TraceEvent::Segments(_) => self.trace.events.push(event),
         }
     }
 
     fn add_gradients(&mut self) {
-        for (gradient, sum) in std::mem::take(&mut self.unadded) {
+        for block in std::mem::take(&mut self.unadded) {
+            let sum = self.sums[block];
+            let gradient = std::mem::replace(&mut self.blocks[block], sum);
             let bytes = 3 * self.trace.blocks[index(gradient)].size_bytes;
             let device_us = bytes as f64 / self.bytes_per_us;
             let op = self.begin(TraceOp { name: ADD.to_owned(), device_us, ..TraceOp::default() });
@@ -380,9 +374,6 @@ impl<'a> Writer<'a> {
                 TraceEvent::End(op),
                 TraceEvent::Free(gradient),
             ]);
-            for block in self.blocks.iter_mut().filter(|block| **block == gradient) {
-                *block = sum;
-            }
         }
     }
 

@@ -29,6 +29,8 @@ class Shape:
     autocast: bool = False
     # Whether each layer is checkpointed, whatever the method.
     checkpointed: bool = False
+    # Of what each half of a layer adds.
+    dropout: float = 0.0
 
 
 SHAPES = {
@@ -72,6 +74,7 @@ class Layer(nn.Module):
         self.gate = nn.Linear(hidden, ffn, bias=False)
         self.up = nn.Linear(hidden, ffn, bias=False)
         self.down = nn.Linear(ffn, hidden, bias=False)
+        self.dropout = nn.Dropout(shape.dropout) if shape.dropout else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, sequence, hidden] to the same."""
@@ -79,9 +82,9 @@ class Layer(nn.Module):
         qkv = self.qkv(self.norm1(x)).view(batch, sequence, 3, self.heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, sequence, hidden))
+        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, sequence, hidden)))
         y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.dropout(self.down(F.silu(self.gate(y)) * self.up(y)))
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,234 @@
+"""Whether a cap changes one bit of a whole training: all that scripts do around the model, at once.
+
+    python python/benchmarks/whole_training.py b3-adamw-4:48GiB b7-adamw-8:24GiB
+
+Each training has micro-batches, dropout, clipping by the norm of all gradients, a learning rate
+that changes every step, and a moving average of the weights, with deterministic algorithms.
+Plain PyTorch trains straight through. Under the cap a process trains to the middle, saves a
+checkpoint and ends; another goes on from the file. `SMARTSWAP_MEMORY` is all that is different.
+What must be the same: each step's loss, norm and learning rate; the weights, their average, both
+moments of AdamW and the state of the generators at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import torch
+from decoders import SHAPES, Shape, build
+from h200 import GIB, digest, synchronize, used_bytes
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+DROPOUT = 0.1
+NORM_MAX = 1.0
+WARMUP_STEPS = 4
+EMA_DECAY = 0.99
+# Of which the median is taken: the last so many steps of each process.
+MEASURED = 4
+WHAT = ("losses", "norms", "rates", "weights", "average", "moments", "generators")
+COLUMNS = (
+    "model", "cap", "median step", "of plain", "predicted", "held, of plain's",
+    "out / in, a step", ", ".join(WHAT),
+)
+
+
+class Training:
+    """A model with all that its training needs, and what a checkpoint of it holds."""
+
+    def __init__(self, shape: Shape, device: str, steps: int) -> None:
+        self.shape, self.device = shape, device
+        self.model = build(shape, device, recompute=False)
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(EMA_DECAY))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer,
+            lambda step: min((step + 1) / WARMUP_STEPS, (1 + math.cos(math.pi * step / steps)) / 2),
+        )
+
+    def step(self, number: int) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """One step: its loss, the norm of its gradients and its learning rate."""
+        shape = self.shape
+        data = torch.Generator(self.device).manual_seed(number)
+        size = (shape.accumulate, 2, shape.batch, shape.sequence)
+        batches = torch.randint(shape.vocab, size, device=self.device, generator=data)
+        total = torch.zeros((), device=self.device)
+        for ids, targets in batches:
+            with torch.autocast(self.device, torch.bfloat16, enabled=shape.autocast):
+                loss = self.model(ids, targets) / shape.accumulate
+            loss.backward()
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM_MAX)
+        rate = self.schedule.get_last_lr()[0]
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.average.update_parameters(self.model)
+        return total, norm, rate
+
+    def parts(self) -> tuple:
+        """What has a `state_dict`."""
+        return self.model, self.average, self.optimizer, self.schedule
+
+    def save(self, file: Path) -> None:
+        """Writes a checkpoint."""
+        generators = [generator.get_state() for generator in generators_of(self.device)]
+        torch.save([part.state_dict() for part in self.parts()] + [generators], file)
+
+    def load(self, file: Path) -> None:
+        """Goes on from a checkpoint."""
+        *states, generators = torch.load(file, map_location="cpu", mmap=True)
+        for part, state in zip(self.parts(), states, strict=True):
+            part.load_state_dict(state)
+        for generator, state in zip(generators_of(self.device), generators, strict=True):
+            generator.set_state(state)
+
+    def digests(self) -> dict[str, str]:
+        """Hashes over the bits of what is left at the end."""
+        moments = self.optimizer.state.values()
+        return {
+            "weights": digest(self.model.parameters()),
+            "average": digest(self.average.parameters()),
+            "moments": digest(s[key] for s in moments for key in ("exp_avg", "exp_avg_sq")),
+            "generators": digest(each.get_state() for each in generators_of(self.device)),
+        }
+
+
+def generators_of(device: str) -> list[torch.Generator]:
+    """The default generators that a training draws from."""
+    of_device = torch.cuda.default_generators[:1] if device == "cuda" else ()
+    return [torch.default_generator, *of_device]
+
+
+def train(args: argparse.Namespace) -> dict:
+    """Trains from `--first` up to `--last` in this process."""
+    torch.use_deterministic_algorithms(True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    context_bytes = peak_bytes = 0
+    if device == "cuda":
+        torch.cuda.init()
+        context_bytes = used_bytes(torch)
+    torch.manual_seed(1)
+    shape = replace(SHAPES[args.one], dropout=DROPOUT)
+    training = Training(shape, device, args.steps)
+    if args.first:
+        training.load(args.file)
+    told, times_ms = [], []
+    for number in range(args.first, args.last):
+        synchronize(torch, device)
+        begin = time.perf_counter()
+        told.append(training.step(number))
+        synchronize(torch, device)
+        times_ms.append((time.perf_counter() - begin) * 1e3)
+        if device == "cuda":
+            peak_bytes = max(peak_bytes, used_bytes(torch) - context_bytes)
+    if args.last < args.steps:
+        training.save(args.file)
+    losses, norms, rates = zip(*told, strict=True)
+    result = {
+        "losses": [float(loss).hex() for loss in losses],
+        "norms": [float(norm).hex() for norm in norms],
+        "rates": [rate.hex() for rate in rates],
+        "times_ms": times_ms,
+        "held_bytes": peak_bytes,
+    }
+    smartswap = sys.modules.get("smartswap")
+    if smartswap is not None and smartswap.is_enabled():
+        prediction, stats = smartswap.explain()["prediction"], smartswap.stats()
+        result["predicted_ms"] = prediction and prediction["step_us"] / 1e3
+        moved = (stats[f"swapped_{way}_bytes"] for way in ("out", "in"))
+        result["moved_bytes"] = [each / max(1, stats["steps"]) for each in moved]
+    return result | training.digests()
+
+
+def processes(model: str, cap: str | None, args: argparse.Namespace) -> list[dict]:
+    """What the processes of one training told: one of plain PyTorch, two under a cap."""
+    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    bounds = [0, args.steps]
+    if cap is not None:
+        environment["SMARTSWAP_MEMORY"] = cap
+        bounds.insert(1, args.steps // 2)
+    told = []
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            command = [sys.executable, __file__, "--one", model, "--steps", str(args.steps)]
+            command += ["--first", str(first), "--last", str(last)]
+            command += ["--file", str(Path(folder, "checkpoint.pt"))]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+            if done.returncode:
+                raise SystemExit(f"{model} at {cap or 'no cap'}: exit {done.returncode}")
+            told.append(json.loads(done.stdout.splitlines()[-1]))
+            print(model, cap, last, [round(ms) for ms in told[-1]["times_ms"]], file=sys.stderr)
+    return told
+
+
+def row(model: str, cap: str, plain: list[dict], capped: list[dict]) -> str:
+    """A row of the table."""
+    step_ms = median(ms for part in capped for ms in part["times_ms"][-MEASURED:])
+    plain_ms = median(plain[0]["times_ms"][-MEASURED:])
+    predicted_ms = capped[-1]["predicted_ms"]
+    held = [max(part["held_bytes"] for part in parts) / GIB for parts in (capped, plain)]
+    different = [what for what in WHAT if plain[0][what] != whole(what, capped)]
+    cells = [
+        model,
+        cap,
+        f"{step_ms:.1f} ms",
+        f"{step_ms / plain_ms:.3f}",
+        f"{predicted_ms:.1f} ms" if predicted_ms else "",
+        f"{held[0]:.2f} of {held[1]:.2f} GiB",
+        " / ".join(f"{moved / GIB:.2f}" for moved in capped[-1]["moved_bytes"]) + " GiB",
+        "DIFFERENT: " + ", ".join(different) if different else "the same",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def whole(what: str, parts: list[dict]) -> list | str:
+    """What the processes of a training come to: all steps of theirs, or how the last one ended."""
+    ends = [part[what] for part in parts]
+    return sum(ends, []) if isinstance(ends[0], list) else ends[-1]
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cells", nargs="*", default=["b3-adamw-4:48GiB"], help="MODEL:CAP")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--folder", help="where checkpoints go for a while")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    for name in ("first", "last"):
+        parser.add_argument(f"--{name}", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs the trainings and prints a table, and fails if a bit differs."""
+    args = parse()
+    if args.one:
+        print(json.dumps(train(args)))
+        return
+    plain, rows = {}, []
+    for model, cap in (cell.split(":") for cell in args.cells):
+        if model not in plain:
+            plain[model] = processes(model, None, args)
+        rows.append(row(model, cap, plain[model], processes(model, cap, args)))
+        print(rows[-1], file=sys.stderr, flush=True)
+    print(f"{date.today()}, {args.steps} steps, a checkpoint after {args.steps // 2}")
+    print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
+    print("\n".join(rows))
+    if any("DIFFERENT" in each for each in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

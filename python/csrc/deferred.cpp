@@ -28,8 +28,19 @@ std::atomic<size_t> detail::waiting{0};
 
 namespace {
 
+// So many may wait behind each other, as whoever calls one over and over uses nothing of theirs.
+constexpr size_t kBehindMost = 8;
+
+// The number of the update that this thread runs, or 0.
+thread_local uint64_t running_here = 0;
+
 struct Update {
+  uint64_t number = 0;
   std::vector<const void*> starts;
+  // What runs first: earlier ones that use memory of this one.
+  std::vector<std::shared_ptr<Update>> behind;
+  // How many wait in front of it at most, one behind the other.
+  size_t depth = 0;
   std::function<void()> run;
   // As it was where the update was put off: gradients off, the optimizer's stream.
   at::ThreadLocalState state;
@@ -42,8 +53,9 @@ struct Update {
 struct Updates {
   std::mutex lock;
   std::condition_variable ended;
+  uint64_t last_number = 0;
   std::vector<std::shared_ptr<Update>> in_order;
-  // No two wait for the same memory.
+  // The latest that waits for memory. It is behind all others that do.
   std::unordered_map<const void*, std::shared_ptr<Update>> by_start;
 };
 
@@ -62,12 +74,27 @@ std::optional<c10::Stream> stream_now() {
   return guard.getStream(c10::Device(device.type, device.index));
 }
 
+// Says which update a thread runs, as long as it does.
+class RunningHere {
+ public:
+  explicit RunningHere(uint64_t number) : before_(std::exchange(running_here, number)) {}
+  ~RunningHere() {
+    running_here = before_;
+  }
+  RunningHere(const RunningHere&) = delete;
+  RunningHere& operator=(const RunningHere&) = delete;
+
+ private:
+  uint64_t before_;
+};
+
 // Runs on the stream of then; what the calling thread does next waits for it.
 void run_as_then(Update& update) {
   const py::gil_scoped_acquire held;
   const auto now = stream_now();
   // Its tensors are let go here, under the lock, whatever happens.
   const auto run = std::exchange(update.run, nullptr);
+  const RunningHere running(update.number);
   const at::ThreadLocalStateGuard as_then(update.state);
   const outside::Not not_outside;
   if (!now || *now == *update.stream) {
@@ -89,7 +116,10 @@ void forget(const std::shared_ptr<Update>& update) {
     const std::lock_guard<std::mutex> guard(all.lock);
     update->has_ended = true;
     for (const void* start : update->starts) {
-      all.by_start.erase(start);
+      const auto latest = all.by_start.find(start);
+      if (latest != all.by_start.end() && latest->second == update) {
+        all.by_start.erase(latest);
+      }
     }
     all.in_order.erase(std::find(all.in_order.begin(), all.in_order.end(), update));
     detail::waiting.store(all.in_order.size(), std::memory_order_relaxed);
@@ -124,6 +154,10 @@ void run(const std::shared_ptr<Update>& update) {
     return wait_for(update);
   }
   try {
+    // Only the thread that runs it looks there.
+    for (const auto& earlier : std::exchange(update->behind, {})) {
+      run(earlier);
+    }
     run_as_then(*update);
   } catch (...) {
     forget(update);
@@ -132,11 +166,17 @@ void run(const std::shared_ptr<Update>& update) {
   forget(update);
 }
 
+// Whether the thread may find an update waiting: to one that it runs, what is behind that one is
+// still to come.
+bool is_due(const Update& update) {
+  return running_here == 0 || update.number < running_here;
+}
+
 std::shared_ptr<Update> find(const void* start) {
   auto& all = updates();
   const std::lock_guard<std::mutex> guard(all.lock);
   const auto found = all.by_start.find(start);
-  return found == all.by_start.end() ? nullptr : found->second;
+  return found != all.by_start.end() && is_due(*found->second) ? found->second : nullptr;
 }
 
 // Memory of any device: the steps that an optimizer counts may lie on the host.
@@ -166,24 +206,43 @@ int code_of(const std::exception& error) {
 
 }  // namespace
 
-void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run) {
+void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run, Earlier earlier) {
   auto update = std::make_shared<Update>();
   for (const auto& tensor : tensors) {
     const void* start = start_of_any(tensor);
-    if (start != nullptr) {
-      run_before(start);
-      update->starts.push_back(start);
+    if (start == nullptr) {
+      continue;
     }
+    auto first = find(start);
+    if (first != nullptr && (earlier == Earlier::kRuns || first->depth >= kBehindMost)) {
+      run_before(start);
+      first = nullptr;
+    }
+    if (first != nullptr) {
+      update->depth = std::max(update->depth, first->depth + 1);
+      update->behind.push_back(std::move(first));
+    }
+    update->starts.push_back(start);
   }
   update->run = std::move(run);
   update->stream = stream_now();
   auto& all = updates();
   const std::lock_guard<std::mutex> guard(all.lock);
+  update->number = ++all.last_number;
   for (const void* start : update->starts) {
-    all.by_start.emplace(start, update);
+    all.by_start.insert_or_assign(start, update);
   }
   all.in_order.push_back(std::move(update));
   detail::waiting.store(all.in_order.size(), std::memory_order_relaxed);
+}
+
+uint64_t number_for(const at::Tensor& tensor) {
+  if (count() == 0 || running_here != 0) {
+    return 0;
+  }
+  const void* start = start_of_any(tensor);
+  const auto update = start == nullptr ? nullptr : find(start);
+  return update == nullptr ? 0 : update->number;
 }
 
 std::optional<Failure> run_before(const at::RecordFunction& fn) {
@@ -219,8 +278,10 @@ void run_all() {
       auto& all = updates();
       const std::lock_guard<std::mutex> guard(all.lock);
       const auto self = std::this_thread::get_id();
-      const auto is_others = [self](const auto& update) { return update->runner != self; };
-      const auto found = std::find_if(all.in_order.begin(), all.in_order.end(), is_others);
+      const auto may_run = [self](const auto& update) {
+        return update->runner != self && is_due(*update);
+      };
+      const auto found = std::find_if(all.in_order.begin(), all.in_order.end(), may_run);
       first = found == all.in_order.end() ? nullptr : *found;
     }
     if (first == nullptr) {

@@ -411,9 +411,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
     seals::forget(start_of(tensor.storage()));
     return smartswap_discard(start_of(tensor.storage())) != 0;
   });
-  module.def("put_off", [](const std::vector<at::Tensor>& tensors, const py::function& run) {
-    deferred::put_off(tensors, [run] { run(); });
-  });
+  module.def(
+      "put_off",
+      [](const std::vector<at::Tensor>& tensors, const py::function& run, bool is_behind) {
+        const auto earlier = is_behind ? deferred::Earlier::kWaits : deferred::Earlier::kRuns;
+        deferred::put_off(tensors, [run] { run(); }, earlier);
+      });
+  module.def("put_off_number", &deferred::number_for);
   module.def("n_put_off", &deferred::count);
   module.def("run_put_off", &deferred::run_all, Released());
   module.def("recipes", &recipes);

@@ -60,6 +60,12 @@ def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] 
     return None
 
 
+def _lists_in(
+    args: tuple[Any, ...], kwargs: dict[str, Any], length: int
+) -> list[Sequence[Any]]:
+    return [value for value in (*args, *kwargs.values()) if is_list(value, length)]
+
+
 def _has_mixed_default_eps(tensors: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a value that the first dtype decides would hold for tensors of other dtypes too."""
     takes_first = "eps1" in kwargs and kwargs["eps1"] is None
@@ -136,7 +142,7 @@ class ChunkedOps:
             if tensors is None or _has_mixed_default_eps(tensors, kwargs):
                 return function(*args, **kwargs)
             length = len(tensors)
-            lists = [value for value in (*args, *kwargs.values()) if is_list(value, length)]
+            lists = _lists_in(args, kwargs, length)
             updates = self.updates
             if updates is None:
                 return self._run_parts(function, args, kwargs, lists)
@@ -169,8 +175,29 @@ class ChunkedOps:
                 _inside.part = False
             self.parts_run += 1
 
+    def _waits_behind(
+        self,
+        run: Callable[..., Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        length: int,
+    ) -> bool:
+        """Whether a call of `function` waits behind the updates that its tensors wait for. Where
+        they wait for none, it is done by `run`."""
+        updates = self.updates
+        ranges = [] if updates is None else updates.behind(_lists_in(args, kwargs, length))
+        if not ranges:
+            return False
+        waiting = [places for places, waits in ranges if waits]
+        updates.put_off(function, args, kwargs, length, waiting, is_behind=True)
+        for (start, end), waits in ranges:
+            if not waits:
+                _run_part(run, args, kwargs, length, slice(start, end))
+        return True
+
     def _chunk_foreach(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        in_place = name.endswith("_")
+        in_place, is_of_amp = name.endswith("_"), name.startswith("_amp")
         has_scalars = name.rstrip("_") in _SCALARS_IN_TENSOR
 
         @functools.wraps(function)
@@ -183,8 +210,11 @@ class ChunkedOps:
             length = len(tensors)
             if has_scalars:
                 args, kwargs = _spread_scalars(args, kwargs)
-            values = (*args, *kwargs.values())
-            parts = self._parts([value for value in values if is_list(value, length)])
+            # Such a function writes into its first list alone.
+            writes_first = in_place and not is_of_amp
+            if writes_first and self._waits_behind(run, function, args, kwargs, length):
+                return tensors
+            parts = self._parts(_lists_in(args, kwargs, length))
             if not parts:
                 return function(*args, **kwargs)
             results: list[Any] = []
@@ -195,7 +225,7 @@ class ChunkedOps:
                 self.parts_run += 1
             if not in_place:
                 return tuple(results)
-            return None if name.startswith("_amp") else tensors
+            return None if is_of_amp else tensors
 
         return run
 

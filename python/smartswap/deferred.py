@@ -3,13 +3,15 @@
 An optimizer steps when nothing else computes: what it needs comes and goes beside an idle device.
 An update that waits runs just before the first operator that uses one of its tensors, most often in
 the next forward pass, layer by layer, while the state of the next layer comes back. Who looks at a
-weight, a gradient or the state sooner (clipping, an average of the weights, a checkpoint, an
-evaluation) has it run then, so nobody can tell the difference but by the clock.
+weight, a gradient or the state sooner (clipping, a checkpoint, an evaluation) has it run then, so
+nobody can tell the difference but by the clock. What reads a weight and only writes to memory of
+its own, such as an average of the weights, waits behind the update.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -75,6 +77,15 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
     )
 
 
+def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator may write one of the others into the first, element by element."""
+    first = tensors[0]
+    return not (first.requires_grad and torch.is_grad_enabled()) and all(
+        one.shape == first.shape and one.dtype == first.dtype and one.device == first.device
+        for one in tensors
+    )
+
+
 class DeferredUpdates:
     """Lets the functions of torch.optim that update lists of tensors wait, slice by slice."""
 
@@ -124,10 +135,13 @@ class DeferredUpdates:
         kwargs: dict[str, Any],
         length: int,
         ranges: Sequence[tuple[int, int]],
+        *,
+        is_behind: bool = False,
     ) -> None:
         """Lets the call wait, the places of each range by themselves.
 
-        Tensors are taken as they are now, so whoever gives a parameter other data, or an entry of
+        is_behind: whether what waits for the same tensors goes on waiting, and runs right before.
+        Else it runs now. Tensors are taken as they are now, so whoever gives a parameter other data, or an entry of
         the state another tensor, changes nothing of it; scalars in tensors are copied.
         """
         args = [_kept(value, length) for value in args]
@@ -137,8 +151,35 @@ class DeferredUpdates:
             used = [tensor for values in lists for tensor in values[start:end]]
             cut = functools.partial(_cut, length=length, places=slice(start, end))
             own_kwargs = {name: cut(value) for name, value in kwargs.items()}
-            self._adapter.put_off(used, functools.partial(function, *map(cut, args), **own_kwargs))
+            run = functools.partial(function, *map(cut, args), **own_kwargs)
+            self._adapter.put_off(used, run, is_behind)
             self.n_deferred += 1
+
+    def behind(self, lists: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], bool]]:
+        """The places of lists in ranges that wait for the same update or for none, and whether
+        they wait. Empty if nothing waits, or if a function that only writes into the first list
+        may not do so later."""
+        is_possible = (
+            self.is_on
+            and self._adapter.n_put_off() > 0
+            and not self._adapter.captures()
+            and all(map(are_plain, lists))
+            # What is wrong with the lists is said now.
+            and all(map(_are_alike, zip(*lists, strict=True)))
+        )
+        if not is_possible:
+            return []
+        numbers = [
+            max(map(self._adapter.put_off_number, place)) for place in zip(*lists, strict=True)
+        ]
+        if not any(numbers):
+            return []
+        ranges, start = [], 0
+        for number, same in itertools.groupby(numbers):
+            end = start + len(list(same))
+            ranges.append(((start, end), number > 0))
+            start = end
+        return ranges
 
     def run_all(self) -> None:
         """Runs what waits."""

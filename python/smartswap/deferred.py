@@ -140,9 +140,11 @@ class DeferredUpdates:
     ) -> None:
         """Lets the call wait, the places of each range by themselves.
 
-        is_behind: whether what waits for the same tensors goes on waiting, and runs right before.
-        Else it runs now. Tensors are taken as they are now, so whoever gives a parameter other data, or an entry of
+        Tensors are taken as they are now, so whoever gives a parameter other data, or an entry of
         the state another tensor, changes nothing of it; scalars in tensors are copied.
+
+        is_behind: whether what waits for the same tensors goes on waiting, and runs right before
+        this call. Else it runs now.
         """
         args = [_kept(value, length) for value in args]
         kwargs = {name: _kept(value, length) for name, value in kwargs.items()}

@@ -186,10 +186,17 @@ def row(model: str, cap: str, plain: list[dict], capped: list[dict]) -> str:
         f"{step_ms / plain_ms:.3f}",
         f"{predicted_ms:.1f} ms" if predicted_ms else "",
         f"{held[0]:.2f} of {held[1]:.2f} GiB",
-        " / ".join(f"{moved / GIB:.2f}" for moved in capped[-1]["moved_bytes"]) + " GiB",
+        " / ".join(map(size_text, capped[-1]["moved_bytes"])),
         "DIFFERENT: " + ", ".join(different) if different else "the same",
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes as people read them."""
+    if size_bytes < GIB:
+        return f"{size_bytes / (1 << 20):.2f} MiB"
+    return f"{size_bytes / GIB:.2f} GiB"
 
 
 def whole(what: str, parts: list[dict]) -> list | str:

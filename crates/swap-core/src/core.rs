@@ -300,6 +300,7 @@ impl Core {
             limit_bytes: self.memory.pool.config().limit_bytes,
             resident_bytes: self.entries.resident_bytes(),
             pinned_bytes: 0,
+            unused_bytes: 0,
             held: self.held(),
             away_bytes: 0,
             segment_bytes: self.memory.pool.stats().segment_bytes.current,
@@ -319,7 +320,11 @@ impl Core {
             match entry.state {
                 State::Resident | State::Replaying { .. } => {
                     report.largest.push((entry.name.to_string(), bytes));
-                    report.pinned_bytes += if entry.pins > 0 { bytes } else { 0 };
+                    if entry.pins > 0 {
+                        report.pinned_bytes += bytes;
+                    } else if entry.hold == Hold::UntilTouched {
+                        report.unused_bytes += bytes;
+                    }
                 }
                 State::Away { .. } | State::Discarded => report.away_bytes += bytes,
             }

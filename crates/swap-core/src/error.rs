@@ -78,6 +78,8 @@ pub struct OutOfMemory {
     pub resident_bytes: u64,
     /// Those of them that open ops hold.
     pub pinned_bytes: u64,
+    /// Those that stay until an op uses them, as none has so far: workspaces, most often.
+    pub unused_bytes: u64,
     /// Blocks that stay because somebody has their raw pointer.
     pub held: Vec<Held>,
     /// Bytes of blocks on the host or discarded.
@@ -105,14 +107,19 @@ impl fmt::Display for OutOfMemory {
         )?;
         match &self.unswappable {
             Some(why) => write!(f, "{} held by blocks; {why}", Bytes(self.segment_bytes))?,
-            None => write!(
-                f,
-                "resident {} (of which {} are held by running ops), away {}, small blocks {}",
-                Bytes(self.resident_bytes),
-                Bytes(self.pinned_bytes),
-                Bytes(self.away_bytes),
-                Bytes(self.segment_bytes),
-            )?,
+            None => {
+                let (resident, pinned) = (Bytes(self.resident_bytes), Bytes(self.pinned_bytes));
+                write!(f, "resident {resident} (of which {pinned} are held by running ops")?;
+                if self.unused_bytes > 0 {
+                    let unused = Bytes(self.unused_bytes);
+                    write!(
+                        f,
+                        ", and {unused} stay as no op has used them yet, such as workspaces"
+                    )?;
+                }
+                let (away, segments) = (Bytes(self.away_bytes), Bytes(self.segment_bytes));
+                write!(f, "), away {away}, small blocks {segments}")?;
+            }
         }
         if self.outside_bytes > 0 {
             write!(f, ", outside {}", Bytes(self.outside_bytes))?;

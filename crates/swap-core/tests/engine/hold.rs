@@ -69,9 +69,27 @@ fn held_blocks_alone_can_use_up_the_cap() {
         panic!("there is no room");
     };
     assert_eq!((report.requested_bytes, report.missing_bytes), (BLOCK, BLOCK));
+    assert_eq!((report.unused_bytes, report.held.len()), (0, 1));
     lab.free(held[0]);
     let more = lab.make(9);
     lab.op(&[read(held[1], 2), read(held[2], 3), read(more, 9)]).expect("all are there");
+    lab.finish();
+}
+
+#[test]
+fn where_memory_runs_out_those_are_counted_that_no_op_has_used() {
+    let mut lab = Lab::new(3 * BLOCK);
+    let stream = lab.engine.compute_stream();
+    for _ in 0..3 {
+        let made = lab.engine.allocate_unshown(BLOCK, stream, false).expect("there is room");
+        lab.places.push((made.block, BLOCK));
+    }
+    let Err(Error::OutOfMemory(report)) = lab.engine.allocate(BLOCK, "more") else {
+        panic!("there is no room");
+    };
+    assert_eq!((report.unused_bytes, report.held.len()), (3 * BLOCK, 0));
+    let text = report.to_string();
+    assert!(text.contains("stay as no op has used them yet, such as workspaces), away"), "{text}");
     lab.finish();
 }
 

@@ -43,8 +43,9 @@ CELL_TIMEOUT_S = 240
 
 
 def size_bytes(text: str) -> int:
-    """13GiB to bytes."""
-    return int(float(text.removesuffix("GiB")) * GIB)
+    """13GiB or 900MiB to bytes."""
+    number, unit = text[:-3], text[-3:]
+    return int(float(number) * {"GiB": GIB, "MiB": GIB >> 10}[unit])
 
 
 def digest(tensors) -> str:
@@ -196,7 +197,7 @@ def spawn(cell: str, args: argparse.Namespace) -> dict:
         command.append("--verbose")
     if args.advise:
         command.append("--advise")
-    for name in ("host_memory", "defer_updates", "accumulate"):
+    for name in ("min_block", "host_memory", "defer_updates", "accumulate"):
         if getattr(args, name):
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

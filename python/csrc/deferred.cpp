@@ -48,6 +48,7 @@ struct Update {
   // Set once it runs.
   std::optional<std::thread::id> runner;
   bool has_ended = false;
+  bool has_failed = false;
 };
 
 struct Updates {
@@ -138,6 +139,14 @@ void wait_for(const std::shared_ptr<Update>& update) {
   all.ended.wait(guard, [&] { return update->has_ended; });
 }
 
+// Lets go of what it would run, which belongs to the interpreter.
+void let_go(Update& update) {
+  const py::gil_scoped_acquire held;
+  update.run = nullptr;
+}
+
+bool run_earlier(Update& update);
+
 // Runs one, unless this thread is at it, or waits until the thread that runs it is done.
 void run(const std::shared_ptr<Update>& update) {
   const auto self = std::this_thread::get_id();
@@ -154,16 +163,29 @@ void run(const std::shared_ptr<Update>& update) {
     return wait_for(update);
   }
   try {
-    // Only the thread that runs it looks there.
-    for (const auto& earlier : std::exchange(update->behind, {})) {
-      run(earlier);
+    if (run_earlier(*update)) {
+      run_as_then(*update);
+    } else {
+      let_go(*update);
     }
-    run_as_then(*update);
   } catch (...) {
+    update->has_failed = true;
+    let_go(*update);
     forget(update);
     throw;
   }
   forget(update);
+}
+
+// Runs what it waits behind. Returns whether that worked: what comes after an update that raised is
+// never called.
+bool run_earlier(Update& update) {
+  // Only the thread that runs it looks there.
+  for (const auto& earlier : std::exchange(update.behind, {})) {
+    run(earlier);
+    update.has_failed |= earlier->has_failed;
+  }
+  return !update.has_failed;
 }
 
 // Whether the thread may find an update waiting: to one that it runs, what is behind that one is

@@ -186,7 +186,8 @@ class ChunkedOps:
         """Whether a call of `function` waits behind the updates that its tensors wait for. Where
         they wait for none, it is done by `run`."""
         updates = self.updates
-        ranges = [] if updates is None else updates.behind(_lists_in(args, kwargs, length))
+        values = (*args, *kwargs.values())
+        ranges = [] if updates is None else updates.behind(values, length)
         if not ranges:
             return False
         waiting = [places for places, waits in ranges if waits]

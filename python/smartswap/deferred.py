@@ -78,12 +78,21 @@ def _are_shards(tensors: Sequence[Any]) -> bool:
 
 
 def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether an operator may write one of the others into the first, element by element."""
+    """Whether an operator may go through tensors element by element."""
     first = tensors[0]
-    return not (first.requires_grad and torch.is_grad_enabled()) and all(
+    return all(
         one.shape == first.shape and one.dtype == first.dtype and one.device == first.device
         for one in tensors
     )
+
+
+def _is_recorded(values: Sequence[Any]) -> bool:
+    """Whether autograd records what is done with values, or refuses it."""
+    if not torch.is_grad_enabled():
+        return False
+    lists = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
+    tensors = filter(torch.is_tensor, itertools.chain.from_iterable(lists))
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 class DeferredUpdates:
@@ -157,15 +166,21 @@ class DeferredUpdates:
             self._adapter.put_off(used, run, is_behind)
             self.n_deferred += 1
 
-    def behind(self, lists: Sequence[Sequence[Any]]) -> list[tuple[tuple[int, int], bool]]:
+    def behind(
+        self, values: Sequence[Any], length: int
+    ) -> list[tuple[tuple[int, int], bool]]:
         """The places of lists in ranges that wait for the same update or for none, and whether
         they wait. Empty if nothing waits, or if a function that only writes into the first list
-        may not do so later."""
+        may not do so later.
+
+        values: all that the function is given, lists of that length among them."""
+        lists = [value for value in values if is_list(value, length)]
         is_possible = (
             self.is_on
             and self._adapter.n_put_off() > 0
             and not self._adapter.captures()
             and all(map(are_plain, lists))
+            and not _is_recorded(values)
             # What is wrong with the lists is said now.
             and all(map(_are_alike, zip(*lists, strict=True)))
         )

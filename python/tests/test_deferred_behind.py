@@ -153,7 +153,7 @@ def test_what_waits_behind_an_update_that_fails_is_not_done(tmp_path):
     assert waited[-1] > 2
 
 
-def test_what_cannot_wait_behind_fails_at_once(tmp_path):
+def test_what_cannot_wait_behind_is_done_or_fails_at_once(tmp_path):
     body = """
     P = list(model.parameters())
     optimizer = torch.optim.AdamW(P, lr=1e-2, fused=True)
@@ -170,10 +170,27 @@ def test_what_cannot_wait_behind_fails_at_once(tmp_path):
             print("nothing said")
         except RuntimeError as error:
             print(str(error).splitlines()[0])
+    # Autograd goes through what it records, and so through a weight of these lists.
+    optimizer.zero_grad()
+    backward()
+    made = [[torch.ones(p.shape) for p in P] for _ in range(2)]
+    factor = torch.tensor(0.5, requires_grad=True)
+    optimizer.step()
     note()
+    torch._foreach_add_(made[0], P)
+    note()
+    optimizer.step()
+    with torch.no_grad():
+        torch._foreach_add_(made[1], P)
+    note()
+    torch._foreach_mul_(made[1], factor)
+    sum(one.sum() for one in (*made[0], *made[1])).backward()
+    print(digest(made[0]), digest(made[1]), digest([p.grad for p in P]), factor.grad.item().hex())
     print(waited)
     """
     plain, _ = train(tmp_path, body)
-    capped, _ = train(tmp_path, body, cap="2MiB")
+    capped, waited = train(tmp_path, body, cap="2MiB")
     assert capped == plain
     assert "nothing said" not in plain
+    after_step, recorded, unrecorded = waited
+    assert recorded == 0 < after_step < unrecorded

@@ -174,6 +174,9 @@ def processes(model: str, cap: str | None, args: argparse.Namespace) -> list[dic
 
 def row(model: str, cap: str, plain: list[dict], capped: list[dict]) -> str:
     """A row of the table."""
+    # Here, as no process of plain PyTorch has the package.
+    from smartswap.sizes import format_size
+
     step_ms = median(ms for part in capped for ms in part["times_ms"][-MEASURED:])
     plain_ms = median(plain[0]["times_ms"][-MEASURED:])
     predicted_ms = capped[-1]["predicted_ms"]
@@ -186,17 +189,10 @@ def row(model: str, cap: str, plain: list[dict], capped: list[dict]) -> str:
         f"{step_ms / plain_ms:.3f}",
         f"{predicted_ms:.1f} ms" if predicted_ms else "",
         f"{held[0]:.2f} of {held[1]:.2f} GiB",
-        " / ".join(map(size_text, capped[-1]["moved_bytes"])),
+        " / ".join(map(format_size, capped[-1]["moved_bytes"])),
         "DIFFERENT: " + ", ".join(different) if different else "the same",
     ]
     return "| " + " | ".join(cells) + " |"
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes as people read them."""
-    if size_bytes < GIB:
-        return f"{size_bytes / (1 << 20):.2f} MiB"
-    return f"{size_bytes / GIB:.2f} GiB"
 
 
 def whole(what: str, parts: list[dict]) -> list | str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .deferred import DeferredUpdates, are_plain, is_list, local_part
+from .deferred import DeferredUpdates, are_plain, is_list, lists_in, local_part
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
@@ -58,12 +58,6 @@ def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] 
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
             return value
     return None
-
-
-def _lists_in(
-    args: tuple[Any, ...], kwargs: dict[str, Any], length: int
-) -> list[Sequence[Any]]:
-    return [value for value in (*args, *kwargs.values()) if is_list(value, length)]
 
 
 def _has_mixed_default_eps(tensors: Sequence[Any], kwargs: dict[str, Any]) -> bool:
@@ -142,7 +136,7 @@ class ChunkedOps:
             if tensors is None or _has_mixed_default_eps(tensors, kwargs):
                 return function(*args, **kwargs)
             length = len(tensors)
-            lists = _lists_in(args, kwargs, length)
+            lists = lists_in(args, kwargs, length)
             updates = self.updates
             if updates is None:
                 return self._run_parts(function, args, kwargs, lists)
@@ -186,8 +180,7 @@ class ChunkedOps:
         """Whether a call of `function` waits behind the updates that its tensors wait for. Where
         they wait for none, it is done by `run`."""
         updates = self.updates
-        values = (*args, *kwargs.values())
-        ranges = [] if updates is None else updates.behind(values, length)
+        ranges = [] if updates is None else updates.behind(args, kwargs, length)
         if not ranges:
             return False
         waiting = [places for places, waits in ranges if waits]
@@ -215,7 +208,7 @@ class ChunkedOps:
             writes_first = in_place and not is_of_amp
             if writes_first and self._waits_behind(run, function, args, kwargs, length):
                 return tensors
-            parts = self._parts(_lists_in(args, kwargs, length))
+            parts = self._parts(lists_in(args, kwargs, length))
             if not parts:
                 return function(*args, **kwargs)
             results: list[Any] = []

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "local_part"]
+__all__ = [
+    "MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "lists_in", "local_part"
+]
 
 MODES = ("auto", "on", "off")
 
@@ -157,7 +159,7 @@ class DeferredUpdates:
         """
         args = [_kept(value, length) for value in args]
         kwargs = {name: _kept(value, length) for name, value in kwargs.items()}
-        lists = [value for value in (*args, *kwargs.values()) if is_list(value, length)]
+        lists = lists_in(args, kwargs, length)
         for start, end in ranges:
             used = [tensor for values in lists for tensor in values[start:end]]
             cut = functools.partial(_cut, length=length, places=slice(start, end))
@@ -167,24 +169,21 @@ class DeferredUpdates:
             self.n_deferred += 1
 
     def behind(
-        self, values: Sequence[Any], length: int
+        self, args: Sequence[Any], kwargs: dict[str, Any], length: int
     ) -> list[tuple[tuple[int, int], bool]]:
-        """The places of lists in ranges that wait for the same update or for none, and whether
-        they wait. Empty if nothing waits, or if a function that only writes into the first list
-        may not do so later.
-
-        values: all that the function is given, lists of that length among them."""
-        lists = [value for value in values if is_list(value, length)]
-        is_possible = (
-            self.is_on
-            and self._adapter.n_put_off() > 0
-            and not self._adapter.captures()
-            and all(map(are_plain, lists))
-            and not _is_recorded(values)
+        """The places of the lists of a call in ranges that wait for the same update or for none,
+        and whether they wait. Empty if nothing waits, or if a function that only writes into its
+        first list may not do so later."""
+        if not self.is_on or self._adapter.n_put_off() == 0 or self._adapter.captures():
+            return []
+        lists = lists_in(args, kwargs, length)
+        may_wait = (
+            all(map(are_plain, lists))
+            and not _is_recorded((*args, *kwargs.values()))
             # What is wrong with the lists is said now.
             and all(map(_are_alike, zip(*lists, strict=True)))
         )
-        if not is_possible:
+        if not may_wait:
             return []
         numbers = [
             max(map(self._adapter.put_off_number, place)) for place in zip(*lists, strict=True)
@@ -206,6 +205,13 @@ class DeferredUpdates:
 def is_list(value: Any, length: int) -> bool:
     """Whether a value is a list or tuple with one entry a tensor."""
     return isinstance(value, (list, tuple)) and len(value) == length
+
+
+def lists_in(
+    args: Sequence[Any], kwargs: dict[str, Any], length: int
+) -> list[Sequence[Any]]:
+    """What a call is given that has one entry a tensor."""
+    return [value for value in (*args, *kwargs.values()) if is_list(value, length)]
 
 
 def _kept(value: Any, length: int) -> Any:

@@ -21,6 +21,13 @@ AVERAGE = """
     print(waited)
 """
 
+# Weights, an average of them to come, and what trains them.
+AVERAGED = """
+    P = list(model.parameters())
+    weights, average = [p.detach() for p in P], [p.detach().clone() for p in P]
+    optimizer = torch.optim.AdamW(P, lr=1e-2, fused=True)
+"""
+
 # Actions in any order; each seed is another program.
 RANDOM = """
     import random
@@ -99,10 +106,7 @@ def test_random_programs_of_what_waits_give_the_same_bits(tmp_path):
 
 
 def test_what_is_called_over_and_over_does_not_pile_up(tmp_path):
-    body = """
-    P = list(model.parameters())
-    weights, average = [p.detach() for p in P], [p.detach().clone() for p in P]
-    optimizer = torch.optim.AdamW(P, lr=1e-2, fused=True)
+    body = AVERAGED + """
     for step in range(3):
         backward()
         optimizer.step()
@@ -120,10 +124,7 @@ def test_what_is_called_over_and_over_does_not_pile_up(tmp_path):
 
 
 def test_what_waits_behind_an_update_that_fails_is_not_done(tmp_path):
-    body = """
-    P = list(model.parameters())
-    weights, average = [p.detach() for p in P], [p.detach().clone() for p in P]
-    optimizer = torch.optim.AdamW(P, lr=1e-2, fused=True)
+    body = AVERAGED + """
     for step in range(3):
         backward()
         optimizer.step()

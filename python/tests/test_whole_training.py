@@ -1,12 +1,10 @@
 """`benchmarks/whole_training.py` on the CPU: a resumed training under a cap, to the bit."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from processes import PATIENT
+from processes import PATIENT, python
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -14,19 +12,17 @@ import whole_training
 
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
     "SMARTSWAP_MIN_BLOCK": "16KiB",
     "SMARTSWAP_DEFER_UPDATES": "on",
     "SMARTSWAP_CONFIG": str(PATIENT),
 }
 
 
-def test_a_whole_training_is_the_same_under_a_cap(tmp_path):
-    command = [sys.executable, whole_training.__file__, "tiny-adamw-2:12MiB", "--steps", "12"]
-    command += ["--folder", str(tmp_path)]
-    done = subprocess.run(
-        command, env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300
-    )
+def test_a_whole_training_is_the_same_under_a_cap(tmp_path, monkeypatch):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    words = ("tiny-adamw-2:12MiB", "--steps", 12, "--folder", tmp_path)
+    done = python(whole_training.__file__, *words)
     assert done.returncode == 0, done.stderr[-3000:]
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
     assert row[0] == "tiny-adamw-2" and row[-1] == "the same", row

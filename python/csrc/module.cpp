@@ -364,6 +364,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("reset_peaks", [] { check(smartswap_reset_peaks()); });
   module.def("explain", [] { return text_of(&smartswap_explain); });
   module.def("advise", [] { return text_of(&smartswap_advise); });
+  module.def("deferral", [] { return text_of(&smartswap_deferral); });
   module.def("take_news", [] { return text_of(&smartswap_take_news); });
   module.def("save_trace", [](const std::string& path) {
     check(smartswap_save_trace(path.c_str()));

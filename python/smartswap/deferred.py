@@ -42,6 +42,8 @@ _ELEMENTWISE = frozenset(
 _WAIT_SHARE_LEAST = 0.08
 # A step must become shorter by this share at least.
 _GAIN_SHARE_LEAST = 0.02
+# So much a plan has to promise: a trial takes some twenty steps, most of them slow.
+_PROMISE_SHARE_LEAST = 0.05
 # So many Stable steps are measured on either side.
 _STEPS = 4
 
@@ -232,16 +234,20 @@ class Told(NamedTuple):
     # The part of a step that the optimizer's operators wait for copies.
     waits_share: float = 0.0
     step_us: float = 0.0
+    # What it is planned to take if updates wait, of what it is if not. 0 if nobody can tell.
+    planned_ratio: float = 0.0
 
 
 class Trial:
     """Finds out whether a training is faster if updates wait, and lets them wait if so.
 
-    It begins once the steps are Stable under a plan by which the optimizer's operators wait for
-    copies, and compares the steps of then with those that are Stable after it.
+    Once the steps are Stable under a plan by which the optimizer's operators wait for copies, it
+    has the step planned as it would be. If that promises enough, updates wait, and the steps of
+    then are compared with those that are Stable after it.
 
     count_stable: how many steps were Stable so far, but for those that went by the plan of steps
-    unlike them: the first ones after a change may. explain: as `smartswap.explain`.
+    unlike them: the first ones after a change may. explain: as `smartswap.explain`. plan: what the
+    step is planned to take, as the engine's `deferral` tells.
     """
 
     def __init__(
@@ -249,12 +255,14 @@ class Trial:
         updates: DeferredUpdates,
         count_stable: Callable[[], int],
         explain: Callable[[], dict[str, Any]],
+        plan: Callable[[], dict[str, float] | None],
     ) -> None:
         self.outcome = ""
         self.is_over = False
         self._updates = updates
         self._count_stable = count_stable
         self._explain = explain
+        self._plan = plan
         self._step_us_before = 0.0
         self._stable_before = 0
         # What it tells until something is decided.
@@ -269,8 +277,17 @@ class Trial:
             # Where nothing moves there is nothing to try; a trial waits for measured steps.
             if told is None and self._updates.is_on:
                 return Told()
-            self._told = told or Told(lacks=0.0)
+            self._told = self._with_plan(told or Told(lacks=0.0))
         return self._told
+
+    def _with_plan(self, told: Told) -> Told:
+        """The same, with what is planned if that is asked for."""
+        if self._updates.is_on or told.waits_share < _WAIT_SHARE_LEAST:
+            return told
+        planned = self._plan()
+        if planned is None:
+            return told
+        return told._replace(planned_ratio=planned["deferred_us"] / planned["recorded_us"])
 
     def hear(self, told: Told) -> None:
         """Decides by what the rank that knows the least, waits the longest or is the slowest
@@ -279,7 +296,13 @@ class Trial:
             return
         self._told = None
         if not self._updates.is_on:
-            self.is_over = told.waits_share < _WAIT_SHARE_LEAST
+            promises = told.planned_ratio <= 1 - _PROMISE_SHARE_LEAST
+            self.is_over = told.waits_share < _WAIT_SHARE_LEAST or not promises
+            if not promises:
+                self.outcome = (
+                    "updates of the optimizer do not wait: as planned a step would take "
+                    f"{told.planned_ratio:.2f} times as long if they did"
+                )
             self._updates.is_on = not self.is_over
             self._step_us_before, self._stable_before = told.step_us, self._count_stable()
             return

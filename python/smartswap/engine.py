@@ -206,7 +206,12 @@ def _assemble(adapter: Any, settings: Settings, device: str, ranks: Ranks) -> _O
     updates = DeferredUpdates(adapter, limit_bytes, is_on=settings.defer_updates == "on")
     trial = None
     if settings.defer_updates == "auto":
-        trial = Trial(updates, lambda: _count_settled(adapter.stats()), explain)
+        trial = Trial(
+            updates,
+            lambda: _count_settled(adapter.stats()),
+            explain,
+            lambda: json.loads(adapter.deferral()),
+        )
     agreement = Agreement(adapter, settings.rank_wait_s, trial)
     opened = _Open(
         settings=settings,

@@ -21,7 +21,10 @@ class Rank:
         self.updates = DeferredUpdates(None, 1 << 30, is_on=False)
         self.n_stable = 0
         self.explained = None
-        self.trial = Trial(self.updates, lambda: self.n_stable, self.explain)
+        self.planned = None
+        self.trial = Trial(
+            self.updates, lambda: self.n_stable, self.explain, lambda: self.planned
+        )
 
     def explain(self):
         assert self.explained is not None, "nobody asks for an explanation yet"
@@ -88,3 +91,24 @@ def test_ranks_decide_by_the_slowest_of_them(after_ms, stays):
     assert not consider(8, (slow, explained(after_ms, 0)), (quick, nothing))
     assert consider(9, (slow, explained(after_ms, 0)), (quick, explained(10, 0)))
     assert slow.updates.is_on == quick.updates.is_on == stays
+
+
+@pytest.mark.parametrize(("deferred_ms", "is_tried"), [(95.0, True), (95.1, False), (140.0, False)])
+def test_nothing_is_tried_that_no_plan_promises(rank, deferred_ms, is_tried):
+    rank.planned = {"recorded_us": 100 * MS, "deferred_us": deferred_ms * MS}
+    assert consider(4, (rank, explained(100, 20))) != is_tried
+    assert rank.updates.is_on == is_tried
+    told = "" if is_tried else (
+        "updates of the optimizer do not wait: as planned a step would take "
+        f"{deferred_ms / 100:.2f} times as long if they did"
+    )
+    assert rank.trial.outcome == told
+
+
+def test_ranks_try_what_is_promised_to_the_one_that_gains_least():
+    for least_ms, is_tried in ((94, True), (96, False)):
+        ranks = Rank(), Rank()
+        for rank, deferred_ms in zip(ranks, (80, least_ms)):
+            rank.planned = {"recorded_us": 100 * MS, "deferred_us": deferred_ms * MS}
+        assert consider(4, *((rank, explained(100, 20)) for rank in ranks)) != is_tried
+        assert [rank.updates.is_on for rank in ranks] == [is_tried] * 2

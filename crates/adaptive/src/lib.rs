@@ -57,7 +57,9 @@ mod rivals;
 mod settings;
 mod smartswap;
 
-pub use advice::{AccumulationCost, Burden, CapCost, CapCosts, cap_costs};
+pub use advice::{
+    AccumulationCost, Burden, CapCost, CapCosts, DeferralCost, cap_costs, deferral_cost,
+};
 pub use device_name::DeviceName;
 pub use gap::{gap_fraction, gap_reason, waits_by_name};
 pub use joint::{JointConfig, Prefer, Strategy};

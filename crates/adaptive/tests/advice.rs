@@ -1,10 +1,11 @@
-//! Promises of what caps are said to cost: more memory never costs more, and each cap that is told
-//! of has a plan.
+//! Promises of what caps, and updates that wait, are said to cost: more memory never costs more,
+//! and each cap that is told of has a plan.
 
 use adaptive::{
     Burden, GenerateConfig, JointConfig, JointPlanner, Link, Machine, Plan, Strategy, cap_costs,
-    simulate,
+    deferral_cost, simulate,
 };
+use policy::deferred;
 use policy::synthetic::{RandomShape, TransformerShape, random_trace, transformer_trace};
 
 fn machine(limit_bytes: u64, rate: f64) -> Machine {
@@ -64,4 +65,26 @@ fn what_a_cap_costs_is_said_of_the_link_or_of_what_runs_again() {
     };
     assert_eq!(burden(Strategy::Swap, 2_000.0), Burden::Link);
     assert_eq!(burden(Strategy::Recompute, 2_000.0), Burden::Recompute);
+}
+
+#[test]
+fn late_updates_save_what_plans_for_both_steps_differ_by() {
+    let shape =
+        TransformerShape { layers: 12, weight_mib: 64, activation_mib: 16, forward_us: 4_000.0 };
+    let trace = transformer_trace(&shape);
+    let own = machine(2 << 30, 20_000.0);
+    let late = deferred(&trace, own.limit_bytes).expect("it ends with updates");
+    let mut little = config(Strategy::Joint);
+    little.generate.effort = 2;
+    let step_us = |trace| JointPlanner::new(own, little).make(trace).simulation.step_us;
+    let cost = deferral_cost(&trace, &own, &config(Strategy::Joint)).expect("both can be planned");
+    assert_eq!((cost.recorded_us, cost.deferred_us), (step_us(&trace), step_us(&late)));
+    // The state of a layer comes and goes while the layer before computes.
+    assert!(cost.deferred_us < 0.9 * cost.recorded_us, "{cost:?}");
+    // Where all of it fits, or nothing does, there is nothing to save.
+    let fits = deferral_cost(&trace, &own.with_limit(1 << 40), &config(Strategy::Joint));
+    assert!(fits.is_some_and(|cost| (cost.recorded_us - cost.deferred_us).abs() < 1.0), "{fits:?}");
+    assert_eq!(deferral_cost(&trace, &own.with_limit(1 << 20), &config(Strategy::Joint)), None);
+    // Without an update at its end there is none to wait.
+    assert_eq!(deferral_cost(&late, &own, &config(Strategy::Joint)), None);
 }

@@ -465,6 +465,11 @@ char *smartswap_explain(void);
  * each of them, which takes seconds for large steps. Fails before a step was recorded. Free it with
  * smartswap_free_text. NULL on failure. */
 char *smartswap_advise(void);
+/* What the step would take under its cap if the optimizer's updates waited until their weights are
+ * used, and if they did not, as a JSON text {"recorded_us", "deferred_us"}; "null" where none could
+ * wait. Makes two plans. Fails before a step was recorded. Free it with smartswap_free_text. NULL
+ * on failure. */
+char *smartswap_deferral(void);
 /* What the search for a plan did since the last call, a line each: stages, plans that are tried,
  * what they were predicted to take and took, what is adopted and why. Empty if it did nothing; free
  * it with smartswap_free_text. NULL on failure. */

@@ -61,7 +61,7 @@
 
 #![forbid(unsafe_code)]
 
-mod accumulate;
+mod altered;
 mod assemble;
 mod baseline;
 mod bound;
@@ -88,7 +88,7 @@ mod stage;
 pub mod synthetic;
 mod usage;
 
-pub use accumulate::accumulated;
+pub use altered::{accumulated, deferred};
 pub use assemble::assemble;
 pub use baseline::{Baseline, BaselineRun, SmartSwapConfig, run_baseline, run_baseline_with};
 pub use candidate::{Candidate, candidates};

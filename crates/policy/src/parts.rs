@@ -19,6 +19,9 @@ use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceEvent, Trac
 
 /// A part has at most this part of the memory limit, as `CAP_DIVISOR` has it where training runs.
 const LIMIT_DIVISOR: u64 = 16;
+/// Updates wait in slices of this part of the limit, as `_CAP_DIVISOR` of
+/// `python/smartswap/deferred.py` has it.
+const SLICE_DIVISOR: u64 = 256;
 /// An op stays whole up to a quarter more than a part. Blocks are larger than their tensors by up
 /// to that, so that what was recorded in parts stays as it is.
 const SLACK_DIVISOR: u64 = 4;
@@ -50,6 +53,11 @@ pub struct SplitOp {
 /// ```
 pub fn part_bytes(limit_bytes: u64) -> NonZeroU64 {
     NonZeroU64::new(limit_bytes / LIMIT_DIVISOR).unwrap_or(NonZeroU64::MIN)
+}
+
+/// The bytes of tensors whose updates wait together, under a memory limit in bytes.
+pub(crate) fn slice_bytes(limit_bytes: u64) -> NonZeroU64 {
+    NonZeroU64::new(limit_bytes / SLICE_DIVISOR).unwrap_or(NonZeroU64::MIN)
 }
 
 /// The step as training runs it where operators over lists of tensors are called for at most

@@ -6,7 +6,7 @@ use std::ptr;
 
 use adaptive::{MemoryCalls, Peak, save, save_bytes, save_lanes, save_steps, save_trace};
 
-use crate::advice::advise;
+use crate::advice::{advise, deferral};
 use crate::context::{self, Context};
 use crate::explain::{explain, held};
 use crate::failure::{Failure, code, guard, text_of};
@@ -152,6 +152,16 @@ pub extern "C" fn smartswap_advise() -> *mut c_char {
         let context = context::current()?;
         context.drain()?;
         Ok(advise(&context)?.to_string())
+    }))
+}
+
+/// See `smartswap.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn smartswap_deferral() -> *mut c_char {
+    text_for_c(guard(|| {
+        let context = context::current()?;
+        context.drain()?;
+        Ok(deferral(&context)?.to_string())
     }))
 }
 

@@ -4,17 +4,18 @@ use std::ptr;
 
 use super::rig::{
     ASIDE, FIGURES, OK, READ, STEP, Stats, Turn, USAGE, agree, agree_times, assert_fails,
-    base_alloc, begin_named, explain, figures, find, find_nothing, free_no_text, get_stats, held,
-    hold, last_error, lend, save_report, save_trace, smartswap_abi_version, smartswap_allocate,
-    smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home, smartswap_capture_begins,
-    smartswap_capture_ended, smartswap_close, smartswap_compute_stream, smartswap_delete,
-    smartswap_depth, smartswap_end, smartswap_free, smartswap_free_swapped, smartswap_graph_forget,
-    smartswap_graph_include, smartswap_graph_make, smartswap_graph_touch, smartswap_has_swapped,
-    smartswap_is_open, smartswap_is_swapped, smartswap_malloc, smartswap_may_sleep,
-    smartswap_memory_fraction, smartswap_record_stream, smartswap_reset, smartswap_reset_peaks,
-    smartswap_resume, smartswap_set_outside, smartswap_share, smartswap_should_wake,
-    smartswap_sleep, smartswap_stays, smartswap_step, smartswap_step_begun, smartswap_suspend,
-    smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake, take_news, times,
+    base_alloc, begin_named, deferral, explain, figures, find, find_nothing, free_no_text,
+    get_stats, held, hold, last_error, lend, save_report, save_trace, smartswap_abi_version,
+    smartswap_allocate, smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home,
+    smartswap_capture_begins, smartswap_capture_ended, smartswap_close, smartswap_compute_stream,
+    smartswap_delete, smartswap_depth, smartswap_end, smartswap_free, smartswap_free_swapped,
+    smartswap_graph_forget, smartswap_graph_include, smartswap_graph_make, smartswap_graph_touch,
+    smartswap_has_swapped, smartswap_is_open, smartswap_is_swapped, smartswap_malloc,
+    smartswap_may_sleep, smartswap_memory_fraction, smartswap_record_stream, smartswap_reset,
+    smartswap_reset_peaks, smartswap_resume, smartswap_set_outside, smartswap_share,
+    smartswap_should_wake, smartswap_sleep, smartswap_stays, smartswap_step, smartswap_step_begun,
+    smartswap_suspend, smartswap_touch, smartswap_trim, smartswap_use_on, smartswap_wake,
+    take_news, times,
 };
 
 const NOT_OPEN: &str = "the engine is not open: call smartswap_open first";
@@ -79,7 +80,7 @@ fn functions_without_a_code_say_it_in_their_own_way() {
         assert!(memory.is_null());
         assert_eq!(last_error(), NOT_OPEN);
     }
-    assert_eq!((explain(), held(), take_news()), (None, None, None));
+    assert_eq!((explain(), deferral(), held(), take_news()), (None, None, None, None));
     assert_eq!((smartswap_is_open(), smartswap_is_swapped(foreign)), (0, 0));
     assert_eq!(smartswap_has_swapped(), 0);
     assert_eq!((smartswap_graph_make(), smartswap_stays(foreign)), (0, 0));

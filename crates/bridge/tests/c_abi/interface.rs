@@ -183,6 +183,7 @@ unsafe extern "C" {
     fn smartswap_get_stats(stats: *mut Stats) -> c_int;
     pub(crate) safe fn smartswap_reset_peaks() -> c_int;
     safe fn smartswap_explain() -> *mut c_char;
+    safe fn smartswap_deferral() -> *mut c_char;
     safe fn smartswap_take_news() -> *mut c_char;
     fn smartswap_free_text(text: *mut c_char);
     fn smartswap_save_trace(path: *const c_char) -> c_int;
@@ -343,6 +344,10 @@ pub(crate) fn describe_fault(address: *const c_void, room_bytes: usize) -> Optio
 
 pub(crate) fn explain() -> Option<String> {
     text_of(smartswap_explain())
+}
+
+pub(crate) fn deferral() -> Option<String> {
+    text_of(smartswap_deferral())
 }
 
 pub(crate) fn held() -> Option<String> {

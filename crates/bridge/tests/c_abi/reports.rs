@@ -1,14 +1,14 @@
 //! What reports show and the search tells: of the steps of the training, not of whatever came last.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::path::Path;
 
 use adaptive::{ActionKind, Direction, Lanes, Link, Machine, Plan};
 use serde_json::Value;
 
 use super::rig::{
-    BLOCK, MIB, OK, Rig, check, explain, free, last_error, make, save_report, stats, step,
-    take_news,
+    BLOCK, MIB, OK, READ, READ_WRITE, Rig, begin, check, deferral, explain, free, last_error, make,
+    save_report, smartswap_end, smartswap_touch, stats, step, take_news,
 };
 
 const STABLE: usize = 2;
@@ -22,6 +22,12 @@ fn train(extra: u64) {
     }
     (0..extra).for_each(|tag| free(make(BLOCK, tag)));
     step();
+}
+
+fn use_in_op(block: *mut c_void, access: c_int) {
+    assert_eq!(begin("use"), OK, "{}", last_error());
+    assert_eq!(smartswap_touch(block, access), OK, "{}", last_error());
+    assert_eq!(smartswap_end(), OK, "{}", last_error());
 }
 
 /// Trains until the plan has been adopted and followed for a while.
@@ -198,6 +204,33 @@ fn steps_are_counted_by_the_stage_that_they_ran_in() {
     let explained: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(explained["steps_by_stage"]["Stable"], 5);
     assert_eq!(explained["steps_by_stage"]["WarmUp"], warm_up);
+    rig.close();
+}
+
+#[test]
+fn what_late_updates_would_save_is_told_once_there_is_a_step_with_updates() {
+    let rig = Rig::open(8 * MIB);
+    assert_eq!(deferral(), None);
+    assert!(last_error().contains("run a few steps first"), "{}", last_error());
+    train_until_stable();
+    assert_eq!(deferral().as_deref(), Some("null"), "nothing lives longer than a step");
+    let weights: Vec<*mut c_void> = (0..12).map(|tag| make(MIB, tag)).collect();
+    let stable = stats().steps_by_stage[STABLE] + 5;
+    while stats().steps_by_stage[STABLE] < stable {
+        assert!(stats().steps < 60, "it does not settle: {:?}", stats());
+        for &weight in &weights {
+            let output = make(MIB, 1);
+            use_in_op(weight, READ);
+            free(output);
+        }
+        weights.iter().for_each(|&weight| use_in_op(weight, READ_WRITE));
+        step();
+    }
+    let told: Value = serde_json::from_str(&deferral().expect("it is open")).expect("JSON");
+    for name in ["recorded_us", "deferred_us"] {
+        assert!(told[name].as_f64().is_some_and(|us| us > 0.0), "{told}");
+    }
+    weights.into_iter().for_each(free);
     rig.close();
 }
 

@@ -1,9 +1,12 @@
-//! Promise: a step that is made to accumulate is the one that a training records which does.
+//! Promise: a step that is made to accumulate, or whose updates are made to wait, is the one that a
+//! training records which does so.
+
+use std::collections::BTreeSet;
 
 use policy::synthetic::{Numbers, TraceBuilder};
 use policy::{
     AccessMode, BlockIndex, Link, Machine, Origin, Plan, Trace, TraceEvent, accumulated,
-    check_trace, simulate,
+    check_trace, deferred, simulate,
 };
 
 const CASES: u64 = 1_000;
@@ -26,6 +29,10 @@ struct Training {
     clips: bool,
     /// The update has memory of its own.
     has_temporaries: bool,
+    /// Each layer has an update of its own.
+    by_layer: bool,
+    /// An average of each weight follows it, which the next step takes in first.
+    averages: bool,
     /// The update of a weight waits until it is used.
     defers: bool,
 }
@@ -34,6 +41,7 @@ struct Training {
 struct Layer {
     weight: BlockIndex,
     moment: BlockIndex,
+    average: Option<BlockIndex>,
     gradient: Option<BlockIndex>,
     /// The gradient that its update waits with.
     waiting: Option<BlockIndex>,
@@ -60,6 +68,8 @@ impl Training {
             keeps_loss: is(),
             clips: is(),
             has_temporaries: is(),
+            by_layer: is() || defers,
+            averages: is(),
             defers,
         }
     }
@@ -69,9 +79,10 @@ impl Training {
         let mut layers: Vec<Layer> = Vec::new();
         for &(bytes, _) in &self.layers {
             let [weight, moment] = ["weight", "moment"].map(|name| b.persistent(name, bytes));
+            let average = self.averages.then(|| b.persistent("average", bytes));
             let last = self.frees_late.then(|| b.persistent("gradient", bytes));
             let waiting = last.filter(|_| self.defers);
-            layers.push(Layer { weight, moment, gradient: last, waiting });
+            layers.push(Layer { weight, moment, average, gradient: last, waiting });
         }
         let mut held = Held {
             batch: self.prefetches.then(|| b.persistent("batch", MIB)),
@@ -80,6 +91,10 @@ impl Training {
         for layer in &mut layers {
             let last = layer.gradient.take().filter(|_| !self.defers);
             last.into_iter().for_each(|gradient| b.free(gradient));
+        }
+        if self.averages && !self.defers {
+            let bytes = self.layers.iter().map(|&(bytes, _)| bytes).sum();
+            Training::average(&mut b, &layers, bytes);
         }
         for _ in 0..micro_batches {
             self.pass(&mut b, &mut layers, &mut held);
@@ -101,7 +116,11 @@ impl Training {
         let mut kept = Vec::new();
         for (layer, &(bytes, kept_bytes)) in layers.iter_mut().zip(&self.layers) {
             if let Some(gradient) = layer.waiting.take() {
-                self.update_late(b, layer, gradient, bytes);
+                self.update_by_itself(b, layer, gradient, bytes);
+                b.free(gradient);
+                if self.averages {
+                    Training::average(b, std::slice::from_ref(layer), bytes);
+                }
             }
             b.begin("forward", 100.0, false);
             let output = b.allocate("kept", kept_bytes);
@@ -160,8 +179,22 @@ impl Training {
         b.end();
     }
 
+    fn average(b: &mut TraceBuilder, layers: &[Layer], bytes: u64) {
+        b.begin("aten::_foreach_lerp_", 3.0 * bytes as f64 / BYTES_PER_US, false);
+        layers.iter().filter_map(|layer| layer.average).for_each(|average| b.update(average));
+        layers.iter().for_each(|layer| b.read(layer.weight));
+        b.end();
+    }
+
     fn update(&self, b: &mut TraceBuilder, layers: &[Layer]) {
         let gradients = || layers.iter().filter_map(|layer| layer.gradient);
+        if self.by_layer {
+            for ((layer, gradient), &(bytes, _)) in layers.iter().zip(gradients()).zip(&self.layers)
+            {
+                self.update_by_itself(b, layer, gradient, bytes);
+            }
+            return;
+        }
         let bytes: u64 = self.layers.iter().map(|&(bytes, _)| bytes).sum();
         let temporaries: Vec<BlockIndex> = match self.has_temporaries {
             true => self.layers.iter().map(|&(bytes, _)| b.allocate("decay", bytes)).collect(),
@@ -186,7 +219,13 @@ impl Training {
     }
 
     /// The update of one layer, in one op or in several.
-    fn update_late(&self, b: &mut TraceBuilder, layer: &Layer, gradient: BlockIndex, bytes: u64) {
+    fn update_by_itself(
+        &self,
+        b: &mut TraceBuilder,
+        layer: &Layer,
+        gradient: BlockIndex,
+        bytes: u64,
+    ) {
         let us = bytes as f64 / BYTES_PER_US;
         if self.has_temporaries {
             b.begin("lerp", 3.0 * us, false);
@@ -209,7 +248,6 @@ impl Training {
             Training::update_layer(b, layer, gradient);
             b.end();
         }
-        b.free(gradient);
     }
 
     fn update_layer(b: &mut TraceBuilder, layer: &Layer, gradient: BlockIndex) {
@@ -278,6 +316,89 @@ fn a_step_made_to_accumulate_is_the_one_that_accumulates() {
         held += u32::from(has_variables);
     }
     assert!(same > 100 && deferred > 100 && held > 100, "{same} {deferred} {held}");
+}
+
+#[test]
+fn a_step_whose_updates_are_made_to_wait_is_the_one_in_which_they_do() {
+    let (mut same, mut averaged, mut temporary) = (0, 0, 0);
+    for seed in 0..CASES {
+        let defers = Training { by_layer: true, defers: false, ..Training::random(seed) };
+        let waits = Training { frees_late: true, defers: true, ..Training::random(seed) };
+        let micro_batches = 1 + (seed % 3) as u32;
+        let recorded = defers.step(micro_batches);
+        let made = deferred(&recorded, 0).expect("a training");
+        let expected = waits.step(micro_batches);
+        assert_eq!(check_trace(&made), Ok(()), "{seed}");
+        assert_eq!(ops(&made), ops(&expected), "{seed} {defers:?}");
+        assert_eq!(peak_bytes(&made), peak_bytes(&expected), "{seed} {defers:?}");
+        assert_ne!(made.signature, recorded.signature, "{seed}");
+        // Gradients of a size stand for each other.
+        let sizes: BTreeSet<u64> = defers.layers.iter().map(|&(bytes, _)| bytes).collect();
+        if defers.frees_late && sizes.len() == defers.layers.len() {
+            assert_eq!(made.events, expected.events, "{seed}");
+            same += 1;
+        }
+        averaged += u32::from(defers.averages);
+        temporary += u32::from(defers.has_temporaries);
+    }
+    assert!(same > 100 && averaged > 100 && temporary > 100, "{same} {averaged} {temporary}");
+}
+
+#[test]
+fn an_update_waits_for_whoever_uses_what_it_changes_and_no_longer() {
+    let mut b = TraceBuilder::new();
+    let [weight, tied, unused] = ["weight", "tied", "unused"].map(|name| b.persistent(name, MIB));
+    let zeroed = b.persistent("zeroed", MIB);
+    b.begin("zero", 1.0, false);
+    b.write(zeroed);
+    b.end();
+    for weight in [weight, tied] {
+        let output = b.allocate("output", MIB);
+        b.compute("forward", 10.0, &[weight], output);
+        b.free(output);
+    }
+    let gradients = [zeroed, b.allocate("gradient", MIB), b.allocate("gradient", MIB)];
+    gradients.into_iter().for_each(|gradient| b.compute("backward", 20.0, &[weight], gradient));
+    for (updated, gradient) in [weight, tied, unused].into_iter().zip(gradients) {
+        b.begin("update", 1.0, false);
+        b.read(gradient);
+        b.update(updated);
+        b.end();
+    }
+    let made = deferred(&b.finish(), 0).expect("two updates can wait");
+    assert_eq!(check_trace(&made), Ok(()));
+    let names: Vec<&str> = made.ops.iter().map(|op| op.name.as_str()).collect();
+    // The first one's gradient is zeroed, and what nobody uses is updated when it was.
+    let expected = ["update", "zero", "forward", "update", "forward", "backward", "backward"];
+    assert_eq!(names, [&expected[..], &["backward", "update"]].concat());
+}
+
+#[test]
+fn updates_wait_for_no_step_that_looks_at_what_they_leave() {
+    let step = |looks: bool| {
+        let mut b = TraceBuilder::new();
+        let weight = b.persistent("weight", MIB);
+        let output = b.allocate("output", MIB);
+        b.compute("forward", 10.0, &[weight], output);
+        let gradient = b.allocate("gradient", MIB);
+        b.compute("backward", 20.0, &[output, weight], gradient);
+        b.free(output);
+        b.begin("update", 1.0, false);
+        b.read(gradient);
+        b.update(weight);
+        b.end();
+        if looks {
+            let copy = b.allocate("copy", MIB);
+            b.compute("copy", 1.0, &[weight], copy);
+        }
+        b.finish()
+    };
+    assert!(deferred(&step(false), 0).is_some());
+    assert_eq!(deferred(&step(true), 0), None);
+    // It began with the update that waited.
+    let waited = deferred(&step(false), 0).expect("an update");
+    assert_eq!(deferred(&waited, 0), None);
+    assert_eq!(deferred(&Trace::default(), 0), None);
 }
 
 #[test]

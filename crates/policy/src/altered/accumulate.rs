@@ -16,6 +16,8 @@
 
 use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
 
+use super::lives::{Lives, Update, index, is_outermost};
+
 /// The name of an op that adds a gradient to that of the passes before.
 const ADD: &str = "aten::add_";
 
@@ -40,129 +42,6 @@ pub fn accumulated(trace: &Trace, times: u32) -> Option<Trace> {
     Some(writer.finish(times))
 }
 
-/// When each block is there and first used, as positions in the events.
-struct Lives {
-    /// `None` if it was there before.
-    born: Vec<Option<usize>>,
-    /// `None` if it stays.
-    freed: Vec<Option<usize>>,
-    touches: Vec<Vec<(usize, AccessMode)>>,
-    /// Outermost ops: positions of their begin and end.
-    ops: Vec<(usize, usize)>,
-}
-
-impl Lives {
-    fn of(trace: &Trace) -> Lives {
-        let count = trace.blocks.len();
-        let mut lives = Lives {
-            born: vec![None; count],
-            freed: vec![None; count],
-            touches: vec![Vec::new(); count],
-            ops: Vec::new(),
-        };
-        for (at, event) in trace.events.iter().enumerate() {
-            match *event {
-                TraceEvent::Begin(op) if is_outermost(trace, op) => lives.ops.push((at, at)),
-                TraceEvent::End(op) if is_outermost(trace, op) => {
-                    lives.ops.last_mut().expect("an op begins before it ends").1 = at;
-                }
-                TraceEvent::Allocate(block) => lives.born[index(block)] = Some(at),
-                TraceEvent::Free(block) => lives.freed[index(block)] = Some(at),
-                TraceEvent::Touch(block, mode) => lives.touches[index(block)].push((at, mode)),
-                TraceEvent::Begin(_) | TraceEvent::End(_) | TraceEvent::Segments(_) => {}
-            }
-        }
-        lives
-    }
-
-    fn is_freed_before(&self, block: usize, at: usize) -> bool {
-        self.freed[block].is_some_and(|freed| freed < at)
-    }
-
-    fn is_used_from(&self, block: usize, at: usize) -> bool {
-        self.touches[block].last().is_some_and(|&(touched, _)| touched >= at)
-    }
-
-    /// Whether the last op that uses a block changes it.
-    fn is_written_last(&self, block: usize) -> bool {
-        self.touches[block].last().is_some_and(|(_, mode)| mode.writes())
-    }
-
-    /// Where a block from before the step is first written, if it was read before that.
-    fn written(&self, block: usize) -> Option<usize> {
-        let touches = &self.touches[block];
-        if self.born[block].is_some() || touches.first()?.1 != AccessMode::Read {
-            return None;
-        }
-        touches.iter().find(|(_, mode)| *mode != AccessMode::Read).map(|&(at, _)| at)
-    }
-
-    /// Whether a block from before the step is changed before it is read.
-    fn is_updated_first(&self, block: usize) -> bool {
-        let touches = &self.touches[block];
-        let is_read = touches.last().is_some_and(|(_, mode)| !mode.writes());
-        self.born[block].is_none() && is_read && touches[0].1.writes()
-    }
-
-    /// The outermost op at a position, by its place among them.
-    fn op_at(&self, at: usize) -> Option<usize> {
-        let next = self.ops.partition_point(|&(begin, _)| begin <= at);
-        next.checked_sub(1).filter(|&op| at <= self.ops[op].1)
-    }
-
-    /// By outermost op, whether it is part of an update that waited: it changes blocks from before
-    /// the step and uses no others, or it lies between the uses of one that is not read before it
-    /// is changed, a moment, where all that is used besides lives there alone.
-    fn updates(&self) -> Vec<bool> {
-        let uses = self.uses();
-        let is_update = |uses: &Uses| uses.writes && uses.born == usize::MAX;
-        let mut updates: Vec<bool> = uses.iter().map(is_update).collect();
-        for (block, touches) in self.touches.iter().enumerate() {
-            let is_moment = touches.first().is_some_and(|(_, mode)| mode.writes());
-            if !is_moment || self.born[block].is_some() || self.freed[block].is_some() {
-                continue;
-            }
-            let mut ops = touches.iter().filter_map(|&(at, _)| self.op_at(at));
-            let Some(first) = ops.next() else { continue };
-            let last = ops.next_back().unwrap_or(first);
-            let begin = self.ops[first].0;
-            let next = self.ops.get(last + 1).map_or(usize::MAX, |&(begin, _)| begin);
-            if uses[first..=last].iter().all(|uses| uses.born >= begin && uses.freed < next) {
-                updates[first..=last].fill(true);
-            }
-        }
-        updates
-    }
-
-    /// What each outermost op uses.
-    fn uses(&self) -> Vec<Uses> {
-        let none = Uses { writes: false, born: usize::MAX, freed: 0 };
-        let mut uses = vec![none; self.ops.len()];
-        for (block, touches) in self.touches.iter().enumerate() {
-            for &(at, mode) in touches {
-                let Some(op) = self.op_at(at) else { continue };
-                uses[op].writes |= mode.writes();
-                if let Some(born) = self.born[block] {
-                    uses[op].born = uses[op].born.min(born);
-                    uses[op].freed = uses[op].freed.max(self.freed[block].unwrap_or(usize::MAX));
-                }
-            }
-        }
-        uses
-    }
-}
-
-/// What an op uses.
-#[derive(Clone, Copy)]
-struct Uses {
-    /// Whether it changes anything.
-    writes: bool,
-    /// When the oldest of the step's own blocks that it uses was made; none is `usize::MAX`.
-    born: usize,
-    /// When the last of them is freed; none is 0.
-    freed: usize,
-}
-
 /// The passes of a step.
 struct Passes {
     /// The event behind them.
@@ -176,47 +55,30 @@ struct Passes {
 impl Passes {
     fn of(trace: &Trace, lives: &Lives) -> Option<Passes> {
         let blocks = 0..trace.blocks.len();
-        let &(_, last) = lives.ops.last()?;
-        let outlives = |block: usize| !lives.is_freed_before(block, last);
-        let written = blocks.clone().filter_map(|block| lives.written(block)).min();
-        let (update, end) = match written {
-            Some(written) => {
-                let &(update, _) = lives.ops.iter().rfind(|&&(begin, _)| begin < written)?;
-                (update, Passes::end(trace, lives, update)?)
-            }
+        let stays = |block: usize| lives.freed[block].is_none();
+        let at_end = lives.update(trace);
+        let (update, end) = match at_end {
+            Some(Update { passes_end, weights, .. }) => (weights, passes_end),
             None if blocks.clone().any(|block| lives.is_updated_first(block)) => {
                 let end = trace.events.len();
-                (end, Passes::end(trace, lives, end)?)
+                (end, lives.passes_end(trace, end)?)
             }
             None => return None,
         };
         // What is computed behind an update, and stays, is for another update.
-        if blocks.clone().any(|block| lives.born[block] > Some(update) && outlives(block)) {
+        if blocks.clone().any(|block| lives.born[block] > Some(update) && stays(block)) {
             return None;
         }
         // Where updates wait for the next step, nothing of this one reads gradients.
-        let is_gradient = |block: usize| match written {
-            Some(_) => lives.is_used_from(block, update),
-            None => outlives(block) && lives.is_written_last(block),
+        let is_gradient = |block: usize| match at_end {
+            Some(_) => lives.is_used_from(block, end),
+            None => stays(block) && lives.is_written_last(block),
         };
         let gradients = blocks.map(|block| {
             let is_left = lives.born[block].is_some_and(|born| born < end);
             is_left && !lives.is_freed_before(block, end) && is_gradient(block)
         });
         Some(Passes { end, gradients: gradients.collect(), updates: lives.updates() })
-    }
-
-    /// The event behind the passes, before an update that begins there: behind the last op that
-    /// uses something of theirs which is gone by then, and what is freed there.
-    fn end(trace: &Trace, lives: &Lives, update: usize) -> Option<usize> {
-        let theirs = (0..lives.born.len())
-            .filter(|&block| lives.born[block].is_some() && lives.is_freed_before(block, update));
-        let used =
-            theirs.filter_map(|block| lives.touches[block].last()).map(|&(at, _)| at).max()?;
-        let (_, end) = lives.ops[lives.op_at(used)?];
-        let behind = &trace.events[end + 1..];
-        let freed = behind.iter().take_while(|event| matches!(event, TraceEvent::Free(_)));
-        Some(end + 1 + freed.count())
     }
 
     fn is_update(&self, lives: &Lives, at: usize) -> bool {
@@ -411,12 +273,4 @@ fn bytes_per_us(trace: &Trace, lives: &Lives, passes: &Passes) -> f64 {
         }
     }
     if device_us > 0.0 { bytes as f64 / device_us } else { f64::INFINITY }
-}
-
-fn is_outermost(trace: &Trace, op: OpIndex) -> bool {
-    trace.ops[op.0 as usize].depth == 0
-}
-
-fn index(block: BlockIndex) -> usize {
-    block.0 as usize
 }

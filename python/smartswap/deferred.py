@@ -38,12 +38,11 @@ _ELEMENTWISE = frozenset(
         "rprop", "sgd",
     )
 )
-# Below this share of a step, what an optimizer's operators wait for is not worth a search.
-_WAIT_SHARE_LEAST = 0.08
+# So much of a step a plan has to promise, and so optimizers have to wait for so much: a trial takes
+# some twenty steps, most of them slow.
+_PROMISE_SHARE_LEAST = 0.05
 # A step must become shorter by this share at least.
 _GAIN_SHARE_LEAST = 0.02
-# So much a plan has to promise: a trial takes some twenty steps, most of them slow.
-_PROMISE_SHARE_LEAST = 0.05
 # So many Stable steps are measured on either side.
 _STEPS = 4
 
@@ -282,7 +281,7 @@ class Trial:
 
     def _with_plan(self, told: Told) -> Told:
         """The same, with what is planned if that is asked for."""
-        if self._updates.is_on or told.waits_share < _WAIT_SHARE_LEAST:
+        if self._updates.is_on or told.waits_share < _PROMISE_SHARE_LEAST:
             return told
         planned = self._plan()
         if planned is None:
@@ -297,7 +296,7 @@ class Trial:
         self._told = None
         if not self._updates.is_on:
             promises = told.planned_ratio <= 1 - _PROMISE_SHARE_LEAST
-            self.is_over = told.waits_share < _WAIT_SHARE_LEAST or not promises
+            self.is_over = told.waits_share < _PROMISE_SHARE_LEAST or not promises
             if not promises:
                 self.outcome = (
                     "updates of the optimizer do not wait: as planned a step would take "

@@ -52,7 +52,7 @@ def rank():
 
 def test_an_optimizer_that_hardly_waits_is_left_alone(rank):
     assert not consider(3, (rank, None))
-    assert consider(4, (rank, explained(100, 7.9)))
+    assert consider(4, (rank, explained(100, 4.9)))
     assert not rank.updates.is_on
     assert rank.trial.outcome == ""
 
@@ -69,7 +69,7 @@ def test_without_a_plan_there_is_nothing_to_try(rank):
 
 @pytest.mark.parametrize(("after_ms", "stays"), [(97.9, True), (98.1, False), (140.0, False)])
 def test_it_stays_if_steps_become_shorter(rank, after_ms, stays):
-    assert not consider(4, (rank, explained(100, 8.1, op="aten::_foreach_addcdiv_")))
+    assert not consider(4, (rank, explained(100, 5.1, op="aten::_foreach_addcdiv_")))
     assert rank.updates.is_on
     for n_stable in (4, 5, 7):
         assert not consider(n_stable, (rank, None))

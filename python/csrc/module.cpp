@@ -302,6 +302,7 @@ py::dict recipes() {
   result["kept_bytes"] = now.kept_bytes;
   result["offered"] = now.offered;
   result["runs"] = now.runs;
+  result["keeping_us"] = now.keeping_us;
   result["sure_kinds"] = now.sure_kinds;
   result["unsure_ops"] = now.unsure;
   result["refused"] = std::map<std::string, uint64_t>(now.refused.begin(), now.refused.end());

@@ -84,6 +84,8 @@ struct Report {
   // Calls that the engine may run again, and runs.
   uint64_t offered = 0;
   uint64_t runs = 0;
+  // Time of the host that keeping calls and letting go of them took, kept or not.
+  double keeping_us = 0;
   // Kinds of calls that gave the same bits again.
   uint64_t sure_kinds = 0;
   // Operators of which a call gave other bits when it was run again: those are not.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <map>
@@ -28,6 +29,7 @@ struct Counts {
   std::atomic<uint64_t> kept_bytes{0};
   std::atomic<uint64_t> offered{0};
   std::atomic<uint64_t> runs{0};
+  std::atomic<uint64_t> keeping_ns{0};
   std::atomic<bool> drops{false};
   std::mutex lock;
   // By the place of the text.
@@ -38,6 +40,21 @@ Counts& counts() {
   static Counts value;
   return value;
 }
+
+// Counts the host's time while it lives.
+class Keeping {
+ public:
+  Keeping() = default;
+  Keeping(const Keeping&) = delete;
+  Keeping& operator=(const Keeping&) = delete;
+  ~Keeping() {
+    const auto spent = std::chrono::steady_clock::now() - begun_;
+    counts().keeping_ns += std::chrono::nanoseconds(spent).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
 
 // Whether operators of this thread go straight to their kernels.
 bool is_plain_thread() {
@@ -135,6 +152,7 @@ int run_for_engine(void* data, void* memory, char* why, uint64_t why_bytes) {
 }
 
 void release(void* data) {
+  const Keeping keeping;
   const auto* call = static_cast<Call*>(data);
   --counts().kept_calls;
   counts().kept_bytes -= call->held_bytes();
@@ -237,6 +255,7 @@ void capture(const at::RecordFunction& fn, const Candidate& op, const Unsaid& un
   if (C10_LIKELY(use == SMARTSWAP_UNUSED)) {
     return;
   }
+  const Keeping keeping;
   if (use == SMARTSWAP_RECORDED_FOR_SIZES && !op.is_pointwise) {
     return;
   }
@@ -284,6 +303,7 @@ void offer(const at::RecordFunction& fn) {
   if (!own.captured) {
     return;
   }
+  const Keeping keeping;
   const auto results = tensors_in(fn.outputs());
   auto& call = own.captured->call;
   if (!has_kept_arguments(call, results)) {
@@ -366,6 +386,7 @@ Report report() {
   report.kept_bytes = all.kept_bytes;
   report.offered = all.offered;
   report.runs = all.runs;
+  report.keeping_us = static_cast<double>(all.keeping_ns) / 1e3;
   add_trust(report);
   const std::lock_guard<std::mutex> guard(all.lock);
   for (const auto& [why, count] : all.refused) {

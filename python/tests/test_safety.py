@@ -42,6 +42,27 @@ def test_blocks_just_above_the_least_that_moves(tmp_path):
     assert run(tmp_path, text) == "done\n"
 
 
+def test_calls_are_kept_while_somebody_watches(tmp_path):
+    text = """
+        smartswap.enable("40MiB", device="host", min_block="64KiB")
+        model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(16)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        def train(steps):
+            for _ in range(steps):
+                model(torch.ones(1024, 256)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            stats = smartswap.stats()
+            watched = stats["reported_steps"]
+            return watched, stats["recipes"]["offered"], stats["recipes"]["keeping_us"]
+        watched, kept, keeping_us = train(30)
+        assert 0 < watched < 30 and kept > 0 and keeping_us > 0
+        assert train(10) == (watched, kept, keeping_us)
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
 JUMPS = """
     torch.manual_seed(1)
     if len(sys.argv) < 2:

@@ -1,7 +1,7 @@
 """What it costs the host to keep calls of operators, so that they can run again.
 
     python benchmarks/capture.py                    # on the CPU
-    python benchmarks/capture.py --device cuda
+    python benchmarks/capture.py --device cuda --memory 256MiB
 
 Trains a small GPT with dropout under a cap below what it needs, until its search is over and some
 steps on. Calls are kept in steps that are recorded, and those that the plan runs again in all. The

@@ -46,8 +46,8 @@ def main() -> None:
         raise SystemExit(f"the search was not over after {args.steps} steps: ask for more --steps")
     op_count = smartswap.explain()["op_count"]
     print(
-        f"{op_count} outermost operators a step under {args.memory}, {now['recomputed_ops']} runs of "
-        f"them again in all; keeping calls took, in microseconds an operator,"
+        f"{op_count} outermost operators a step under {args.memory}, {now['recomputed_ops']} ran "
+        "again in all steps; keeping calls took, in microseconds an operator:"
     )
     for name, told in (("until the plan was chosen", searched), ("on average", now)):
         steps, recipes = told["steps"], told["recipes"]

@@ -1,6 +1,6 @@
 //! What a recorded step costs under one cap after another, and what it would if it were another.
 
-use policy::{Machine, Plan, Trace, accumulated, both, deferred, simulate};
+use policy::{Machine, Plan, Trace, accumulated, both, check_trace, deferred, simulate};
 use serde::{Deserialize, Serialize};
 
 use crate::joint::JointConfig;
@@ -165,7 +165,7 @@ pub fn deferral_cost(
     machine: &Machine,
     config: &JointConfig,
 ) -> Option<DeferralCost> {
-    let deferred = deferred(trace, machine.limit_bytes)?;
+    let deferred = deferred(trace, machine.limit_bytes).filter(|late| check_trace(late).is_ok())?;
     let mut config = *config;
     config.generate.effort = config.generate.effort.min(DEFERRAL_EFFORT);
     let step_us = |trace: &Trace| Some(cost(trace, machine, config, 0.0)?.step_us);
@@ -177,7 +177,7 @@ pub fn deferral_cost(
 fn accumulations(trace: &Trace, machine: &Machine, config: JointConfig) -> Vec<AccumulationCost> {
     let is_short = |times: &u32| trace.ops.len() * *times as usize <= ACCUMULATED_OPS_MAX;
     let longer = ACCUMULATIONS.into_iter().filter(is_short).map_while(|times| {
-        let longer = accumulated(trace, times)?;
+        let longer = accumulated(trace, times).filter(|longer| check_trace(longer).is_ok())?;
         let unlimited = simulate(&longer, &Plan::default(), &machine.with_limit(ENDLESS_BYTES));
         let cost = cost(&longer, machine, config, unlimited.step_us)?;
         Some(AccumulationCost {

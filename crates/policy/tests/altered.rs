@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use policy::synthetic::{Numbers, TraceBuilder};
+use policy::synthetic::{Numbers, RandomShape, TraceBuilder, random_trace};
 use policy::{
     AccessMode, BlockIndex, Link, Machine, Origin, Plan, Trace, TraceEvent, accumulated,
     check_trace, deferred, simulate,
@@ -371,6 +371,25 @@ fn an_update_waits_for_whoever_uses_what_it_changes_and_no_longer() {
     // The first one's gradient is zeroed, and what nobody uses is updated when it was.
     let expected = ["update", "zero", "forward", "update", "forward", "backward", "backward"];
     assert_eq!(names, [&expected[..], &["backward", "update"]].concat());
+}
+
+#[test]
+fn steps_of_any_kind_stay_well_formed_and_keep_their_ops_where_updates_wait() {
+    let mut altered = 0;
+    for seed in 0..CASES {
+        let trace = random_trace(seed, &RandomShape::small());
+        let sorted = |trace: &Trace| {
+            let mut ops = ops(trace);
+            ops.sort_unstable();
+            ops
+        };
+        if let Some(made) = deferred(&trace, 0) {
+            assert_eq!(check_trace(&made), Ok(()), "{seed}");
+            assert_eq!(sorted(&made), sorted(&trace), "{seed}");
+            altered += 1;
+        }
+    }
+    assert!(altered > 100, "{altered}");
 }
 
 #[test]

@@ -95,21 +95,22 @@ fn units(lives: &Lives, first: usize) -> Vec<Unit> {
         })
         .collect();
     for (block, touches) in lives.touches.iter().enumerate() {
-        let places = touches.iter().filter_map(|&(at, mode)| Some((lives.op_at(at)?, mode)));
-        let mut places = places.filter(|&(place, _)| place >= first).peekable();
-        let Some(&(opening, _)) = places.peek() else { continue };
-        let is_own = lives.born[block].is_some_and(|born| born >= begin);
-        for (place, mode) in places {
-            let unit = &mut units[place - first];
-            if is_own && lives.freed[block].is_some() {
-                units[opening - first].last = units[opening - first].last.max(place);
-                continue;
-            }
-            unit.may_wait &= !is_own;
-            *unit.used.entry(block).or_default() |= mode.writes();
+        let (born, freed) = (lives.born[block], lives.freed[block]);
+        if born.is_some_and(|born| born >= begin) {
+            // What an op needs for itself is not always touched.
+            let events = touches.iter().map(|&(at, _)| at).chain(born).chain(freed);
+            let places = || events.clone().filter_map(|at| lives.op_at(at));
+            let (Some(opening), Some(last)) = (places().min(), places().max()) else { continue };
+            let unit = &mut units[opening - first];
+            unit.may_wait &= freed.is_some();
+            unit.last = unit.last.max(last);
+            unit.own.push(block);
+            continue;
         }
-        if is_own && lives.freed[block].is_some() {
-            units[opening - first].own.push(block);
+        for &(at, mode) in touches {
+            if let Some(place) = lives.op_at(at).filter(|&place| place >= first) {
+                *units[place - first].used.entry(block).or_default() |= mode.writes();
+            }
         }
     }
     joined(units)
@@ -162,14 +163,14 @@ fn followers(trace: &Trace, lives: &Lives, first: usize, updates: &[Unit]) -> Ve
     units.into_values().filter(|unit| unit.may_wait && reads(unit)).collect()
 }
 
+/// Whether an outermost op is an operator over lists that does nothing but touch blocks.
 fn is_over_lists_in_place(trace: &Trace, lives: &Lives, op: usize) -> bool {
-    match trace.events[lives.ops[op].0] {
-        TraceEvent::Begin(op) => {
-            let name = &trace.ops[op.0 as usize].name;
-            name.starts_with("aten::_foreach_") && name.ends_with('_')
-        }
-        _ => false,
-    }
+    let (begin, end) = lives.ops[op];
+    let TraceEvent::Begin(op) = trace.events[begin] else { return false };
+    let name = &trace.ops[op.0 as usize].name;
+    let does_nothing_else =
+        trace.events[begin + 1..end].iter().all(|event| matches!(event, TraceEvent::Touch(..)));
+    name.starts_with("aten::_foreach_") && name.ends_with('_') && does_nothing_else
 }
 
 /// Units in groups: whoever uses what another one changes is of its group.

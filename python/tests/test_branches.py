@@ -70,6 +70,35 @@ for step in range(24):
 print(json.dumps([counted, smartswap.stats()["steps_by_stage"]]))
 """
 
+POOL = """
+import hashlib, json, random, sys
+import torch
+if sys.argv[1] != "plain":
+    import smartswap
+    smartswap.enable("14MiB", device="host", min_block="64KiB", config=sys.argv[2])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(16)])
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+pool, planned = [torch.zeros(256)], []
+for taken in random.Random(1).sample(range(40), 40):
+    made = model(torch.randn(512, 256))
+    # As from a pool of images, of which each step takes another number.
+    for row in range(taken):
+        pool.append(made[row].detach().clone())
+    loss = made.square().mean() + torch.stack(pool[-20:]).mean() * made.mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if sys.argv[1] != "plain":
+        planned.append(smartswap.stats()["plan"] != 0)
+weights = torch.cat([p.detach().flatten() for p in model.parameters()]).clone().numpy()
+stats = smartswap.stats() if sys.argv[1] != "plain" else {}
+moved = stats.get("swapped_out_bytes", 0) + stats.get("recomputed_ops", 0)
+digest = hashlib.sha256(weights.tobytes()).hexdigest()
+print(json.dumps([digest, moved, planned, stats.get("steps_by_stage")]))
+"""
+
 
 def train(program, *arguments):
     done = subprocess.run(
@@ -102,3 +131,13 @@ def test_what_runs_on_another_device_is_no_part_of_the_step():
     assert branches[-1] == 0, branches
     assert by_stage["WarmUp"] <= 3, by_stage
     assert by_stage.get("SearchPolicy", 0) + by_stage.get("Stable", 0) >= 21, by_stage
+
+
+def test_steps_of_which_no_two_are_alike_go_by_a_plan_for_one_of_them():
+    plain, capped = train(POOL, "plain"), train(POOL, "capped")
+    weights, moved, planned, by_stage = capped
+    assert weights == plain[0]
+    assert moved > 0, "nothing was away"
+    # Six new kinds in a row tell that there will be no other.
+    assert by_stage["WarmUp"] <= 8 and by_stage["Stable"] > 0, by_stage
+    assert sum(planned) >= 30, planned

@@ -37,6 +37,7 @@ mod families;
 mod guarded;
 mod news;
 mod numbered;
+mod roaming;
 mod rows;
 mod seen;
 mod track;
@@ -51,6 +52,7 @@ pub use families::{FamilySummary, LevelSummary, Sizes};
 use guarded::Guarded;
 pub use news::{News, Turn, Why};
 use numbered::NumberedPlan;
+use roaming::Roaming;
 use rows::Rows;
 use seen::Seen;
 use track::Track;
@@ -148,6 +150,7 @@ pub struct Loop<P> {
     running: NumberedPlan,
     steps: u64,
     branches: Branches,
+    roaming: Roaming,
     families: Families,
     /// What was done, oldest first.
     news: VecDeque<News>,
@@ -174,6 +177,7 @@ impl<P: Planner> Loop<P> {
             running: NumberedPlan::default(),
             steps: 0,
             branches: Branches::default(),
+            roaming: Roaming::default(),
             families: Families::default(),
             news: VecDeque::new(),
         }
@@ -343,7 +347,7 @@ impl<P: Planner> Loop<P> {
         let settled = intact && self.previous == Some((signature, self.running.print));
         let similar = signature != report.signature;
         let branch = similar && self.has_followed(report);
-        (signature, Seen { surprise, similar, branch, settled, worst: None })
+        (signature, Seen { surprise, similar, branch, settled, roams: false, worst: None })
     }
 
     fn take_in(&mut self, report: &StepReport, worst: Option<Figures>) -> Directive {
@@ -351,7 +355,10 @@ impl<P: Planner> Loop<P> {
             return self.directive();
         }
         let (signature, seen) = self.look(report);
-        let seen = Seen { worst, ..seen };
+        let is_planned = self.tracks.get(&signature).is_some_and(|t| t.stage() != Stage::WarmUp);
+        // Ranks are to choose alike, whatever each of them has met.
+        let roams = self.roaming.came(signature, is_planned, report.family) && worst.is_none();
+        let seen = Seen { roams, worst, ..seen };
         let intact = !seen.surprise && report.drifted_at.is_none();
         let ran = (signature, self.running.print);
 
@@ -377,6 +384,9 @@ impl<P: Planner> Loop<P> {
         let new = || Track::new(report.op_count, self.steps);
         let track = self.tracks.entry(signature).or_insert_with(new);
         track.observe(&self.config, &mut self.planner, report, seen, self.steps);
+        if roams && track.stage() == Stage::SearchPolicy {
+            self.roaming.plans_for(signature);
+        }
         let turns = track.take_turns();
         self.tell(signature, report.op_count, turns);
 
@@ -384,7 +394,8 @@ impl<P: Planner> Loop<P> {
         self.rows.came(signature);
         self.forget_the_least_recent();
         // What goes by the plan of the others and is no branch of theirs is to have its own.
-        let interrupted = self.rows.interrupted().filter(|_| !self.has_followed(report));
+        let interrupted = self.rows.interrupted().or(self.roaming.serves());
+        let interrupted = interrupted.filter(|_| !self.has_followed(report));
         self.expect_after(signature, interrupted);
         self.directive()
     }

@@ -173,11 +173,14 @@ impl Follower {
     /// As above, for an op that is not the next one.
     #[cold]
     fn look(&mut self, path: &Path, key: OpKey) -> Option<OpIndex> {
-        if !self.is_off {
+        let leaves = !self.is_off;
+        if leaves {
             let other_blocks = !self.has_all_blocks(path);
             self.leave(path, !other_blocks);
         }
         if let Some((op, agreeing)) = self.find(path, key) {
+            // Found at once, it is elsewhere on the path all the same.
+            self.strayed_ops += u32::from(leaves);
             self.rejoin(path, op, agreeing);
         } else if self.may_resume && self.adrift_ops <= RESUME_OPS && path.is_at(self.cursor, key) {
             self.resume(path);

@@ -101,7 +101,7 @@ pub struct StepReport {
     /// left out, or of the blocks that they allocate. What was left out, and what came instead, ran
     /// on demand.
     pub drifted_at: Option<OpIndex>,
-    /// Ops that were none of the plan's.
+    /// Ops that were none of the plan's, or not the one that was to come.
     pub strayed_ops: u32,
     /// The copies in order of issue, which is their order on each copy stream; empty unless
     /// [`log_moves`](crate::Engine::log_moves) asked for them.

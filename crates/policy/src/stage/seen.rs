@@ -17,6 +17,8 @@ pub(crate) struct Seen {
     /// The step before was of the same kind under the same plan, so every block began where the
     /// plan leaves it.
     pub(super) settled: bool,
+    /// It is to be planned for although nothing like it has come before.
+    pub(super) roams: bool,
     /// What all ranks together made of it, if there are several.
     pub(super) worst: Option<Figures>,
 }

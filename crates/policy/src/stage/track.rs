@@ -244,7 +244,7 @@ impl Track {
                 }
             }
             // To be taken for the same although it is not: no sign that anything has changed.
-            State::Stable { .. } if seen.similar => {}
+            State::Stable { moving_in, .. } if seen.similar => *moving_in &= !seen.branch,
             State::Stable { .. } if judged.drifted => {
                 // The plan no longer fits the step although the fingerprint does.
                 if self.may_search_again(config) {
@@ -277,7 +277,7 @@ impl Track {
         let Some(trace) = trace else { return };
         *matched += 1;
         *clean &= measured.is_clean();
-        if *matched < config.warmup_steps {
+        if *matched < config.warmup_steps && (*clean || !seen.roams) {
             return;
         }
         if !*clean {

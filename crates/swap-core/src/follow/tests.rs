@@ -153,6 +153,24 @@ fn a_step_like_the_recorded_one_is_followed_from_end_to_end() {
 }
 
 #[test]
+fn a_loop_that_runs_more_or_less_often_is_followed_and_told_from_the_recorded_step() {
+    let looping = |count: usize| {
+        let mut ops = step();
+        ops.splice(13..13, [("take", &[][..]), ("copy", &[12]), ("keep", &[])].repeat(count));
+        ops
+    };
+    let recorded = looping(6);
+    let mut found_at_once = 0;
+    for count in (2..12).filter(|count| *count != 6) {
+        let run = run(&recorded, &looping(count));
+        assert!(!run.drifted(), "{count}");
+        assert!(run.follower.strayed_ops() > 0, "{count}");
+        found_at_once += u32::from(run.ops.iter().all(Option::is_some));
+    }
+    assert!(found_at_once > 2, "{found_at_once}");
+}
+
+#[test]
 fn ops_that_are_put_in_are_passed_over_wherever_they_are() {
     let recorded = step();
     let logging: &[Op] = &[("mean", &[]), ("copy", &[12]), ("item", &[])];

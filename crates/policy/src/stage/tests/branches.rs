@@ -127,6 +127,73 @@ fn a_search_ends_although_no_step_is_like_another() {
     assert!(under_test.directive().plan.is_some());
 }
 
+/// A step of a kind that never comes again.
+fn roaming(number: u64) -> StepReport {
+    let kind = Signature(0x1000 + number);
+    StepReport { family: kind, ..rescued(kind) }
+}
+
+/// The same, by the plan of another kind.
+fn straying(number: u64) -> StepReport {
+    StepReport { strayed_ops: 5, device_us: 90.0, ..roaming(number) }
+}
+
+#[test]
+fn where_no_kind_comes_again_the_last_one_is_planned_for_and_the_others_follow() {
+    let mut under_test = looping(9);
+    for number in 0..5 {
+        assert_eq!(under_test.observe(&roaming(number)).stage, Stage::WarmUp, "{number}");
+    }
+    let directive = under_test.observe(&roaming(5));
+    assert_eq!((directive.stage, plan_number(&directive)), (Stage::SearchPolicy, 1));
+    for number in 6..60 {
+        assert!(under_test.observe(&straying(number)).plan.is_some(), "{number}");
+    }
+    assert_eq!(under_test.stage(), Stage::Stable);
+    // One that does not follow is not what the next ones are like.
+    let plan = under_test.directive().plan;
+    assert_eq!(under_test.observe(&roaming(60)).plan, plan);
+    // But if it comes again it is.
+    assert_eq!(under_test.observe(&roaming(60)).plan, None);
+}
+
+#[test]
+fn a_few_kinds_that_come_in_any_order_are_planned_for_as_soon() {
+    let mut under_test = looping(9);
+    for (at, number) in [0, 1, 2, 0, 2].into_iter().enumerate() {
+        assert_eq!(under_test.observe(&roaming(number)).plan, None, "{at}");
+    }
+    let planned = under_test.observe(&roaming(1)).plan;
+    assert_eq!(planned.map(|plan| plan.signature), Some(roaming(1).signature));
+}
+
+#[test]
+fn plans_that_no_step_follows_are_made_less_and_less_often() {
+    let mut under_test = looping(u32::MAX);
+    let mut planned = Vec::new();
+    for number in 0..200 {
+        let made = under_test.planner().made;
+        under_test.observe(&roaming(number));
+        if under_test.planner().made > made {
+            planned.push(number + 1);
+        }
+    }
+    assert_eq!(planned, [6, 6 + 12, 6 + 12 + 24, 6 + 12 + 24 + 48, 6 + 12 + 24 + 48 + 96]);
+}
+
+#[test]
+fn what_fits_or_differs_in_its_sizes_alone_is_not_planned_for_so() {
+    let fits = |number| StepReport { family: Signature(number), ..step(Signature(number)) };
+    let sized = |number| StepReport { family: A, ..roaming(number) };
+    for report in [fits, sized] {
+        let mut under_test = looping(9);
+        for number in 0..20 {
+            let directive = under_test.observe(&report(number));
+            assert_eq!((directive.stage, directive.plan), (Stage::WarmUp, None), "{number}");
+        }
+    }
+}
+
 #[test]
 fn blocks_find_their_places_in_such_steps_as_well() {
     // Three plans are tried, and the first was the fastest.

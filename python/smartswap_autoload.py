@@ -16,4 +16,5 @@ def load() -> None:
 
         variables.open_when_used()
     except Exception as error:
-        warnings.warn(f"SMARTSWAP_MEMORY has no effect: {error}", stacklevel=2)
+        said = f"SMARTSWAP_MEMORY has no effect, the script runs without a cap: {error}"
+        warnings.warn(said, stacklevel=2)

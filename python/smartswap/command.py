@@ -104,7 +104,7 @@ def _take(rest: list[str], flag: str, what: str) -> str:
 
 
 def _set(call: Call, name: str, text: str) -> None:
-    call.wishes[name] = log.checked(text) if name == "log_level" else text
+    call.wishes[name] = log.checked(text, "--log-level") if name == "log_level" else text
 
 
 def _versions() -> str:

@@ -12,9 +12,10 @@ __all__ = ["LEVELS", "checked", "to_stderr"]
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def checked(level: str) -> str:
-    """The level itself. Raises SettingsError if there is no such level."""
-    check_choice("--log-level", level, LEVELS)
+def checked(level: str, asked_by: str) -> str:
+    """The level itself, as a flag or a variable of this name asks for it. Raises SettingsError if
+    there is no such level."""
+    check_choice(asked_by, level, LEVELS)
     return level
 
 

@@ -57,7 +57,8 @@ def open_engine(**said: Any) -> None:
     Raises what `enable` raises.
     """
     asked = wishes() | said
-    log.to_stderr(log.checked(asked.pop(_LOG_LEVEL, "warning")))
+    level = log.checked(asked.pop(_LOG_LEVEL, "warning"), _PREFIX + _LOG_LEVEL.upper())
+    log.to_stderr(level)
     engine.open_with(Settings.parse(**asked))
 
 

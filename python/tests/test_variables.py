@@ -138,11 +138,22 @@ def test_flags_win_over_variables(tmp_path):
     assert said == f"{30 << 20}\nTrue\n"
 
 
-def test_what_is_wrong_is_told_of_and_pytorch_is_imported(tmp_path):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"memory": "much"}, "memory: 'much' is not a size; write 24GiB"),
+        (
+            {"memory": "64MiB", "log_level": "warn"},
+            "SMARTSWAP_LOG_LEVEL is one of debug, info, warning, error, not 'warn'; did you mean",
+        ),
+    ],
+    ids=["memory", "log level"],
+)
+def test_what_is_wrong_is_told_of_and_pytorch_is_imported(tmp_path, wrong, why):
     text = "import torch, sys; print(torch.ones(2).sum().item())"
-    printed, said = start(tmp_path, text, memory="much", device="host")
+    printed, said = start(tmp_path, text, device="host", **wrong)
     assert printed == "2.0\n"
-    assert "SMARTSWAP_MEMORY has no effect: memory: 'much' is not a size; write 24GiB" in said
+    assert f"SMARTSWAP_MEMORY has no effect, the script runs without a cap: {why}" in said
 
 
 def test_a_spawned_child_has_an_engine_of_its_own(tmp_path):

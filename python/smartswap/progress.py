@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import terminal
@@ -119,7 +119,7 @@ def _tell_cost(
     unlimited_us = max(predicted["unlimited_us"], 1e-9)
     # The plan leaves out what a busy machine adds; the measured step has it, and is compared with
     # operators as fast as each ever was. The truth lies between.
-    least, most = sorted(one["step_us"] / unlimited_us for one in (measured, predicted))
+    least, most = _in_order(one["step_us"] / unlimited_us for one in (measured, predicted))
     level = logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO
     if not _log.isEnabledFor(level):
         return True
@@ -135,6 +135,11 @@ def _tell_cost(
         _cheaper_ways(advise(), least) if asks else "",
     )
     return True
+
+
+def _in_order(ratios: Iterable[float]) -> list[float]:
+    """What a cap costs by several figures, the least first. No cap makes a step shorter."""
+    return sorted(max(1.0, ratio) for ratio in ratios)
 
 
 def _cheaper_ways(told: dict[str, Any], ratio: float) -> str:
@@ -175,7 +180,7 @@ def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool
         return True
     if level["measured_ratio"] is None:
         return False
-    least, most = sorted((level["measured_ratio"], level["predicted_ratio"]))
+    least, most = _in_order((level["measured_ratio"], level["predicted_ratio"]))
     _log.log(
         logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
         "no step is like another; the cap of %s costs %.2fx to %.2fx for those that are not larger "

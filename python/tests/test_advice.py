@@ -117,3 +117,10 @@ def test_without_a_wish_only_a_cap_that_costs_much_is_told_of(tmp_path):
     assert warned.startswith("the cap of 40.00 MiB costs 2.50x to 2.50x: ")
     assert re.search(r"; about [12]\.\d\dx with \d+\.\d\d MiB; .*smartswap.advise", warned), warned
     [_] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "1.5")).splitlines()
+
+
+def test_no_cap_is_said_to_make_steps_shorter(tmp_path):
+    told = "    import logging; logging.getLogger('smartswap').setLevel('INFO')"
+    told += COSTLY.replace("FACTOR", "0.8")
+    lines = run(tmp_path, OPENED + MODEL + told).splitlines()
+    assert any("the cap of 40.00 MiB costs 1.00x to 1.00x: " in line for line in lines), lines

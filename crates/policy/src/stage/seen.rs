@@ -17,7 +17,7 @@ pub(crate) struct Seen {
     /// The step before was of the same kind under the same plan, so every block began where the
     /// plan leaves it.
     pub(super) settled: bool,
-    /// It is to be planned for although nothing like it has come before.
+    /// It is to be planned for although its kind has not come twice in a row.
     pub(super) roams: bool,
     /// What all ranks together made of it, if there are several.
     pub(super) worst: Option<Figures>,

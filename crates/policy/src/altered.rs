@@ -8,6 +8,7 @@
 mod accumulate;
 mod defer;
 mod lives;
+mod rewritten;
 mod updates;
 
 pub use accumulate::accumulated;

@@ -14,9 +14,10 @@
 //! updates wait until their weights are used next, they are among the first passes, and run once:
 //! ops that change blocks from before the step and use nothing that the passes made.
 
-use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent, TraceOp};
+use swap_core::{AccessMode, BlockIndex, Trace, TraceEvent, TraceOp};
 
 use super::lives::{Lives, Update, index, is_outermost};
+use super::rewritten::Rewritten;
 
 /// The name of an op that adds a gradient to that of the passes before.
 const ADD: &str = "aten::add_";
@@ -91,38 +92,25 @@ struct Writer<'a> {
     recorded: &'a Trace,
     lives: &'a Lives,
     passes: Passes,
-    /// By recorded op, its number where it ran last.
-    ops: Vec<OpIndex>,
-    /// By recorded block, the block that stands for it now.
-    blocks: Vec<BlockIndex>,
+    written: Rewritten<'a>,
     /// Recorded gradients that further passes have made, until the op that makes them ends.
     unadded: Vec<usize>,
     /// What stands for a gradient of the first passes, by recorded block.
     sums: Vec<BlockIndex>,
     bytes_per_us: f64,
-    trace: Trace,
 }
 
 impl<'a> Writer<'a> {
     fn new(recorded: &'a Trace, lives: &'a Lives, passes: Passes) -> Writer<'a> {
-        let persistent = recorded.blocks.iter().take_while(|b| b.origin == Origin::Persistent);
-        let trace = Trace {
-            blocks: persistent.cloned().collect(),
-            segment_bytes: recorded.segment_bytes,
-            host_costs: recorded.host_costs,
-            ..Trace::default()
-        };
-        let blocks: Vec<BlockIndex> = (0..recorded.blocks.len() as u32).map(BlockIndex).collect();
+        let written = Rewritten::of(recorded);
         Writer {
             recorded,
             lives,
-            ops: vec![OpIndex(0); recorded.ops.len()],
-            sums: blocks.clone(),
-            blocks,
+            sums: written.blocks.clone(),
+            written,
             unadded: Vec::new(),
             bytes_per_us: bytes_per_us(recorded, lives, &passes),
             passes,
-            trace,
         }
     }
 
@@ -136,21 +124,21 @@ impl<'a> Writer<'a> {
             }
         }
         match round {
-            0 => self.sums.clone_from(&self.blocks),
+            0 => self.sums.clone_from(&self.written.blocks),
             _ => self.free_left(),
         }
     }
 
     /// Frees what further passes leave behind and the update has no use for.
     fn free_left(&mut self) {
-        let left = (0..self.blocks.len()).filter(|&block| {
+        let left = (0..self.written.blocks.len()).filter(|&block| {
             let is_left =
                 self.is_again(block) && !self.lives.is_freed_before(block, self.passes.end);
             is_left && !self.passes.gradients[block]
         });
         let freed: Vec<TraceEvent> =
-            left.map(|block| TraceEvent::Free(self.blocks[block])).collect();
-        self.trace.events.extend(freed);
+            left.map(|block| TraceEvent::Free(self.written.blocks[block])).collect();
+        self.written.trace.events.extend(freed);
     }
 
     /// Whether further passes allocate a block as well.
@@ -161,7 +149,7 @@ impl<'a> Writer<'a> {
 
     fn write_update(&mut self) {
         // What passes leave behind is what the first ones left.
-        self.blocks.clone_from(&self.sums);
+        self.written.blocks.clone_from(&self.sums);
         for &event in &self.recorded.events[self.passes.end..] {
             self.write(event, 0);
         }
@@ -169,7 +157,7 @@ impl<'a> Writer<'a> {
 
     /// Blocks from before the step that passes use and free are there for further ones as well.
     fn bring_again(&mut self) {
-        for block in 0..self.blocks.len() {
+        for block in 0..self.written.blocks.len() {
             let (passes, lives) = (&self.passes, self.lives);
             let is_used =
                 || lives.touches[block].iter().any(|&(at, _)| !passes.is_update(lives, at));
@@ -181,25 +169,17 @@ impl<'a> Writer<'a> {
     }
 
     fn allocate(&mut self, block: BlockIndex, round: u32) {
-        let new = BlockIndex(self.trace.blocks.len() as u32);
-        let recorded = &self.recorded.blocks[index(block)];
-        let origin = match recorded.origin {
-            Origin::Op(op) => Origin::Op(self.ops[op.0 as usize]),
-            Origin::Persistent | Origin::Before(_) => Origin::Before(self.next_op()),
-        };
-        self.trace.blocks.push(TraceBlock { origin, ..recorded.clone() });
-        self.trace.events.push(TraceEvent::Allocate(new));
-        self.blocks[index(block)] = new;
+        self.written.write(TraceEvent::Allocate(block));
         if round > 0 && self.passes.gradients[index(block)] {
             self.unadded.push(index(block));
         }
     }
 
     fn free(&mut self, block: BlockIndex, round: u32) {
-        let is_there = self.is_again(index(block)) || self.blocks[index(block)] != block;
+        let is_there = self.is_again(index(block)) || self.written.blocks[index(block)] != block;
         if round == 0 || is_there {
-            self.trace.events.push(TraceEvent::Free(self.blocks[index(block)]));
-            self.blocks[index(block)] = block;
+            self.written.write(TraceEvent::Free(block));
+            self.written.blocks[index(block)] = block;
         }
     }
 
@@ -207,30 +187,27 @@ impl<'a> Writer<'a> {
         match event {
             TraceEvent::Allocate(block) => self.allocate(block, round),
             TraceEvent::Free(block) => self.free(block, round),
-            TraceEvent::Begin(op) => {
-                self.ops[op.0 as usize] = self.begin(self.recorded.ops[op.0 as usize].clone());
-            }
-            TraceEvent::End(op) => {
-                self.trace.events.push(TraceEvent::End(self.ops[op.0 as usize]));
-                if is_outermost(self.recorded, op) {
-                    self.add_gradients();
-                }
-            }
-            TraceEvent::Touch(block, mode) => {
-                self.trace.events.push(TraceEvent::Touch(self.blocks[index(block)], mode));
-            }
-            TraceEvent::Segments(_) => self.trace.events.push(event),
+            _ => self.written.write(event),
+        }
+        if let TraceEvent::End(op) = event
+            && is_outermost(self.recorded, op)
+        {
+            self.add_gradients();
         }
     }
 
     fn add_gradients(&mut self) {
         for block in std::mem::take(&mut self.unadded) {
             let sum = self.sums[block];
-            let gradient = std::mem::replace(&mut self.blocks[block], sum);
-            let bytes = 3 * self.trace.blocks[index(gradient)].size_bytes;
+            let gradient = std::mem::replace(&mut self.written.blocks[block], sum);
+            let bytes = 3 * self.written.trace.blocks[index(gradient)].size_bytes;
             let device_us = bytes as f64 / self.bytes_per_us;
-            let op = self.begin(TraceOp { name: ADD.to_owned(), device_us, ..TraceOp::default() });
-            self.trace.events.extend([
+            let op = self.written.begin(TraceOp {
+                name: ADD.to_owned(),
+                device_us,
+                ..TraceOp::default()
+            });
+            self.written.trace.events.extend([
                 TraceEvent::Touch(sum, AccessMode::ReadWrite),
                 TraceEvent::Touch(gradient, AccessMode::Read),
                 TraceEvent::End(op),
@@ -239,22 +216,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn begin(&mut self, record: TraceOp) -> OpIndex {
-        let op = self.next_op();
-        self.trace.ops.push(record);
-        self.trace.events.push(TraceEvent::Begin(op));
-        op
-    }
-
-    fn next_op(&self) -> OpIndex {
-        OpIndex(self.trace.ops.len() as u32)
-    }
-
     fn finish(mut self, times: u32) -> Trace {
-        let added_us = self.trace.ops_us() - self.recorded.ops_us();
-        self.trace.step_us = self.recorded.step_us + added_us;
-        self.trace.signature = self.recorded.signature.mix(u64::from(times));
-        self.trace
+        let added_us = self.written.trace.ops_us() - self.recorded.ops_us();
+        self.written.trace.step_us = self.recorded.step_us + added_us;
+        self.written.trace.signature = self.recorded.signature.mix(u64::from(times));
+        self.written.trace
     }
 }
 

@@ -14,9 +14,10 @@
 
 use std::collections::BTreeMap;
 
-use swap_core::{BlockIndex, OpIndex, Origin, Trace, TraceBlock, TraceEvent};
+use swap_core::{BlockIndex, Origin, Trace, TraceBlock, TraceEvent};
 
 use super::lives::{Lives, index, is_outermost};
+use super::rewritten::Rewritten;
 use super::updates::{Group, Updates};
 use crate::parts::{in_parts, slice_bytes};
 
@@ -48,23 +49,13 @@ struct Writer<'a> {
     own: Vec<bool>,
     /// What stands for a gradient of the step before, and the group that uses it last.
     earlier: BTreeMap<usize, (BlockIndex, usize)>,
-    /// By recorded op and block, its number now.
-    ops: Vec<OpIndex>,
-    blocks: Vec<BlockIndex>,
-    trace: Trace,
+    written: Rewritten<'a>,
 }
 
 impl<'a> Writer<'a> {
     fn new(recorded: &'a Trace, lives: &'a Lives, updates: &'a Updates) -> Writer<'a> {
-        let persistent = recorded.blocks.iter().take_while(|b| b.origin == Origin::Persistent);
-        let trace = Trace {
-            blocks: persistent.cloned().collect(),
-            segment_bytes: recorded.segment_bytes,
-            step_us: recorded.step_us,
-            host_costs: recorded.host_costs,
-            signature: recorded.signature.mix(DEFERRED),
-            ..Trace::default()
-        };
+        let mut written = Rewritten::of(recorded);
+        written.trace.signature = recorded.signature.mix(DEFERRED);
         let mut writer = Writer {
             recorded,
             lives,
@@ -72,9 +63,7 @@ impl<'a> Writer<'a> {
             waits: vec![false; lives.ops.len()],
             own: vec![false; recorded.blocks.len()],
             earlier: BTreeMap::new(),
-            ops: vec![OpIndex(0); recorded.ops.len()],
-            blocks: (0..recorded.blocks.len() as u32).map(BlockIndex).collect(),
-            trace,
+            written,
         };
         writer.take_out();
         writer
@@ -106,9 +95,9 @@ impl<'a> Writer<'a> {
                     BlockIndex(earlier as u32)
                 });
                 let stands = earlier.unwrap_or_else(|| {
-                    let new = BlockIndex(self.trace.blocks.len() as u32);
+                    let new = BlockIndex(self.written.trace.blocks.len() as u32);
                     let origin = Origin::Persistent;
-                    self.trace.blocks.push(TraceBlock { origin, ..block.clone() });
+                    self.written.trace.blocks.push(TraceBlock { origin, ..block.clone() });
                     new
                 });
                 self.own[gradient] = true;
@@ -122,19 +111,16 @@ impl<'a> Writer<'a> {
         for (number, group) in self.updates.groups.iter().enumerate() {
             before.entry(group.before).or_default().push(number);
         }
-        let mut place = None;
         for (at, &event) in self.recorded.events.iter().enumerate() {
+            let place = self.lives.op_at(at);
             if let TraceEvent::Begin(op) = event
                 && is_outermost(self.recorded, op)
             {
-                let begun = place.map_or(0, |place| place + 1);
-                place = Some(begun);
-                for &number in before.get(&begun).into_iter().flatten() {
+                for &number in place.and_then(|place| before.get(&place)).into_iter().flatten() {
                     self.write_group(number);
                 }
             }
-            let is_inside = place.is_some_and(|place| at <= self.lives.ops[place].1);
-            let waits = is_inside && place.is_some_and(|place| self.waits[place]);
+            let waits = place.is_some_and(|place| self.waits[place]);
             let is_left_out = match event {
                 TraceEvent::Free(block) => self.own[index(block)],
                 TraceEvent::Allocate(block) => {
@@ -144,10 +130,10 @@ impl<'a> Writer<'a> {
                 TraceEvent::Begin(_) | TraceEvent::Touch(..) | TraceEvent::End(_) => waits,
             };
             if !is_left_out {
-                self.write_event(event, false);
+                self.written.write(event);
             }
         }
-        self.trace
+        self.written.trace
     }
 
     fn write_group(&mut self, number: usize) {
@@ -155,7 +141,7 @@ impl<'a> Writer<'a> {
         for (at, unit) in group.units.iter().enumerate() {
             let (begin, end) = (self.lives.ops[unit.first].0, self.lives.ops[unit.last].1);
             for &block in unit.own.iter().filter(|&&block| self.lives.born[block] < Some(begin)) {
-                self.write_event(TraceEvent::Allocate(BlockIndex(block as u32)), true);
+                self.write_late(TraceEvent::Allocate(BlockIndex(block as u32)));
             }
             for &event in &self.recorded.events[begin..=end] {
                 let is_theirs = match event {
@@ -166,11 +152,11 @@ impl<'a> Writer<'a> {
                     TraceEvent::Begin(_) | TraceEvent::Touch(..) | TraceEvent::End(_) => true,
                 };
                 if is_theirs {
-                    self.write_event(event, true);
+                    self.write_late(event);
                 }
             }
             for &block in unit.own.iter().filter(|&&block| self.lives.freed[block] > Some(end)) {
-                self.write_event(TraceEvent::Free(BlockIndex(block as u32)), true);
+                self.write_late(TraceEvent::Free(BlockIndex(block as u32)));
             }
             if at + 1 == group.update_count {
                 self.free_gradients(number);
@@ -183,45 +169,20 @@ impl<'a> Writer<'a> {
         for gradient in &self.updates.groups[number].gradients {
             let (earlier, last) = self.earlier[gradient];
             if last == number {
-                self.trace.events.push(TraceEvent::Free(earlier));
+                self.written.trace.events.push(TraceEvent::Free(earlier));
             }
         }
     }
 
-    /// Writes an event, of an update that waited or not.
-    fn write_event(&mut self, event: TraceEvent, has_waited: bool) {
-        let event = match event {
-            TraceEvent::Begin(op) => {
-                let record = self.recorded.ops[op.0 as usize].clone();
-                self.ops[op.0 as usize] = OpIndex(self.trace.ops.len() as u32);
-                self.trace.ops.push(record);
-                TraceEvent::Begin(self.ops[op.0 as usize])
+    /// Writes an event of an update that waited: its gradients are those of the step before.
+    fn write_late(&mut self, event: TraceEvent) {
+        match event {
+            TraceEvent::Touch(block, mode) if self.earlier.contains_key(&index(block)) => {
+                let (earlier, _) = self.earlier[&index(block)];
+                self.written.trace.events.push(TraceEvent::Touch(earlier, mode));
             }
-            TraceEvent::End(op) => TraceEvent::End(self.ops[op.0 as usize]),
-            TraceEvent::Allocate(block) => TraceEvent::Allocate(self.allocate(block)),
-            TraceEvent::Free(block) => TraceEvent::Free(self.blocks[index(block)]),
-            TraceEvent::Touch(block, mode) => {
-                let earlier = self.earlier.get(&index(block)).filter(|_| has_waited);
-                let own = self.blocks[index(block)];
-                TraceEvent::Touch(earlier.map_or(own, |&(earlier, _)| earlier), mode)
-            }
-            TraceEvent::Segments(_) => event,
-        };
-        self.trace.events.push(event);
-    }
-
-    fn allocate(&mut self, block: BlockIndex) -> BlockIndex {
-        let new = BlockIndex(self.trace.blocks.len() as u32);
-        let recorded = &self.recorded.blocks[index(block)];
-        let origin = match recorded.origin {
-            Origin::Op(op) => Origin::Op(self.ops[op.0 as usize]),
-            Origin::Persistent | Origin::Before(_) => {
-                Origin::Before(OpIndex(self.trace.ops.len() as u32))
-            }
-        };
-        self.trace.blocks.push(TraceBlock { origin, ..recorded.clone() });
-        self.blocks[index(block)] = new;
-        new
+            _ => self.written.write(event),
+        }
     }
 }
 

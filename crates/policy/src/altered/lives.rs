@@ -155,13 +155,13 @@ pub(super) struct Update {
 
 /// What an op uses.
 #[derive(Clone, Copy)]
-pub(super) struct Uses {
+struct Uses {
     /// Whether it changes anything.
-    pub(super) writes: bool,
+    writes: bool,
     /// When the oldest of the step's own blocks that it uses was made; none is `usize::MAX`.
-    pub(super) born: usize,
+    born: usize,
     /// When the last of them is freed; none is 0.
-    pub(super) freed: usize,
+    freed: usize,
 }
 
 pub(super) fn is_outermost(trace: &Trace, op: OpIndex) -> bool {

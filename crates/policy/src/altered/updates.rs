@@ -53,6 +53,17 @@ impl Updates {
     }
 }
 
+impl Unit {
+    /// One op, of which it is not known yet what it uses.
+    fn of(op: usize, may_wait: bool) -> Unit {
+        Unit { first: op, last: op, own: Vec::new(), used: BTreeMap::new(), may_wait }
+    }
+
+    fn uses(&mut self, block: usize, changes: bool) {
+        *self.used.entry(block).or_default() |= changes;
+    }
+}
+
 impl Group {
     /// `None` where the units stay where they are.
     fn of(lives: &Lives, units: Vec<Unit>, begin: usize) -> Option<Group> {
@@ -85,15 +96,7 @@ impl Group {
 /// The ops from one on in units: between two of them nothing lives that is gone later.
 fn units(lives: &Lives, first: usize) -> Vec<Unit> {
     let begin = lives.ops[first].0;
-    let mut units: Vec<Unit> = (first..lives.ops.len())
-        .map(|op| Unit {
-            first: op,
-            last: op,
-            own: Vec::new(),
-            used: BTreeMap::new(),
-            may_wait: true,
-        })
-        .collect();
+    let mut units: Vec<Unit> = (first..lives.ops.len()).map(|op| Unit::of(op, true)).collect();
     for (block, touches) in lives.touches.iter().enumerate() {
         let (born, freed) = (lives.born[block], lives.freed[block]);
         if born.is_some_and(|born| born >= begin) {
@@ -109,7 +112,7 @@ fn units(lives: &Lives, first: usize) -> Vec<Unit> {
         }
         for &(at, mode) in touches {
             if let Some(place) = lives.op_at(at).filter(|&place| place >= first) {
-                *units[place - first].used.entry(block).or_default() |= mode.writes();
+                units[place - first].uses(block, mode.writes());
             }
         }
     }
@@ -126,7 +129,7 @@ fn joined(units: Vec<Unit>) -> Vec<Unit> {
                 before.own.extend(unit.own);
                 before.may_wait &= unit.may_wait;
                 for (block, is_changed) in unit.used {
-                    *before.used.entry(block).or_default() |= is_changed;
+                    before.uses(block, is_changed);
                 }
             }
             None => joined.push(unit),
@@ -146,17 +149,13 @@ fn followers(trace: &Trace, lives: &Lives, first: usize, updates: &[Unit]) -> Ve
     for (block, touches) in lives.touches.iter().enumerate() {
         for (at, &(touched, mode)) in touches.iter().enumerate() {
             let Some(op) = lives.op_at(touched).filter(|&op| op < first) else { continue };
-            let unit = units.entry(op).or_insert_with(|| Unit {
-                first: op,
-                last: op,
-                own: Vec::new(),
-                used: BTreeMap::new(),
-                may_wait: is_over_lists_in_place(trace, lives, op),
-            });
+            let unit = units
+                .entry(op)
+                .or_insert_with(|| Unit::of(op, is_over_lists_in_place(trace, lives, op)));
             let is_alone = touches.iter().all(|&(at, _)| lives.op_at(at) == Some(op));
             let follows = if mode.writes() { is_alone } else { changed[block] && at == 0 };
             unit.may_wait &= follows && lives.born[block].is_none();
-            *unit.used.entry(block).or_default() |= mode.writes();
+            unit.uses(block, mode.writes());
         }
     }
     let reads = |unit: &Unit| unit.used.values().any(|is_changed| !is_changed);

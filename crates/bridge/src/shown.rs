@@ -68,9 +68,13 @@ impl ShownStep {
             None => plan.signature == report.signature && report.followed(plan),
         };
         let plan = step.plan.as_ref().filter(is_own);
-        // Of steps of all sizes the one is shown that the plan was made for.
+        // Of steps of all sizes the one is shown that the plan was made for, as it is where the last
+        // one has other blocks than the plan knows.
         let kind = sizes.map_or(report.signature, |sizes| sizes.kind());
-        let trace = sizes.map(|sizes| sizes.trace()).or(trace);
+        let is_known =
+            |trace: &&Arc<Trace>| sizes.is_none() && plan.is_none_or(|plan| plan.knows(trace));
+        let made_for = step.made_for.as_ref().filter(|_| plan.is_some() || sizes.is_some());
+        let trace = trace.filter(is_known).or(made_for);
         let tells = match is_stable {
             true => plan.is_some() == step.plan.is_some(),
             false => report.trace.is_some(),

@@ -37,6 +37,8 @@ pub struct Session<P> {
     records: bool,
     /// What its planner knows of the current plan.
     made: Option<Arc<Generated>>,
+    /// The recorded step that the current plan was made for, if it was here.
+    made_for: Option<Arc<Trace>>,
     /// Set while this rank judges steps together with others.
     shared: Option<Shared>,
     /// What a report that came in the middle of a step has led to: it waits for the step's end.
@@ -68,6 +70,7 @@ struct Owed {
     stage: Stage,
     plan: Option<Arc<Plan>>,
     made: Option<Arc<Generated>>,
+    made_for: Option<Arc<Trace>>,
     sizes: Option<Arc<Sizes>>,
 }
 
@@ -111,6 +114,8 @@ pub struct FinishedStep {
     pub plan: Option<Arc<Plan>>,
     /// What its planner knows of the plan.
     pub made: Option<Arc<Generated>>,
+    /// The recorded step that the plan was made for, if it was here.
+    pub made_for: Option<Arc<Trace>>,
     /// Set if the plan is for steps of any size.
     pub sizes: Option<Arc<Sizes>>,
     /// What happened.
@@ -135,6 +140,7 @@ impl<P: Planner> Session<P> {
             records: current.record,
             current,
             made: None,
+            made_for: None,
             shared: None,
             put_off: None,
             layouts: Layouts::default(),
@@ -204,6 +210,7 @@ impl<P: Planner> Session<P> {
             stage: self.current.stage,
             plan: self.current.plan.clone(),
             made: self.made.clone(),
+            made_for: self.made_for.clone(),
             sizes: self.current.sizes.clone(),
         });
         if let Some(shared) = &mut self.shared {
@@ -253,7 +260,7 @@ impl<P: Planner> Session<P> {
         let mut finished = Vec::with_capacity(reports.len());
         for mut report in reports {
             let owed = self.owed.pop_front().expect("noted when the step ended");
-            let Owed { directive, is_moving_in, stage, plan, made, sizes } = owed;
+            let Owed { directive, is_moving_in, stage, plan, made, made_for, sizes } = owed;
             let is_as_planned = plan.as_ref().is_some_and(|plan| report.followed(plan));
             let is_telling = is_as_planned && !is_moving_in;
             let is_moving_in = is_moving_in && is_as_planned;
@@ -270,7 +277,7 @@ impl<P: Planner> Session<P> {
                 None if is_moving_in => self.policy.pass_over(&report),
                 None => self.judge(directive, &report, None)?,
             }
-            finished.push(FinishedStep { stage, plan, made, sizes, report });
+            finished.push(FinishedStep { stage, plan, made, made_for, sizes, report });
         }
         Ok(finished)
     }
@@ -334,6 +341,7 @@ impl<P: Planner> Session<P> {
         self.order(&directive)?;
         self.current = directive;
         self.made = self.policy.made().cloned();
+        self.made_for = self.policy.trace().cloned();
         self.directives += 1;
         Ok(())
     }
@@ -343,12 +351,10 @@ impl<P: Planner> Session<P> {
     fn order(&mut self, directive: &Directive) -> Result<(), Error> {
         let lots = directive.plan.as_deref().and_then(|plan| self.lots_of(plan));
         let orders = directive.plan.as_ref().map(|plan| {
-            if let Some(sizes) = &directive.sizes {
-                return Arc::new(sizes.orders(plan, lots));
-            }
-            let orders = match self.traces.get(&plan.signature) {
-                Some(recorded) => Orders::with_trace(plan, &recorded.trace),
-                None => Orders::new(plan),
+            let orders = match (&directive.sizes, self.step_of(plan)) {
+                (Some(sizes), Some(trace)) => sizes.orders(plan, trace),
+                (None, Some(trace)) => Orders::with_trace(plan, trace),
+                (_, None) => Orders::new(plan),
             };
             Arc::new(match lots {
                 Some(lots) => orders.with_lots(lots),
@@ -358,6 +364,12 @@ impl<P: Planner> Session<P> {
         self.records = directive.record && !self.layouts.is_moving_in();
         self.slept = false;
         self.engine.set_orders(self.records, orders)
+    }
+
+    /// The recorded step that the plan of the last directive was made for; of one from elsewhere,
+    /// the last of its kind. Others of the kind may have other blocks besides.
+    fn step_of(&self, plan: &Plan) -> Option<&Arc<Trace>> {
+        self.policy.trace().or_else(|| self.trace(plan.signature))
     }
 
     /// Whether a step that is larger than most would have to move anything.

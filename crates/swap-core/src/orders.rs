@@ -179,7 +179,7 @@ impl Orders {
         let event_count = trace.events.len() as u64;
         let orders = Orders::new(plan);
         // A plan for another step is held against each block that it means.
-        if !orders.knows(trace) {
+        if !plan.knows(trace) {
             return Orders { uses, event_count, ..orders };
         }
         let path = Path::of(trace, sizes).map(Arc::new);
@@ -220,19 +220,6 @@ impl Orders {
         }
         droppers.sort_unstable();
         (droppers, drops_others)
-    }
-
-    /// Whether the plan knows its blocks as the recorded step has them.
-    fn knows(&self, trace: &Trace) -> bool {
-        let is_there = |block: &PlanBlock| {
-            trace.blocks.get(block.index.0 as usize).is_some_and(|found| {
-                (found.size_bytes, found.origin) == (block.size_bytes, block.origin)
-            })
-        };
-        let is_known = |action: &Action| {
-            self.blocks.binary_search_by_key(&action.block, |block| block.index).is_ok()
-        };
-        self.blocks.iter().all(is_there) && self.actions.iter().all(is_known)
     }
 
     /// The recorded step, to be followed by its context.

@@ -1,6 +1,6 @@
 //! What to move, and when: the planner's answer and the executor's orders.
 
-use crate::trace::{BlockIndex, OpIndex, Origin, Signature};
+use crate::trace::{BlockIndex, OpIndex, Origin, Signature, Trace};
 
 /// Actions for one kind of step.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -14,6 +14,22 @@ pub struct Plan {
     pub blocks: Vec<PlanBlock>,
     /// In order of execution: by op, then phase, then position here.
     pub actions: Vec<Action>,
+}
+
+impl Plan {
+    /// Whether it means blocks as `trace` has them. Steps of one kind can differ in that: a kind is
+    /// told by what its ops do, and what lies about untouched counts among the blocks as well.
+    pub fn knows(&self, trace: &Trace) -> bool {
+        let is_there = |block: &PlanBlock| {
+            trace.blocks.get(block.index.0 as usize).is_some_and(|found| {
+                (found.size_bytes, found.origin) == (block.size_bytes, block.origin)
+            })
+        };
+        let is_named = |action: &Action| {
+            self.blocks.binary_search_by_key(&action.block, |block| block.index).is_ok()
+        };
+        self.blocks.iter().all(is_there) && self.actions.iter().all(is_named)
+    }
 }
 
 /// What a planned block must look like when it turns up.

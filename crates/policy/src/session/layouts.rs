@@ -122,9 +122,7 @@ impl<P: Planner> Session<P> {
 
     /// The layout of a plan, as its planner made it or made now.
     fn layout_of(&mut self, plan: &Plan) -> Option<Layout> {
-        let of_family = self.policy.sizes().map(|sizes| sizes.trace());
-        let recorded = || self.traces.get(&plan.signature).map(|recorded| &recorded.trace);
-        let trace = of_family.or_else(recorded)?;
+        let trace = self.step_of(plan).filter(|trace| plan.knows(trace))?;
         let layout = match self.policy.layout() {
             Some(layout) => (**layout).clone(),
             None => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use swap_core::Plan;
+use swap_core::{Plan, Trace};
 
 use super::Loop;
 use super::families::Sizes;
@@ -15,6 +15,8 @@ use crate::search::{Planner, fingerprint};
 pub(crate) struct NumberedPlan {
     pub(super) print: u64,
     pub(super) plan: Option<Arc<Plan>>,
+    /// The recorded step that it was made for, unless it came from elsewhere.
+    pub(super) trace: Option<Arc<Trace>>,
     /// What its planner knows of it.
     pub(super) made: Option<Arc<Generated>>,
     /// Where its blocks lie, if its planner laid it out.
@@ -31,6 +33,10 @@ impl NumberedPlan {
         NumberedPlan { print, plan: Some(plan), ..NumberedPlan::default() }
     }
 
+    pub(super) fn made_for(trace: &Arc<Trace>, plan: Plan) -> NumberedPlan {
+        NumberedPlan { trace: Some(Arc::clone(trace)), ..NumberedPlan::of(Arc::new(plan)) }
+    }
+
     /// Whether it moves nothing, and only says where all lies.
     pub(super) fn only_lays_out(&self) -> bool {
         self.layout.is_some() && self.plan.as_ref().is_some_and(|plan| plan.actions.is_empty())
@@ -44,6 +50,11 @@ impl<P: Planner> Loop<P> {
         self.running.made.as_ref()
     }
 
+    /// The recorded step that it was made for, unless it came from elsewhere.
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.running.trace.as_ref()
+    }
+
     /// Where the blocks of that plan lie, if its planner said.
     pub(crate) fn layout(&self) -> Option<&Arc<Layout>> {
         self.running.layout.as_ref()
@@ -52,11 +63,5 @@ impl<P: Planner> Loop<P> {
     /// Whether there will soon be a better plan than the one that the last directive orders.
     pub(crate) fn has_sketch(&self) -> bool {
         self.running.is_sketch
-    }
-
-    /// What steps of other sizes run under, if the plan that the last directive orders is for those
-    /// too.
-    pub(crate) fn sizes(&self) -> Option<&Arc<Sizes>> {
-        self.running.sizes.as_ref()
     }
 }

@@ -290,7 +290,8 @@ impl Track {
         if fits && !self.lacks_layout(config) {
             self.become_stable(Why::Fits);
         } else {
-            self.try_next(config, planner, trace, 1, seen.worst.is_some());
+            let trace = Arc::new(trace.clone());
+            self.try_next(config, planner, &trace, 1, seen.worst.is_some());
         }
     }
 
@@ -353,7 +354,7 @@ impl Track {
         &mut self,
         config: &LoopConfig,
         planner: &mut Guarded<impl Planner>,
-        trace: &Trace,
+        trace: &Arc<Trace>,
         number: u32,
         has_others: bool,
     ) {
@@ -363,8 +364,8 @@ impl Track {
         if let Some(proposal) = planner.plan(trace, &self.feedback) {
             let made = planner.inner.latest().cloned().map(Arc::new);
             let layout = proposal.layout.map(Arc::new);
-            let numbered =
-                NumberedPlan { made, layout, ..NumberedPlan::of(Arc::new(proposal.plan)) };
+            let for_trace = NumberedPlan::made_for(trace, proposal.plan);
+            let numbered = NumberedPlan { made, layout, ..for_trace };
             let serves = !numbered.only_lays_out() || self.lacks_layout(config);
             let is_new = serves && !self.tried.contains(&numbered.print);
             // Simulated last: that takes the training's own time.
@@ -380,11 +381,7 @@ impl Track {
             }
         }
         if planner.is_busy(trace.signature) {
-            let trace = match &mut self.state {
-                State::Search(Try { waits: Some(trace), .. }) => Arc::clone(trace),
-                _ => Arc::new(trace.clone()),
-            };
-            return self.keep_best(number, |search| search.waits = Some(trace));
+            return self.keep_best(number, |search| search.waits = Some(Arc::clone(trace)));
         }
         self.end_search(Why::NoOtherPlan, has_others);
     }

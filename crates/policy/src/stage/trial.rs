@@ -39,7 +39,7 @@ impl Outcome {
     }
 
     /// Whether another plan promises to be faster by a part. If the step is not as it should be
-    /// under its own, any other may be.
+    /// under its own, or is not the one that this was made for, any other may be.
     pub(super) fn may_be_outdone(
         &self,
         plan: Option<&Plan>,
@@ -47,6 +47,9 @@ impl Outcome {
         machine: &Machine,
     ) -> bool {
         let (Some(own), Some(plan)) = (&self.numbered.plan, plan) else { return true };
+        if !own.knows(trace) {
+            return true;
+        }
         let step_us = |plan: &Plan| simulate(trace, plan, machine).step_us;
         let own_us = step_us(own);
         let near_us = own_us / EXPLAINED..=own_us * EXPLAINED;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use swap_core::{BlockIndex, Lot, Orders, Plan, Signature, Trace};
+use swap_core::{BlockIndex, Orders, Plan, Signature, Trace};
 
 use super::super::guarded::Guarded;
 use super::super::{Measured, NumberedPlan, Turn};
@@ -19,7 +19,6 @@ pub struct Sizes {
     number: u64,
     kind: Signature,
     probes: Arc<[BlockIndex]>,
-    trace: Arc<Trace>,
     /// In order of their sizes.
     larger: Vec<(Arc<Plan>, Arc<Trace>)>,
 }
@@ -45,16 +44,12 @@ impl Sizes {
         let mut in_hand = levels.iter().filter_map(Level::made).filter(is_told);
         let lowest = in_hand.next()?;
         let larger = in_hand.filter_map(|made| {
-            Some((Arc::clone(made.numbered.plan.as_ref()?), Arc::clone(&made.trace)))
+            let NumberedPlan { plan, trace, .. } = &made.numbered;
+            Some((Arc::clone(plan.as_ref()?), Arc::clone(trace.as_ref()?)))
         });
-        let (probes, trace) = (Arc::clone(&lowest.probes), Arc::clone(&lowest.trace));
-        let sizes = Sizes { number, kind, probes, trace, larger: larger.collect() };
+        let probes = Arc::clone(&lowest.probes);
+        let sizes = Sizes { number, kind, probes, larger: larger.collect() };
         Some(NumberedPlan { sizes: Some(Arc::new(sizes)), ..lowest.numbered.clone() })
-    }
-
-    /// The step that the plan was made for: larger than those that run under it.
-    pub fn trace(&self) -> &Arc<Trace> {
-        &self.trace
     }
 
     /// The blocks whose sizes tell how large a step is; the first as it begins.
@@ -72,14 +67,11 @@ impl Sizes {
         self.larger.iter().any(|(plan, _)| !plan.actions.is_empty())
     }
 
-    pub(crate) fn orders(&self, plan: &Plan, lots: Option<Vec<Option<Lot>>>) -> Orders {
-        let up_to = |plan: &Plan, trace| Orders::for_sizes_up_to(plan, trace, &self.probes);
-        let orders = up_to(plan, &self.trace);
-        let orders = match lots {
-            Some(lots) => orders.with_lots(lots),
-            None => orders,
-        };
-        orders.or_larger(self.larger.iter().map(|(plan, trace)| up_to(plan, trace)))
+    /// `trace` is the step that the plan was made for: larger than those that run under it.
+    pub(crate) fn orders(&self, plan: &Plan, trace: &Trace) -> Orders {
+        let up_to = |plan: &Plan, trace: &Trace| Orders::for_sizes_up_to(plan, trace, &self.probes);
+        let larger = self.larger.iter().map(|(plan, trace)| up_to(plan, trace));
+        up_to(plan, trace).or_larger(larger)
     }
 }
 
@@ -144,7 +136,6 @@ enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Made {
     numbered: NumberedPlan,
-    trace: Arc<Trace>,
     probes: Arc<[BlockIndex]>,
     pub(super) predicted: Prediction,
     /// What it makes of ordinary steps: their time, of that with all memory.
@@ -195,7 +186,8 @@ impl Level {
         let made = self.variants.iter().filter_map(Variant::made);
         let best = made.reduce(|best, made| if made.cost < best.cost { made } else { best });
         let is_final = |used: &Made| {
-            let of_level = |variant: &Variant| variant.trace.signature == used.trace.signature;
+            let kind = used.numbered.trace.as_ref().map(|trace| trace.signature);
+            let of_level = |variant: &Variant| Some(variant.trace.signature) == kind;
             !used.numbered.is_sketch && self.variants.iter().any(of_level)
         };
         let used = self.in_use.as_ref().filter(|used| is_final(used));
@@ -287,13 +279,14 @@ impl Variant {
             return None;
         };
         let (cost, predicted) = (cost(&proposal.plan, &self.trace), proposal.predicted);
-        let (plan, layout) = (Arc::new(proposal.plan), proposal.layout.map(Arc::new));
-        let is_sketch = proposal.is_sketch;
-        let made = made.map(Arc::new);
-        let numbered = NumberedPlan { made, layout, is_sketch, ..NumberedPlan::of(plan) };
-        let (trace, probes) = (Arc::clone(&self.trace), Arc::clone(probes));
-        let made = Made { numbered, trace, probes, predicted, cost };
-        self.state = match is_sketch {
+        let numbered = NumberedPlan {
+            made: made.map(Arc::new),
+            layout: proposal.layout.map(Arc::new),
+            is_sketch: proposal.is_sketch,
+            ..NumberedPlan::made_for(&self.trace, proposal.plan)
+        };
+        let made = Made { numbered, probes: Arc::clone(probes), predicted, cost };
+        self.state = match proposal.is_sketch {
             true => State::Open(Some(made)),
             false => State::Done(made),
         };
@@ -320,9 +313,8 @@ impl Made {
         let plan = Plan { signature: trace.signature, op_count, ..Plan::default() };
         let step_us = unlimited_us(trace);
         let predicted = Prediction { step_us, ..Prediction::default() };
-        let numbered = NumberedPlan::of(Arc::new(plan));
-        let (trace, probes) = (Arc::clone(trace), Arc::clone(probes));
-        Made { numbered, trace, probes, predicted, cost: 1.0 }
+        let numbered = NumberedPlan::made_for(trace, plan);
+        Made { numbered, probes: Arc::clone(probes), predicted, cost: 1.0 }
     }
 }
 

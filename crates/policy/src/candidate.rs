@@ -123,10 +123,12 @@ impl Finder<'_> {
         let clean = !written(uses) && self.usage.successor[index] == index as u32;
         let mut version = index as u32;
         let mut last: Option<u32> = None;
+        // What an op allocates and leaves untouched stays until an op shows that it is a tensor.
+        let mut is_shown = false;
         let mut start = 0;
         while start < uses.len() {
             let slot = uses[start].slot;
-            if let Some(from) = last {
+            if let Some(from) = last.filter(|_| is_shown) {
                 self.push(index, i64::from(from), i64::from(slot), true, version, clean);
             }
             let end = start + uses[start..].partition_point(|use_| use_.slot == slot);
@@ -134,6 +136,7 @@ impl Finder<'_> {
                 version = self.next_version;
                 self.next_version += 1;
             }
+            is_shown |= uses[start..end].iter().any(|use_| use_.mode.is_some());
             start = end;
             last = Some(slot);
         }

@@ -1,9 +1,10 @@
-//! Promise: in a simulated step, what cannot move is on the device all the time.
+//! Promise: what cannot move is on the device all the time in a simulated step, and what cannot
+//! move yet is no candidate.
 
 use policy::synthetic::TraceBuilder;
 use policy::{
     Action, ActionKind, BlockIndex, Link, Machine, OpIndex, Phase, Simulation, Trace, assemble,
-    simulate,
+    candidates, simulate,
 };
 
 /// A block that nobody may move behind one that may, and an op that makes something.
@@ -60,4 +61,26 @@ fn what_cannot_move_is_moved_by_no_plan() {
     let step = simulated(&trace, 1 << 20, &moves);
     assert!(step.copies.is_empty() && step.clean_swap_outs == 0, "{step:?}");
     assert_eq!(step.resident_bytes_peak, 13_000);
+}
+
+/// As what an operator that is told of as a whole keeps for its backward pass.
+#[test]
+fn what_an_op_leaves_untouched_stays_until_an_op_touches_it() {
+    let mut builder = TraceBuilder::new();
+    let input = builder.persistent("input", 1_000);
+    let [kept, first, second] =
+        ["kept", "first", "second"].map(|name| builder.allocate(name, 64_000));
+    builder.compute("forward", 100.0, &[input], first);
+    builder.compute("forward", 100.0, &[first], second);
+    builder.compute("backward", 100.0, &[second, kept], first);
+    builder.compute("backward", 100.0, &[first], second);
+    builder.compute("backward", 100.0, &[kept], second);
+    for block in [kept, first, second] {
+        builder.free(block);
+    }
+    let all = candidates(&builder.finish());
+    let returning = |gap: &&policy::Candidate| gap.block == kept && gap.returns_before.is_some();
+    let gaps: Vec<_> = all.iter().filter(returning).collect();
+    let [gap] = gaps[..] else { panic!("it may leave between its two uses alone: {all:?}") };
+    assert_eq!((gap.leaves_after, gap.returns_before), (Some(OpIndex(2)), Some(OpIndex(4))));
 }

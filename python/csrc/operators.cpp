@@ -59,13 +59,15 @@ c10::DispatchKey kernel_key(c10::DeviceType type) {
   }
 }
 
-// Of PyTorch's own operators alone: others may use memory themselves around what they call.
+// Of PyTorch's own operators alone: others may use memory themselves around what they call. One that
+// is put together of others runs so before any kernel for autograd in general, which `linear` and
+// `matmul` have for nested tensors: the dispatcher takes that where a device's own needs it.
 bool has_no_kernel(const c10::OperatorHandle& op, c10::DispatchKey device_key) {
   const auto autograd_key = c10::getAutogradKeyFromBackend(c10::toBackendComponent(device_key));
   const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };
   return op.schema().getNamespace() == "aten" &&
       has(c10::DispatchKey::CompositeImplicitAutograd) && !has(device_key) &&
-      !has(c10::DispatchKey::Autograd) && !has(autograd_key);
+      !has(c10::DispatchKey::CompositeExplicitAutograd) && !has(autograd_key);
 }
 
 enum class Kernels { unknown, own, foreign };
@@ -192,7 +194,8 @@ Operator describe(const at::RecordFunction& fn) {
   }
   made.returns_inputs = aliases;
   const bool reads_shapes = looks_at_shape(made.name);
-  made.is_view = aliases && writes_none && !reads_shapes;
+  // One view has no schema that says so, for the backward pass's sake.
+  made.is_view = (aliases && writes_none && !reads_shapes) || made.name == "aten::_unsafe_view";
   made.is_metadata = reads_shapes || made.is_view;
   made.unsaid = replay::unsaid(*schema);
   const auto op = c10::Dispatcher::singleton().findSchema(*fn.operator_name());

@@ -71,7 +71,7 @@ impl Context {
 
     fn away_bytes(&self) -> Result<u64, Failure> {
         let stats = self.engine.memory_stats()?;
-        Ok(stats.allocated_bytes.current - stats.active_bytes.current)
+        Ok(stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current)
     }
 
     /// Live bytes at which a sleeping engine wakes: there is room left for the op that is

@@ -186,6 +186,7 @@ impl Core {
             self.event(TraceEvent::Free(place));
         }
         self.entry_mut(id)?.free_wanted = true;
+        self.memory.pool.disown(id);
         self.free_if_unneeded(id)
     }
 

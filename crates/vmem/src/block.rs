@@ -70,6 +70,8 @@ pub(crate) struct Block {
     pub(crate) generation: u32,
     pub(crate) requested_bytes: u64,
     pub(crate) size_bytes: u64,
+    /// Its owner has freed it.
+    pub(crate) is_disowned: bool,
     pub(crate) uses: Uses,
     pub(crate) memory: BlockMemory,
 }

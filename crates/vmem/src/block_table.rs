@@ -20,7 +20,9 @@ impl BlockTable {
         memory: BlockMemory,
         uses: Uses,
     ) -> BlockId {
-        let mut block = Block { generation: 0, requested_bytes, size_bytes, uses, memory };
+        let is_disowned = false;
+        let mut block =
+            Block { generation: 0, requested_bytes, size_bytes, is_disowned, uses, memory };
         match self.free.pop() {
             Some(index) => {
                 let slot = &mut self.slots[index as usize];

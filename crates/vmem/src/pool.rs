@@ -315,14 +315,28 @@ impl Pool {
         Ok(range)
     }
 
+    /// Takes note that its owner has freed a block, whose memory is still needed. It no longer
+    /// counts as allocated.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn disown(&mut self, id: BlockId) {
+        let block = self.blocks.get_mut(id);
+        if !std::mem::replace(&mut block.is_disowned, true) {
+            self.stats.requested_bytes.shrink(block.requested_bytes);
+            self.stats.allocated_bytes.shrink(block.size_bytes);
+            self.stats.disowned_bytes += block.size_bytes;
+        }
+    }
+
     /// Frees a block. Its memory is reused only after the uses noted for it.
     ///
     /// # Panics
     /// If the block is not live.
     pub fn free(&mut self, id: BlockId) {
-        self.stats.requested_bytes.shrink(self.requested_bytes(id));
+        self.disown(id);
         let (size_bytes, memory, uses) = self.blocks.remove(id);
-        self.stats.allocated_bytes.shrink(size_bytes);
+        self.stats.disowned_bytes -= size_bytes;
         match memory {
             BlockMemory::Freed => unreachable!("only live blocks are taken out"),
             BlockMemory::Piece { piece, .. } => {

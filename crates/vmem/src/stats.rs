@@ -23,10 +23,12 @@ impl Peak {
 /// Counters of the device pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MemoryStats {
-    /// Bytes that callers asked for, in live blocks.
+    /// Bytes that callers asked for, in blocks that they have.
     pub requested_bytes: Peak,
-    /// Bytes of live blocks, rounded up; those that are away count too.
+    /// Bytes of blocks that callers have, rounded up; those that are away count too.
     pub allocated_bytes: Peak,
+    /// Bytes of blocks that callers freed and that are still needed to make others again.
+    pub disowned_bytes: u64,
     /// Bytes of live blocks with memory behind them.
     pub active_bytes: Peak,
     /// Physical bytes that count towards the cap: active ones, caches, segments, and what

@@ -38,20 +38,17 @@ fn chain(lab: &mut Lab, due: u32) -> [BlockId; 3] {
     [first, second, third]
 }
 
-fn requested_bytes(lab: &Lab) -> u64 {
-    lab.engine.memory_stats().expect("stats").requested_bytes.current
-}
-
 #[test]
 fn what_is_dropped_for_others_stays_for_them_though_its_owner_frees_it() {
     let mut lab = Lab::new(ENOUGH);
     let [_, second, third] = chain(&mut lab, 4);
     lab.engine.free(second).expect("lives");
+    assert_eq!(lab.bytes(), (2 * BLOCK, BLOCK));
     lab.op(&[]).expect("runs");
     assert_eq!(lab.state(third), Residency::Discarded);
     lab.op(&[read(third, 3)]).expect("comes back through the freed one");
     assert_ne!(lab.state(third), Residency::Discarded);
-    assert_eq!(requested_bytes(&lab), 2 * BLOCK, "the freed one is gone");
+    assert_eq!(lab.bytes(), (2 * BLOCK, 0), "the freed one is gone");
     assert_eq!(lab.total().recomputed_ops, 2);
     lab.finish();
 }
@@ -61,7 +58,7 @@ fn what_is_dropped_for_itself_goes_when_its_owner_frees_it() {
     let mut lab = Lab::new(ENOUGH);
     let [_, second, third] = chain(&mut lab, 2);
     lab.engine.free(second).expect("lives");
-    assert_eq!(requested_bytes(&lab), 2 * BLOCK);
+    assert_eq!(lab.bytes(), (2 * BLOCK, 0));
     lab.op(&[]).expect("runs");
     assert_eq!(lab.state(third), Residency::Resident, "its recipe reads what is gone");
     lab.finish();
@@ -74,9 +71,9 @@ fn what_is_dropped_for_others_goes_with_them() {
     lab.engine.free(second).expect("lives");
     lab.op(&[]).expect("runs");
     lab.engine.free(first).expect("lives");
-    assert_eq!(requested_bytes(&lab), 3 * BLOCK, "each stays for the next");
+    assert_eq!(lab.bytes(), (BLOCK, 2 * BLOCK), "each stays for the next");
     lab.engine.free(third).expect("lives");
-    assert_eq!(requested_bytes(&lab), 0);
+    assert_eq!(lab.bytes(), (0, 0));
     lab.finish();
 }
 
@@ -85,9 +82,9 @@ fn what_is_dropped_for_others_does_not_outlive_the_step() {
     let mut lab = Lab::new(ENOUGH);
     let [_, second, third] = chain(&mut lab, 4);
     lab.engine.free(second).expect("lives");
-    assert_eq!(requested_bytes(&lab), 3 * BLOCK);
+    assert_eq!(lab.bytes(), (2 * BLOCK, BLOCK));
     lab.engine.end_step().expect("ends");
-    assert_eq!(requested_bytes(&lab), 2 * BLOCK);
+    assert_eq!(lab.bytes(), (2 * BLOCK, 0));
     lab.op(&[read(third, 3)]).expect("is still there");
     lab.finish();
 }

@@ -268,6 +268,12 @@ impl Lab {
         self.places.retain(|place| place.0 != block);
     }
 
+    /// Bytes that callers have, and that they freed while others are made from them.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let stats = self.engine.memory_stats().expect("stats");
+        (stats.requested_bytes.current, stats.disowned_bytes)
+    }
+
     /// Counters of all steps so far, after the device has come to rest.
     pub(crate) fn total(&mut self) -> StepCounters {
         self.end_step();

@@ -76,10 +76,9 @@ fn a_free_of_an_input_waits_for_what_needs_it() {
     assert_eq!(lab.engine.free(input), Err(Error::Freed));
     assert_eq!(lab.op(&[read(input, 1)]), Err(Error::Freed));
     lab.ops = lab.engine.op_stack();
-    let requested = |lab: &Lab| lab.engine.memory_stats().expect("stats").requested_bytes.current;
-    assert_eq!(requested(&lab), 2 * BLOCK);
+    assert_eq!(lab.bytes(), (BLOCK, BLOCK));
     lab.op(&[read(derived, 2)]).expect("replays from the freed block");
-    assert_eq!(requested(&lab), BLOCK);
+    assert_eq!(lab.bytes(), (BLOCK, 0));
     lab.errors();
     // Also when the dependent is freed without coming back.
     let input = lab.make(3);
@@ -87,8 +86,9 @@ fn a_free_of_an_input_waits_for_what_needs_it() {
     lab.places.remove(0);
     lab.discard(lost);
     lab.engine.free(input).expect("lives");
+    assert_eq!(lab.bytes(), (2 * BLOCK, BLOCK));
     lab.engine.free(lost).expect("lives");
-    assert_eq!(requested(&lab), BLOCK);
+    assert_eq!(lab.bytes(), (BLOCK, 0));
     lab.finish();
 }
 
@@ -364,19 +364,18 @@ fn a_small_input_that_its_owner_freed_stays_as_long_as_a_recipe_reads_it() {
     let mut lab = Lab::new(ENOUGH);
     let [small, derived] = derived_from_a_small_one(&mut lab);
     let again = lab.derive(&[read(small, 1)], 3);
-    let requested = |lab: &Lab| lab.engine.memory_stats().expect("stats").requested_bytes.current;
     lab.engine.free(small).expect("lives");
     assert_eq!(lab.engine.free(small), Err(Error::Freed));
     assert_eq!(lab.op(&[read(small, 1)]), Err(Error::Freed));
     lab.ops = lab.engine.op_stack();
     assert_eq!(lab.engine.discard(derived), Ok(true));
     lab.op(&[read(derived, 2)]).expect("replays");
-    assert_eq!(requested(&lab), SMALL + 2 * BLOCK);
+    assert_eq!(lab.bytes(), (2 * BLOCK, SMALL));
     lab.op(&[write(derived, 4)]).expect("writes");
-    assert_eq!(requested(&lab), SMALL + 2 * BLOCK, "the other recipe reads it");
+    assert_eq!(lab.bytes(), (2 * BLOCK, SMALL), "the other recipe reads it");
     assert_eq!(lab.engine.discard(again), Ok(true));
     lab.engine.free(again).expect("lives");
-    assert_eq!(requested(&lab), BLOCK, "nobody reads it any more");
+    assert_eq!(lab.bytes(), (BLOCK, 0), "nobody reads it any more");
     lab.places.pop();
     lab.finish();
 }

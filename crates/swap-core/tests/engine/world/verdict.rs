@@ -79,7 +79,7 @@ impl World {
         }
         let live = || self.blocks.iter().filter(|shadow| shadow.live);
         let requested: u64 = live().map(|shadow| shadow.size_bytes).sum();
-        if stats.requested_bytes.current < requested {
+        if stats.requested_bytes.current != requested {
             return Err(format!("{requested} requested, {stats:?}"));
         }
         Ok(())

@@ -56,7 +56,7 @@ def digest(tensors) -> str:
     for tensor in tensors:
         # Sums of bits, on the device: the same bits give the same sums.
         bits = tensor.detach().contiguous().view(torch.uint8).view(-1)
-        words = bits[: bits.numel() // 8 * 8].view(torch.int64)
+        words = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
         weights = torch.arange(1, 1025, device=words.device).repeat(-(-words.numel() // 1024))
         state.update(str((words * weights[: words.numel()]).sum().item()).encode())
     return state.hexdigest()[:16]

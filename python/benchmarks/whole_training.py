@@ -1,18 +1,21 @@
 """Whether a cap changes one bit of a whole training: all that scripts do around the model, at once.
 
     python python/benchmarks/whole_training.py b3-adamw-4:48GiB b7-adamw-8:24GiB
+    python python/benchmarks/whole_training.py --parallel ddp --ranks 2 b3-adamw-4:60GiB
 
 Each training has micro-batches, dropout, clipping by the norm of all gradients, a learning rate
 that changes every step, and a moving average of the weights, with deterministic algorithms.
 Plain PyTorch trains straight through. Under the cap a process trains to the middle, saves a
 checkpoint and ends; another goes on from the file. `SMARTSWAP_MEMORY` is all that is different.
 What must be the same: each step's loss, norm and learning rate; the weights, their average, both
-moments of AdamW and the state of the generators at the end.
+moments of AdamW and the state of the generators at the end. With `--parallel ddp` or `fsdp2` each
+of these is compared on each rank, and all ranks write one checkpoint together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -26,8 +29,18 @@ from pathlib import Path
 from statistics import median
 
 import torch
+import torch.distributed as dist
 from decoders import SHAPES, Shape, build
 from h200 import GIB, digest, synchronize, used_bytes
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 DROPOUT = 0.1
@@ -50,23 +63,34 @@ class Training:
         self.shape, self.device = shape, device
         self.model = build(shape, device, recompute=False)
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(EMA_DECAY))
+        # What turns ids and targets into a loss.
+        self.forward = self.spread()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer,
             lambda step: min((step + 1) / WARMUP_STEPS, (1 + math.cos(math.pi * step / steps)) / 2),
         )
 
+    def spread(self) -> torch.nn.Module:
+        """Spreads the training over ranks, if there are several."""
+        return self.model
+
+    def without_others(self, is_last: bool) -> contextlib.AbstractContextManager:
+        """Where gradients stay on this rank, until the last micro-batch."""
+        return contextlib.nullcontext()
+
     def step(self, number: int) -> tuple[torch.Tensor, torch.Tensor, float]:
         """One step: its loss, the norm of its gradients and its learning rate."""
         shape = self.shape
-        data = torch.Generator(self.device).manual_seed(number)
+        data = torch.Generator(self.device).manual_seed(number * rank_count() + rank())
         size = (shape.accumulate, 2, shape.batch, shape.sequence)
         batches = torch.randint(shape.vocab, size, device=self.device, generator=data)
         total = torch.zeros((), device=self.device)
-        for ids, targets in batches:
-            with torch.autocast(self.device, torch.bfloat16, enabled=shape.autocast):
-                loss = self.model(ids, targets) / shape.accumulate
-            loss.backward()
+        for index, (ids, targets) in enumerate(batches, 1):
+            with self.without_others(is_last=index == len(batches)):
+                with torch.autocast(self.device, torch.bfloat16, enabled=shape.autocast):
+                    loss = self.forward(ids, targets) / shape.accumulate
+                loss.backward()
             total += loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), NORM_MAX)
         rate = self.schedule.get_last_lr()[0]
@@ -74,7 +98,7 @@ class Training:
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.average.update_parameters(self.model)
-        return total, norm, rate
+        return total, local(norm), rate
 
     def parts(self) -> tuple:
         """What has a `state_dict`."""
@@ -95,19 +119,85 @@ class Training:
 
     def digests(self) -> dict[str, str]:
         """Hashes over the bits of what is left at the end."""
-        moments = self.optimizer.state.values()
+        states = self.optimizer.state.values()
+        moments = (state[key] for state in states for key in ("exp_avg", "exp_avg_sq"))
         return {
-            "weights": digest(self.model.parameters()),
-            "average": digest(self.average.parameters()),
-            "moments": digest(s[key] for s in moments for key in ("exp_avg", "exp_avg_sq")),
+            "weights": digest(map(local, self.model.parameters())),
+            "average": digest(map(local, self.average.parameters())),
+            "moments": digest(map(local, moments)),
             "generators": digest(each.get_state() for each in generators_of(self.device)),
         }
 
 
+class RankTraining(Training):
+    """The same on several ranks, each of which has data of its own."""
+
+    def __init__(self, shape: Shape, device: str, steps: int, parallel: str) -> None:
+        self.parallel = parallel
+        super().__init__(shape, device, steps)
+
+    def spread(self) -> torch.nn.Module:
+        if self.parallel == "ddp":
+            return torch.nn.parallel.DistributedDataParallel(self.model)
+        for model in (self.model, self.average.module):
+            for layer in model.layers:
+                fully_shard(layer)
+            fully_shard(model)
+        return self.model
+
+    def without_others(self, is_last: bool) -> contextlib.AbstractContextManager:
+        waits = self.parallel == "ddp" and not is_last
+        return self.forward.no_sync() if waits else contextlib.nullcontext()
+
+    def states(self) -> dict:
+        """What all ranks write together."""
+        return {
+            "model": get_model_state_dict(self.model),
+            "average": get_model_state_dict(self.average),
+            "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
+            "schedule": self.schedule.state_dict(),
+        }
+
+    def save(self, file: Path) -> None:
+        checkpoint.save(self.states(), checkpoint_id=file)
+        generators = [generator.get_state() for generator in generators_of(self.device)]
+        torch.save(generators, file / f"generators.{rank()}")
+
+    def load(self, file: Path) -> None:
+        states = self.states()
+        checkpoint.load(states, checkpoint_id=file)
+        set_model_state_dict(self.model, states["model"])
+        set_model_state_dict(self.average, states["average"])
+        set_optimizer_state_dict(self.model, self.optimizer, states["optimizer"])
+        self.schedule.load_state_dict(states["schedule"])
+        generators = torch.load(file / f"generators.{rank()}")
+        for generator, state in zip(generators_of(self.device), generators, strict=True):
+            generator.set_state(state)
+
+
+def rank() -> int:
+    """The number of this process among its ranks."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def rank_count() -> int:
+    """How many ranks train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor; of a sum over ranks that is not made yet, all of it."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    is_partial = any(placement.is_partial() for placement in tensor.placements)
+    return tensor.full_tensor() if is_partial else tensor.to_local()
+
+
 def generators_of(device: str) -> list[torch.Generator]:
     """The default generators that a training draws from."""
-    of_device = torch.cuda.default_generators[:1] if device == "cuda" else ()
-    return [torch.default_generator, *of_device]
+    if device == "cpu":
+        return [torch.default_generator]
+    return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
 
 
 def train(args: argparse.Namespace) -> dict:
@@ -116,11 +206,16 @@ def train(args: argparse.Namespace) -> dict:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     context_bytes = peak_bytes = 0
     if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.init()
         context_bytes = used_bytes(torch)
-    torch.manual_seed(1)
     shape = replace(SHAPES[args.one], dropout=DROPOUT)
-    training = Training(shape, device, args.steps)
+    if args.parallel:
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+        training = RankTraining(shape, device, args.steps, args.parallel)
+    else:
+        training = Training(shape, device, args.steps)
+    torch.manual_seed(1 + rank())
     if args.first:
         training.load(args.file)
     told, times_ms = [], []
@@ -148,7 +243,10 @@ def train(args: argparse.Namespace) -> dict:
         result["predicted_ms"] = prediction and prediction["step_us"] / 1e3
         moved = (stats[f"swapped_{way}_bytes"] for way in ("out", "in"))
         result["moved_bytes"] = [each / max(1, stats["steps"]) for each in moved]
-    return result | training.digests()
+    result |= training.digests()
+    if args.parallel:
+        dist.destroy_process_group()
+    return result
 
 
 def processes(model: str, cap: str | None, args: argparse.Namespace) -> list[dict]:
@@ -161,15 +259,35 @@ def processes(model: str, cap: str | None, args: argparse.Namespace) -> list[dic
     told = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for first, last in zip(bounds, bounds[1:], strict=False):
-            command = [sys.executable, __file__, "--one", model, "--steps", str(args.steps)]
+            command = [sys.executable]
+            if args.parallel:
+                command += ["-m", "torch.distributed.run", "--standalone"]
+                command += ["--nproc-per-node", str(args.ranks), __file__]
+                command += ["--parallel", args.parallel]
+            else:
+                command.append(__file__)
+            command += ["--one", model, "--steps", str(args.steps)]
             command += ["--first", str(first), "--last", str(last)]
-            command += ["--file", str(Path(folder, "checkpoint.pt"))]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+            command += ["--file", str(Path(folder, "checkpoint")), "--told", str(Path(folder))]
+            done = subprocess.run(command, env=environment)
             if done.returncode:
                 raise SystemExit(f"{model} at {cap or 'no cap'}: exit {done.returncode}")
-            told.append(json.loads(done.stdout.splitlines()[-1]))
+            files = sorted(Path(folder).glob("told.*"), key=lambda file: int(file.suffix[1:]))
+            told.append(together([json.loads(file.read_text()) for file in files]))
             print(model, cap, last, [round(ms) for ms in told[-1]["times_ms"]], file=sys.stderr)
     return told
+
+
+def together(ranks: list[dict]) -> dict:
+    """What the ranks of a process group told, as one: all bits, and the slowest's times."""
+    one = {key: ranks[0][key] for key in ("predicted_ms", "moved_bytes") if key in ranks[0]}
+    for what in WHAT:
+        told = [each[what] for each in ranks]
+        is_list = isinstance(told[0], list)
+        one[what] = list(map(" ".join, zip(*told))) if is_list else " ".join(told)
+    one["times_ms"] = list(map(max, zip(*(each["times_ms"] for each in ranks))))
+    one["held_bytes"] = max(each["held_bytes"] for each in ranks)
+    return one
 
 
 def row(model: str, cap: str, plain: list[dict], capped: list[dict]) -> str:
@@ -207,10 +325,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("cells", nargs="*", default=["b3-adamw-4:48GiB"], help="MODEL:CAP")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--folder", help="where checkpoints go for a while")
+    parser.add_argument("--parallel", choices=["ddp", "fsdp2"], help="on several ranks")
+    parser.add_argument("--ranks", type=int, default=2, help="how many; the cap is of each")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     for name in ("first", "last"):
         parser.add_argument(f"--{name}", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    for name in ("file", "told"):
+        parser.add_argument(f"--{name}", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -218,7 +339,8 @@ def main() -> None:
     """Runs the trainings and prints a table, and fails if a bit differs."""
     args = parse()
     if args.one:
-        print(json.dumps(train(args)))
+        told = train(args)
+        (args.told / f"told.{os.environ.get('RANK', 0)}").write_text(json.dumps(told))
         return
     plain, rows = {}, []
     for model, cap in (cell.split(":") for cell in args.cells):

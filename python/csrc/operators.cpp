@@ -59,9 +59,9 @@ c10::DispatchKey kernel_key(c10::DeviceType type) {
   }
 }
 
-// Of PyTorch's own operators alone: others may use memory themselves around what they call. One that
-// is put together of others runs so before any kernel for autograd in general, which `linear` and
-// `matmul` have for nested tensors: the dispatcher takes that where a device's own needs it.
+// Of PyTorch's own operators alone: others may use memory themselves around what they call. One
+// that is put together of others runs so whatever kernel it has for autograd in general: `linear`
+// and `matmul` have one for nested tensors, which the dispatcher takes where a device has its own.
 bool has_no_kernel(const c10::OperatorHandle& op, c10::DispatchKey device_key) {
   const auto autograd_key = c10::getAutogradKeyFromBackend(c10::toBackendComponent(device_key));
   const auto has = [&](c10::DispatchKey key) { return op.hasKernelForDispatchKey(key); };

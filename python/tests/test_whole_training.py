@@ -1,9 +1,12 @@
-"""`benchmarks/whole_training.py` on the CPU: a resumed training under a cap, to the bit."""
+"""`benchmarks/whole_training.py` on the CPU: a resumed training under a cap, to the bit, on one
+rank and on two that share the weights.
+"""
 
 import re
 import sys
 from pathlib import Path
 
+import pytest
 from processes import PATIENT, python
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -18,10 +21,13 @@ ENVIRONMENT = {
 }
 
 
-def test_a_whole_training_is_the_same_under_a_cap(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("cap", "parallel"), [("12MiB", ()), ("8MiB", ("--parallel", "fsdp2"))], ids=["one", "fsdp2"]
+)
+def test_a_whole_training_is_the_same_under_a_cap(tmp_path, monkeypatch, cap, parallel):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    words = ("tiny-adamw-2:12MiB", "--steps", 12, "--folder", tmp_path)
+    words = (f"tiny-adamw-2:{cap}", "--steps", 12, "--folder", tmp_path, *parallel)
     done = python(whole_training.__file__, *words)
     assert done.returncode == 0, done.stderr[-3000:]
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")

@@ -68,8 +68,8 @@ impl ShownStep {
             None => plan.signature == report.signature && report.followed(plan),
         };
         let plan = step.plan.as_ref().filter(is_own);
-        // Of steps of all sizes the one is shown that the plan was made for, as it is where the last
-        // one has other blocks than the plan knows.
+        // Of steps of all sizes the one is shown that the plan was made for, and where the last one
+        // has other blocks than the plan knows.
         let kind = sizes.map_or(report.signature, |sizes| sizes.kind());
         let is_known =
             |trace: &&Arc<Trace>| sizes.is_none() && plan.is_none_or(|plan| plan.knows(trace));

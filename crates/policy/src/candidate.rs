@@ -1,6 +1,6 @@
 //! Candidates: every stretch of a step in which a block is not used and could be away.
 
-use swap_core::{AccessMode, BlockIndex, OpIndex, Trace};
+use swap_core::{AccessMode, BlockIndex, OpIndex, Origin, Trace};
 
 use crate::usage::{NONE, Usage, Use};
 
@@ -101,8 +101,8 @@ pub(crate) fn find_gaps(trace: &Trace, usage: &Usage) -> Vec<Gap> {
     // A block's first version has the block's own number, later ones the numbers after all those.
     let next_version = trace.blocks.len() as u32;
     let mut finder = Finder { usage, gaps: Vec::new(), next_version };
-    for index in 0..trace.blocks.len() {
-        finder.gaps_of(index);
+    for (index, block) in trace.blocks.iter().enumerate() {
+        finder.gaps_of(index, block.origin);
     }
     let held = |block: u32| trace.blocks[block as usize].held;
     finder.gaps.retain(|gap| !held(gap.block) && !held(gap.again));
@@ -116,7 +116,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn gaps_of(&mut self, index: usize) {
+    fn gaps_of(&mut self, index: usize, origin: Origin) {
         let uses = self.usage.uses(index);
         let written =
             |uses: &[Use]| uses.iter().any(|use_| use_.mode.is_none_or(AccessMode::writes));
@@ -124,7 +124,7 @@ impl Finder<'_> {
         let mut version = index as u32;
         let mut last: Option<u32> = None;
         // What an op allocates and leaves untouched stays until an op shows that it is a tensor.
-        let mut is_shown = false;
+        let mut is_shown = !matches!(origin, Origin::Op(_));
         let mut start = 0;
         while start < uses.len() {
             let slot = uses[start].slot;

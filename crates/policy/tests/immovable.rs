@@ -68,9 +68,12 @@ fn what_cannot_move_is_moved_by_no_plan() {
 fn what_an_op_leaves_untouched_stays_until_an_op_touches_it() {
     let mut builder = TraceBuilder::new();
     let input = builder.persistent("input", 1_000);
-    let [kept, first, second] =
-        ["kept", "first", "second"].map(|name| builder.allocate(name, 64_000));
-    builder.compute("forward", 100.0, &[input], first);
+    let [first, second] = ["first", "second"].map(|name| builder.allocate(name, 64_000));
+    builder.begin("forward", 100.0, false);
+    builder.read(input);
+    let kept = builder.allocate("kept", 64_000);
+    builder.write(first);
+    builder.end();
     builder.compute("forward", 100.0, &[first], second);
     builder.compute("backward", 100.0, &[second, kept], first);
     builder.compute("backward", 100.0, &[first], second);

@@ -367,12 +367,7 @@ impl<P: Planner> Loop<P> {
             before.was_followed_by(signature);
         }
         if seen.branch && self.passes_by(report, seen) {
-            if let Some(track) = self.tracks.get_mut(&signature) {
-                track.branched(self.steps);
-            }
-            if let (Some(sizes), Some(&(_, bytes))) = (&self.running.sizes, report.probes.first()) {
-                self.families.branched(sizes.kind(), bytes);
-            }
+            self.take_in_branch(signature, report);
             self.previous = None;
             self.rows.came(signature);
             self.expect_after(signature, None);
@@ -419,26 +414,6 @@ impl<P: Planner> Loop<P> {
         true
     }
 
-    /// Whether a branch says nothing of its kind's plan. It tells of those that are new.
-    fn passes_by(&mut self, report: &StepReport, seen: Seen) -> bool {
-        // Ranks wait differently long, and are to choose alike.
-        let waited_long = seen.worst.is_none() && self.waited_long(report);
-        if self.branches.came(report.signature, waited_long) {
-            let turn = Turn::Branches { strayed_ops: report.strayed_ops };
-            self.tell(report.signature, report.op_count, vec![turn]);
-        }
-        // A search has to end, also where no step is like another.
-        let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
-        let is_own = seen.worst.is_none() || self.running.sizes.is_some();
-        is_own && !is_rule
-    }
-
-    /// Whether a step waited for copies longer than those that it was to be like take in all.
-    fn waited_long(&self, report: &StepReport) -> bool {
-        let usual = self.expected.and_then(|kind| self.tracks.get(&kind)).and_then(Track::best);
-        usual.is_some_and(|(usual, _)| report.counters.stall_us > usual.step_us)
-    }
-
     fn tell(&mut self, kind: Signature, op_count: u32, turns: Vec<Turn>) {
         let step = self.steps;
         self.news.extend(turns.into_iter().map(|turn| News { step, kind, op_count, turn }));
@@ -461,11 +436,6 @@ impl<P: Planner> Loop<P> {
             Some(expected) if is_rare && (branches || near(&expected)) => expected,
             _ => report.signature,
         }
-    }
-
-    /// Whether a step went by the plan of the last directive.
-    fn has_followed(&self, report: &StepReport) -> bool {
-        self.running.plan.as_ref().is_some_and(|plan| report.followed(plan))
     }
 
     /// Chooses the kind of step to prepare for, behind one that may have interrupted others.

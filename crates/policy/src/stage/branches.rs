@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use swap_core::Signature;
+use swap_core::{Signature, StepReport};
+
+use super::track::Track;
+use super::{Loop, Measured, Seen, Stage, Turn};
+use crate::search::Planner;
 
 /// After so many in a row that differ from each other they are the rule.
 const ROW_STEPS: u32 = 8;
@@ -10,6 +14,10 @@ const ROW_STEPS: u32 = 8;
 /// After so many in a row that are alike they get a plan of their own. After one already, if it
 /// waited for copies as if it had no plan.
 const ALIKE_STEPS: u32 = 4;
+
+/// After so many in a row that took long the plan no longer serves: a pool that fills leaves it less
+/// memory, say.
+const UNSERVED_STEPS: u32 = 16;
 
 /// Kinds that are remembered, so that each is told of once.
 const TOLD_MAX: usize = 256;
@@ -19,6 +27,8 @@ const TOLD_MAX: usize = 256;
 pub(super) struct Branches {
     /// How many came since the last step that was none.
     row: u32,
+    /// How many of the last of those took long.
+    unserved: u32,
     /// The last one, and how many like it came in a row.
     last: Option<(Signature, u32)>,
     told: BTreeSet<Signature>,
@@ -35,12 +45,18 @@ impl Branches {
         self.row >= ROW_STEPS
     }
 
-    /// Counts one, which waited longer than the plan's own steps take in all or did not. Says
-    /// whether it is the first of its kind.
-    pub(super) fn came(&mut self, kind: Signature, waited_long: bool) -> bool {
+    /// Whether the plan has not served for long, and no step of its own came that would tell.
+    pub(super) fn are_unserved(&self) -> bool {
+        self.unserved >= UNSERVED_STEPS
+    }
+
+    /// Counts one, which waited longer than the plan's own steps take in all or did not, and which
+    /// the plan served or did not. Says whether it is the first of its kind.
+    pub(super) fn came(&mut self, kind: Signature, waited_long: bool, is_served: bool) -> bool {
         let count = self.last.filter(|&(last, _)| last == kind).map_or(0, |(_, count)| count);
         self.last = Some((kind, if waited_long { ALIKE_STEPS } else { count + 1 }));
         self.row += 1;
+        self.unserved = if is_served { 0 } else { self.unserved + 1 };
         if self.told.len() == TOLD_MAX {
             self.told.clear();
         }
@@ -49,6 +65,61 @@ impl Branches {
 
     /// Another step came.
     pub(super) fn end_row(&mut self) {
-        (self.row, self.last) = (0, None);
+        (self.row, self.unserved, self.last) = (0, 0, None);
+    }
+}
+
+impl<P: Planner> Loop<P> {
+    /// Whether a step went by the plan of the last directive.
+    pub(super) fn has_followed(&self, report: &StepReport) -> bool {
+        self.running.plan.as_ref().is_some_and(|plan| report.followed(plan))
+    }
+
+    /// Whether a branch says nothing of its kind's plan. It tells of those that are new.
+    pub(super) fn passes_by(&mut self, report: &StepReport, seen: Seen) -> bool {
+        // Ranks wait differently long, and are to choose alike.
+        let waited_long = seen.worst.is_none() && self.waited_long(report);
+        let is_served = seen.worst.is_some() || self.is_served(report);
+        if self.branches.came(report.signature, waited_long, is_served) {
+            let turn = Turn::Branches { strayed_ops: report.strayed_ops };
+            self.tell(report.signature, report.op_count, vec![turn]);
+        }
+        // A search has to end, also where no step is like another.
+        let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
+        let is_own = seen.worst.is_none() || self.running.sizes.is_some();
+        is_own && !is_rule
+    }
+
+    /// Takes in a branch of a kind that says nothing of its plan by itself. Many in a row do.
+    pub(super) fn take_in_branch(&mut self, kind: Signature, report: &StepReport) {
+        if let Some(track) = self.tracks.get_mut(&kind) {
+            track.branched(self.steps);
+            if self.branches.are_unserved() {
+                track.outlived_its_plan(&self.config, Measured::of(report));
+                self.branches.end_row();
+            }
+            let turns = track.take_turns();
+            self.tell(kind, report.op_count, turns);
+        }
+        if let (Some(sizes), Some(&(_, bytes))) = (&self.running.sizes, report.probes.first()) {
+            self.families.branched(sizes.kind(), bytes);
+        }
+    }
+
+    /// Whether a step waited for copies longer than those that it was to be like take in all.
+    fn waited_long(&self, report: &StepReport) -> bool {
+        self.usual_us().is_some_and(|usual_us| report.counters.stall_us > usual_us)
+    }
+
+    /// Whether a step took hardly longer than those that it was to be like.
+    fn is_served(&self, report: &StepReport) -> bool {
+        let slow_us = self.usual_us().map(|usual_us| self.config.slow_ratio * usual_us);
+        slow_us.is_none_or(|slow_us| report.device_us <= slow_us)
+    }
+
+    /// What steps of the expected kind take, in microseconds.
+    fn usual_us(&self) -> Option<f64> {
+        let usual = self.expected.and_then(|kind| self.tracks.get(&kind)).and_then(Track::best);
+        usual.map(|(usual, _)| usual.step_us)
     }
 }

@@ -173,6 +173,15 @@ impl Track {
         }
     }
 
+    /// Its plan no longer serves the branches of this kind, which are all that comes.
+    pub(crate) fn outlived_its_plan(&mut self, config: &LoopConfig, measured: Measured) {
+        if self.stage() == Stage::Stable && self.may_search_again(config) {
+            self.turns.push(Turn::Disturbed { measured });
+            self.state = State::WarmUp { matched: 0, clean: true };
+            self.turns.push(Turn::Moved { from: Stage::Stable, to: Stage::WarmUp });
+        }
+    }
+
     pub(crate) fn was_followed_by(&mut self, signature: Signature) {
         self.followers = [self.followers[1], Some(signature)];
     }

@@ -115,6 +115,37 @@ fn what_is_near_the_expected_kind_gets_a_plan_of_its_own_too_if_it_stays() {
 }
 
 #[test]
+fn a_plan_that_serves_none_of_many_branches_in_a_row_is_given_up() {
+    // Steps of A take 100 us.
+    let taking = |device_us: f64, number: u64| StepReport {
+        device_us,
+        counters: StepCounters::default(),
+        ..strayed(Signature(0x1000 + number))
+    };
+    // One that it serves, or of its own, and all begins anew.
+    for other in [taking(124.0, 99), step(A)] {
+        let mut under_test = stable();
+        for number in (0..15).chain(100..115) {
+            under_test.observe(&taking(126.0, number));
+            assert_eq!(under_test.stage(), Stage::Stable, "branch {number}");
+            if number == 14 {
+                under_test.observe(&other);
+            }
+        }
+        let directive = under_test.observe(&taking(126.0, 115));
+        assert_eq!((directive.stage, directive.plan), (Stage::WarmUp, None));
+        let told: Vec<String> =
+            under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
+        assert!(told.iter().any(|line| line.starts_with("searches again")), "{told:?}");
+        // What comes is planned for as steps are that never had a plan.
+        let stages: Vec<Stage> =
+            (0..6).map(|number| under_test.observe(&roaming(200 + number)).stage).collect();
+        assert_eq!(stages[..5], [Stage::WarmUp; 5]);
+        assert_eq!(stages[5], Stage::SearchPolicy);
+    }
+}
+
+#[test]
 fn a_search_ends_although_no_step_is_like_another() {
     let mut under_test = after(9, &[rescued(A), rescued(A)]);
     assert_eq!(under_test.stage(), Stage::SearchPolicy);

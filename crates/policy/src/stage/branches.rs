@@ -15,7 +15,7 @@ const ROW_STEPS: u32 = 8;
 /// waited for copies as if it had no plan.
 const ALIKE_STEPS: u32 = 4;
 
-/// After so many in a row that took long the plan no longer serves: a pool that fills leaves it less
+/// After so many in a row that took long the plan no longer serves: as a pool fills, it has less
 /// memory, say.
 const UNSERVED_STEPS: u32 = 16;
 

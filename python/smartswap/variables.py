@@ -56,17 +56,23 @@ def open_engine(**said: Any) -> None:
 
     Raises what `enable` raises.
     """
+    level, settings = _asked(**said)
+    log.to_stderr(level)
+    engine.open_with(settings)
+
+
+def _asked(**said: Any) -> tuple[str, Settings]:
+    """The level of messages and the settings that the variables ask for, and what is said here."""
     asked = wishes() | said
     level = log.checked(asked.pop(_LOG_LEVEL, "warning"), _PREFIX + _LOG_LEVEL.upper())
-    log.to_stderr(level)
-    engine.open_with(Settings.parse(**asked))
+    return level, Settings.parse(**asked)
 
 
 def open_when_used() -> None:
     """Opens the engine when the device is first used, or now if that is the host.
 
-    That raises what `enable` raises. Does nothing where our own command line runs, which opens it
-    itself, and where Inductor compiles.
+    That raises what `enable` raises, and a variable that is wrong is told of at once. Does nothing
+    where our own command line runs, which opens it itself, and where Inductor compiles.
     """
     if ("-m", "smartswap") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
         return
@@ -76,6 +82,7 @@ def open_when_used() -> None:
     if device is None:
         _open()
     else:
+        _asked()
         device._lazy_call(_open)
 
 

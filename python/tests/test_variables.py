@@ -138,20 +138,23 @@ def test_flags_win_over_variables(tmp_path):
     assert said == f"{30 << 20}\nTrue\n"
 
 
+# The engine of a GPU is opened later, when the script uses it.
+@pytest.mark.parametrize("device", ["host", "cuda"])
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
         ({"memory": "much"}, "memory: 'much' is not a size; write 24GiB"),
+        ({"memory": "0GiB"}, "memory must be more than 0; leave it out for all that is free"),
         (
             {"memory": "64MiB", "log_level": "warn"},
             "SMARTSWAP_LOG_LEVEL is one of debug, info, warning, error, not 'warn'; did you mean",
         ),
     ],
-    ids=["memory", "log level"],
+    ids=["memory", "nothing", "log level"],
 )
-def test_what_is_wrong_is_told_of_and_pytorch_is_imported(tmp_path, wrong, why):
+def test_what_is_wrong_is_told_of_and_pytorch_is_imported(tmp_path, wrong, why, device):
     text = "import torch, sys; print(torch.ones(2).sum().item())"
-    printed, said = start(tmp_path, text, device="host", **wrong)
+    printed, said = start(tmp_path, text, device=device, **wrong)
     assert printed == "2.0\n"
     assert f"SMARTSWAP_MEMORY has no effect, the script runs without a cap: {why}" in said
 

@@ -78,19 +78,29 @@ def wrap(torch, model, args: argparse.Namespace, rank: int, has_gpu: bool):
         ids = [rank] if has_gpu else None
         model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
     else:
-        from torch.distributed.fsdp import fully_shard
-
-        for layer in model.layers:
-            fully_shard(layer)
-        fully_shard(model)
+        shard(model)
     return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+
+def shard(model) -> None:
+    """Spreads the weights of a decoder over all ranks, layer by layer (FSDP2)."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def torchrun(ranks: int) -> list[str]:
+    """What starts a script, whose words follow, as so many ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*command, "--nproc-per-node", str(ranks)]
 
 
 def launch(method: str, parallel: str, args: argparse.Namespace) -> list[dict]:
     """Runs all ranks of one cell."""
     out = f"{args.out}.{method}.{parallel}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(args.ranks), __file__, "--out", out, "--method", method]
+    command = [*torchrun(args.ranks), __file__, "--out", out, "--method", method]
     command += ["--parallel", parallel, "--model", args.model, "--steps", str(args.steps)]
     command += ["--memory", args.memory]
     environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "OMP_NUM_THREADS": "1"}

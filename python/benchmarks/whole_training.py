@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 from decoders import SHAPES, Shape, build
 from h200 import GIB, digest, synchronize, used_bytes
+from ranks import shard, torchrun
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -39,7 +40,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -106,16 +106,15 @@ class Training:
 
     def save(self, file: Path) -> None:
         """Writes a checkpoint."""
-        generators = [generator.get_state() for generator in generators_of(self.device)]
-        torch.save([part.state_dict() for part in self.parts()] + [generators], file)
+        states = [part.state_dict() for part in self.parts()]
+        torch.save([*states, generator_states(self.device)], file)
 
     def load(self, file: Path) -> None:
         """Goes on from a checkpoint."""
         *states, generators = torch.load(file, map_location="cpu", mmap=True)
         for part, state in zip(self.parts(), states, strict=True):
             part.load_state_dict(state)
-        for generator, state in zip(generators_of(self.device), generators, strict=True):
-            generator.set_state(state)
+        set_generators(self.device, generators)
 
     def digests(self) -> dict[str, str]:
         """Hashes over the bits of what is left at the end."""
@@ -125,7 +124,7 @@ class Training:
             "weights": digest(map(local, self.model.parameters())),
             "average": digest(map(local, self.average.parameters())),
             "moments": digest(map(local, moments)),
-            "generators": digest(each.get_state() for each in generators_of(self.device)),
+            "generators": digest(generator_states(self.device)),
         }
 
 
@@ -140,9 +139,7 @@ class RankTraining(Training):
         if self.parallel == "ddp":
             return torch.nn.parallel.DistributedDataParallel(self.model)
         for model in (self.model, self.average.module):
-            for layer in model.layers:
-                fully_shard(layer)
-            fully_shard(model)
+            shard(model)
         return self.model
 
     def without_others(self, is_last: bool) -> contextlib.AbstractContextManager:
@@ -160,8 +157,7 @@ class RankTraining(Training):
 
     def save(self, file: Path) -> None:
         checkpoint.save(self.states(), checkpoint_id=file)
-        generators = [generator.get_state() for generator in generators_of(self.device)]
-        torch.save(generators, file / f"generators.{rank()}")
+        torch.save(generator_states(self.device), file / f"generators.{rank()}")
 
     def load(self, file: Path) -> None:
         states = self.states()
@@ -170,9 +166,7 @@ class RankTraining(Training):
         set_model_state_dict(self.average, states["average"])
         set_optimizer_state_dict(self.model, self.optimizer, states["optimizer"])
         self.schedule.load_state_dict(states["schedule"])
-        generators = torch.load(file / f"generators.{rank()}")
-        for generator, state in zip(generators_of(self.device), generators, strict=True):
-            generator.set_state(state)
+        set_generators(self.device, torch.load(file / f"generators.{rank()}"))
 
 
 def rank() -> int:
@@ -198,6 +192,17 @@ def generators_of(device: str) -> list[torch.Generator]:
     if device == "cpu":
         return [torch.default_generator]
     return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
+
+
+def generator_states(device: str) -> list[torch.Tensor]:
+    """Where those generators are."""
+    return [generator.get_state() for generator in generators_of(device)]
+
+
+def set_generators(device: str, states: list[torch.Tensor]) -> None:
+    """Puts them there again."""
+    for generator, state in zip(generators_of(device), states, strict=True):
+        generator.set_state(state)
 
 
 def train(args: argparse.Namespace) -> dict:
@@ -259,13 +264,9 @@ def processes(model: str, cap: str | None, args: argparse.Namespace) -> list[dic
     told = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         for first, last in zip(bounds, bounds[1:], strict=False):
-            command = [sys.executable]
-            if args.parallel:
-                command += ["-m", "torch.distributed.run", "--standalone"]
-                command += ["--nproc-per-node", str(args.ranks), __file__]
-                command += ["--parallel", args.parallel]
-            else:
-                command.append(__file__)
+            command = torchrun(args.ranks) if args.parallel else [sys.executable]
+            command.append(__file__)
+            command += ["--parallel", args.parallel] if args.parallel else []
             command += ["--one", model, "--steps", str(args.steps)]
             command += ["--first", str(first), "--last", str(last)]
             command += ["--file", str(Path(folder, "checkpoint")), "--told", str(Path(folder))]

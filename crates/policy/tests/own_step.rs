@@ -1,12 +1,11 @@
 //! Promise: a plan is followed by the recorded step that it was made for. Later steps of its kind
 //! may have other blocks lying about, which their ops never touch.
 
-use std::sync::Arc;
-
 use policy::devices::{HostConfig, HostDriver};
+use policy::synthetic::TraceBuilder;
 use policy::{
     AccessMode, ArenaConfig, BlockId, Compute, Config, Engine, Error, Feedback, GenerateConfig,
-    Link, LoopConfig, Machine, OpName, Planner, PoolConfig, Proposal, Session, Stage, Trace,
+    Link, LoopConfig, Machine, OpName, Plan, Planner, PoolConfig, Proposal, Session, Stage, Trace,
     TraceFault, generate,
 };
 
@@ -23,19 +22,17 @@ struct Once {
 
 impl Planner for Once {
     fn plan(&mut self, trace: &Trace, _: &Feedback) -> Result<Option<Proposal>, TraceFault> {
-        let machine = Machine {
-            limit_bytes: LIMIT,
-            host_limit_bytes: 64 * LIMIT,
-            link: LINK,
-            copy_submit_us: 0.0,
-        };
-        let config = GenerateConfig { min_block_bytes: BLOCK, ..GenerateConfig::default() };
         let offers = !std::mem::replace(&mut self.has_offered, true);
-        Ok(offers.then(|| {
-            let plan = generate(trace, &machine, &config, &[]).plan;
-            Proposal { plan, ..Proposal::default() }
-        }))
+        Ok(offers.then(|| Proposal { plan: plan(trace, LIMIT, BLOCK), ..Proposal::default() }))
     }
+}
+
+/// A plan of swaps for a step under a limit.
+fn plan(trace: &Trace, limit_bytes: u64, min_block_bytes: u64) -> Plan {
+    let host_limit_bytes = 64 * limit_bytes;
+    let machine = Machine { limit_bytes, host_limit_bytes, link: LINK, copy_submit_us: 0.0 };
+    let config = GenerateConfig { min_block_bytes, ..GenerateConfig::default() };
+    generate(trace, &machine, &config, &[]).plan
 }
 
 /// A step that makes more blocks than the cap holds, reads each again, and leaves one to the pool:
@@ -113,7 +110,6 @@ fn blocks_that_lie_about_lose_no_plan() {
 
 #[test]
 fn a_plan_knows_no_step_whose_blocks_are_others() {
-    use policy::synthetic::TraceBuilder;
     let made = |scratch_bytes: u64, is_late: bool| {
         let mut step = TraceBuilder::new();
         let weight = step.persistent("weight", 4_000);
@@ -134,17 +130,7 @@ fn a_plan_knows_no_step_whose_blocks_are_others() {
         step.finish()
     };
     let own = made(4_000, false);
-    let plan = |trace: &Trace| {
-        let machine = Machine {
-            limit_bytes: 4_000,
-            host_limit_bytes: 1 << 20,
-            link: LINK,
-            copy_submit_us: 0.0,
-        };
-        let config = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
-        Arc::new(generate(trace, &machine, &config, &[]).plan)
-    };
-    let plan = plan(&own);
+    let plan = plan(&own, 4_000, 1);
     assert!(!plan.actions.is_empty());
     assert!(plan.knows(&own));
     for other in [made(5_000, false), made(4_000, true)] {

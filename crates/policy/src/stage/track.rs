@@ -175,9 +175,7 @@ impl Track {
 
     /// Its plan no longer serves the branches of this kind, which are all that comes.
     pub(crate) fn outlived_its_plan(&mut self, config: &LoopConfig, measured: Measured) {
-        if self.stage() == Stage::Stable && self.may_search_again(config) {
-            self.turns.push(Turn::Disturbed { measured });
-            self.state = State::WarmUp { matched: 0, clean: true };
+        if self.stage() == Stage::Stable && self.warms_up_again(config, measured) {
             self.turns.push(Turn::Moved { from: Stage::Stable, to: Stage::WarmUp });
         }
     }
@@ -256,10 +254,7 @@ impl Track {
             State::Stable { moving_in, .. } if seen.similar => *moving_in &= !seen.branch,
             State::Stable { .. } if judged.drifted => {
                 // The plan no longer fits the step although the fingerprint does.
-                if self.may_search_again(config) {
-                    self.turns.push(Turn::Disturbed { measured: judged });
-                    self.state = State::WarmUp { matched: 0, clean: true };
-                }
+                self.warms_up_again(config, judged);
             }
             State::Stable { moving_in, .. } if !seen.is_settled(Stage::Stable) => {
                 *moving_in = false;
@@ -467,6 +462,16 @@ impl Track {
     fn is_slow(&self, config: &LoopConfig, measured: &Measured) -> bool {
         let best = self.best.as_ref();
         best.is_some_and(|best| measured.step_us > best.measured.step_us * config.slow_ratio)
+    }
+
+    /// Begins anew without a plan, if there may be another search. Says whether it did.
+    fn warms_up_again(&mut self, config: &LoopConfig, measured: Measured) -> bool {
+        let may = self.may_search_again(config);
+        if may {
+            self.turns.push(Turn::Disturbed { measured });
+            self.state = State::WarmUp { matched: 0, clean: true };
+        }
+        may
     }
 
     /// Counts one more search that did not last, if there may be another.

@@ -4,7 +4,7 @@
 //! Time is the order of calls. A step follows a step, so a block that outlives one and the block
 //! that it is in the next have one lot between them.
 
-use swap_core::{Lot, Origin, Plan, Trace, TraceEvent};
+use swap_core::{Lot, LotPiece, Origin, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::machine::Machine;
@@ -15,6 +15,7 @@ use crate::usage::{NONE, Usage};
 mod build;
 mod meeting;
 mod pack;
+mod pieces;
 mod place;
 mod restarts;
 mod sections;
@@ -22,8 +23,10 @@ mod sections;
 mod tests;
 
 use meeting::meeting_bytes;
-use pack::pack_above;
 pub use pack::{Aim, Item, Packing, Stay, pack};
+use pack::{pack_above, pack_greedily};
+use pieces::pack_in_pieces;
+use place::Spots;
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
@@ -39,7 +42,10 @@ pub struct Layout {
     /// or never, and for one whose like of the next step is there beside it: these have their
     /// memory elsewhere.
     pub lots: Vec<Option<Lot>>,
-    /// The end of the highest lot.
+    /// What lots above `height_bytes` show, in the order of where: they are in pieces, as there
+    /// was no room for them in one place.
+    pub pieces: Vec<LotPiece>,
+    /// The end of the highest memory.
     pub height_bytes: u64,
     /// The most bytes of blocks with lots that are on the device at once. No layout is lower.
     pub need_bytes: u64,
@@ -102,9 +108,10 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
         |draft: &Draft| (draft.least_bytes + beside_bytes).saturating_sub(machine.limit_bytes);
     let laid_out = |draft: &Draft| {
         let enough_bytes = machine.limit_bytes.saturating_sub(beside_bytes);
-        let (lots, height_bytes) = draft.packed(trace, &lineages, enough_bytes);
-        let step_us = laid_out_us(trace, &usage, plan, machine, &lots);
-        Layout { lots, height_bytes, need_bytes, beside_bytes, step_us }
+        let packed = draft.packed(enough_bytes);
+        let layout = Layout { need_bytes, beside_bytes, ..in_lots(trace, &lineages, &packed) };
+        let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
+        Layout { step_us, ..layout }
     };
     let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
     // Of those that can be equally low, the one that leaves lots alone the longest comes first.
@@ -136,26 +143,49 @@ struct Draft {
 }
 
 impl Draft {
-    /// By block: its lot, in a packing that is low enough, or as low as is found soon; and how high
-    /// that is.
-    fn packed(
-        &self,
-        trace: &Trace,
-        lineages: &[Lineage],
-        enough_bytes: u64,
-    ) -> (Vec<Option<Lot>>, u64) {
-        let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
-        let packing = pack_above(|| self.least_bytes, &self.items, aim);
-        let mut lots = vec![None; trace.blocks.len()];
-        for ((lineage, item), &offset_bytes) in
-            lineages.iter().zip(&self.items).zip(&packing.offsets)
-        {
-            for &owner in &lineage.blocks {
-                lots[owner] = Some(Lot { offset_bytes, size_bytes: item.size_bytes });
-            }
+    /// By item: its memory, in a packing that is low enough, or as low as is found soon. In one
+    /// place if a greedy order does that, as pieces take more calls when they are mapped.
+    fn packed(&self, enough_bytes: u64) -> Vec<Spots> {
+        let enough_bytes = enough_bytes.max(self.least_bytes);
+        let in_one_place = |packing: Packing| -> Vec<Spots> {
+            let sizes = self.items.iter().map(|item| item.size_bytes);
+            let lots = packing.offsets.into_iter().zip(sizes);
+            lots.map(|(offset_bytes, size_bytes)| vec![Lot { offset_bytes, size_bytes }]).collect()
+        };
+        let greedy = pack_greedily(&self.items, enough_bytes);
+        if greedy.height_bytes <= enough_bytes {
+            return in_one_place(greedy);
         }
-        (lots, packing.height_bytes)
+        let in_pieces = pack_in_pieces(&self.items, enough_bytes);
+        in_pieces.unwrap_or_else(|| {
+            let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
+            in_one_place(pack_above(|| self.least_bytes, &self.items, aim))
+        })
     }
+}
+
+/// Lots for all blocks of these lineages, those in pieces beyond the others.
+fn in_lots(trace: &Trace, lineages: &[Lineage], packed: &[Spots]) -> Layout {
+    let ends = packed.iter().flatten().map(|spot| spot.end_bytes());
+    let height_bytes = ends.max().unwrap_or(0);
+    let lots = vec![None; trace.blocks.len()];
+    let mut layout = Layout { lots, height_bytes, ..Layout::default() };
+    let mut beyond_bytes = height_bytes;
+    for (lineage, spots) in lineages.iter().zip(packed) {
+        let lot = match spots[..] {
+            [lot] => lot,
+            _ => {
+                let start_bytes = beyond_bytes;
+                for &memory in spots {
+                    layout.pieces.push(LotPiece { shown_at_bytes: beyond_bytes, memory });
+                    beyond_bytes += memory.size_bytes;
+                }
+                Lot { offset_bytes: start_bytes, size_bytes: beyond_bytes - start_bytes }
+            }
+        };
+        lineage.blocks.iter().for_each(|&owner| layout.lots[owner] = Some(lot));
+    }
+    layout
 }
 
 /// By block.

@@ -124,8 +124,8 @@ pub use swap_core::{
     AccessMode, Action, ActionKind, Allocation, ArenaConfig, BlockId, BlockIndex, Bytes, Compute,
     Config, Copy, DeviceProperties, Direction, Driver, DriverError, Engine, Error, EventHandle,
     EventKind, Held, HostCosts, HostFunction, HostMapping, HostPtr, LaneCopy, LaneOp, LaneWait,
-    Lanes, Lot, MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands, Orders, Origin,
-    ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse, Residency,
-    Signature, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace, TraceBlock,
-    TraceEvent, TraceOp, devices,
+    Lanes, Lot, LotPiece, MemoryCalls, MemoryStats, Move, OpIndex, OpName, OpStack, Operands,
+    Orders, Origin, ParseBytesError, Peak, Phase, Plan, PlanBlock, PoolConfig, Recipe, RecipeUse,
+    Residency, Signature, StepCounters, StepReport, StreamHandle, StreamId, SwappedBlock, Trace,
+    TraceBlock, TraceEvent, TraceOp, devices,
 };

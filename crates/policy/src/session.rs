@@ -349,15 +349,17 @@ impl<P: Planner> Session<P> {
     /// Gives the engine the orders of a directive, laid out if that is due. What would be recorded
     /// while a layout is being mapped says more of that than of the step.
     fn order(&mut self, directive: &Directive) -> Result<(), Error> {
-        let lots = directive.plan.as_deref().and_then(|plan| self.lots_of(plan));
+        let layout = directive.plan.as_deref().and_then(|plan| self.laid_out(plan));
         let orders = directive.plan.as_ref().map(|plan| {
             let orders = match (&directive.sizes, self.step_of(plan)) {
                 (Some(sizes), Some(trace)) => sizes.orders(plan, trace),
                 (None, Some(trace)) => Orders::with_trace(plan, trace),
                 (_, None) => Orders::new(plan),
             };
-            Arc::new(match lots {
-                Some(lots) => orders.with_lots(lots),
+            Arc::new(match layout {
+                Some(layout) => {
+                    orders.with_lots(layout.lots.clone()).with_pieces(layout.pieces.clone())
+                }
                 None => orders,
             })
         });

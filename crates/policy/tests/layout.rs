@@ -209,11 +209,15 @@ impl<'a> Judge<'a> {
             return;
         };
         assert_eq!(lot.size_bytes, self.trace.blocks[block as usize].size_bytes);
-        assert!(lot.end_bytes() <= self.layout.height_bytes);
+        let memory = memory_of(self.layout, lot);
+        assert!(memory.iter().all(|lot| lot.end_bytes() <= self.layout.height_bytes));
         for (other, theirs) in &*owners {
-            let apart =
-                lot.end_bytes() <= theirs.offset_bytes || theirs.end_bytes() <= lot.offset_bytes;
-            assert!(apart, "block {block} in {lot:?}, block {other} in {theirs:?}");
+            for theirs in memory_of(self.layout, *theirs) {
+                let apart = |lot: &Lot| {
+                    lot.end_bytes() <= theirs.offset_bytes || theirs.end_bytes() <= lot.offset_bytes
+                };
+                assert!(memory.iter().all(apart), "block {block}, and {other} in {theirs:?}");
+            }
         }
         owners.insert(block, lot);
         let live_bytes = owners.values().map(|lot| lot.size_bytes).sum();
@@ -248,6 +252,29 @@ impl<'a> Judge<'a> {
             *owners = std::mem::take(owners).into_iter().map(rename).collect();
         }
     }
+}
+
+/// Where the bytes of a lot are. Its pieces are side by side, and cover all of it.
+fn memory_of(layout: &Layout, lot: Lot) -> Vec<Lot> {
+    if lot.end_bytes() <= layout.height_bytes {
+        return vec![lot];
+    }
+    let mut shown_bytes = lot.offset_bytes;
+    let mut memory: Vec<Lot> = Vec::new();
+    for piece in &layout.pieces {
+        if (lot.offset_bytes..lot.end_bytes()).contains(&piece.shown_at_bytes) {
+            assert_eq!(piece.shown_at_bytes, shown_bytes);
+            shown_bytes += piece.memory.size_bytes;
+            let has = |other: &Lot| {
+                piece.memory.offset_bytes < other.end_bytes()
+                    && other.offset_bytes < piece.memory.end_bytes()
+            };
+            assert!(!memory.iter().any(has), "two pieces of {lot:?} share bytes");
+            memory.push(piece.memory);
+        }
+    }
+    assert_eq!(shown_bytes, lot.end_bytes());
+    memory
 }
 
 /// Whether the blocks at the step's end look like those at its start.

@@ -135,7 +135,7 @@ pub use trace::{
 pub use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Bytes, ChunkCache, Copy, DeviceProperties, DevicePtr,
     Driver, DriverError, ErrorKind, EventHandle, EventKind, Fit, HostFunction, HostMapping,
-    HostPtr, Lot, MemoryCalls, MemoryError, MemoryInfo, MemoryStats, Operands, ParseBytesError,
-    Peak, PoolConfig, Room, SaveError, Site, StreamHandle, StreamId, SwappedBlock, devices,
-    save_file,
+    HostPtr, Lot, LotPiece, MemoryCalls, MemoryError, MemoryInfo, MemoryStats, Operands,
+    ParseBytesError, Peak, PoolConfig, Room, SaveError, Site, StreamHandle, StreamId, SwappedBlock,
+    devices, save_file,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use vmem::{AccessMode, Lot};
+use vmem::{AccessMode, Lot, LotPiece};
 
 use crate::follow::{Path, Sizes};
 use crate::plan::{Action, ActionKind, Phase, Plan, PlanBlock};
@@ -29,6 +29,7 @@ pub struct Orders {
     drops_others: bool,
     /// Where blocks lie, by their place in the step.
     lots: Vec<Option<Lot>>,
+    pieces: Vec<LotPiece>,
     /// The recorded step, if the plan is for it.
     path: Option<Arc<Path>>,
     /// Blocks whose sizes tell how large a step is.
@@ -98,6 +99,7 @@ impl Orders {
             droppers,
             drops_others,
             lots: Vec::new(),
+            pieces: Vec::new(),
             path: None,
             probes: Vec::new(),
             larger: None,
@@ -231,6 +233,17 @@ impl Orders {
     /// chunks of their own.
     pub fn with_lots(self, lots: Vec<Option<Lot>>) -> Orders {
         Orders { lots, ..self }
+    }
+
+    /// Lots beyond all memory are in these pieces.
+    #[must_use]
+    pub fn with_pieces(self, pieces: Vec<LotPiece>) -> Orders {
+        Orders { pieces, ..self }
+    }
+
+    /// What lots are in pieces.
+    pub(crate) fn pieces(&self) -> &[LotPiece] {
+        &self.pieces
     }
 
     /// All lots.

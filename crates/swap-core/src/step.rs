@@ -319,7 +319,8 @@ impl Core {
         }
         self.moving |= orders.is_some();
         let lots = orders.as_ref().map_or_else(Vec::new, |orders| orders.lots());
-        self.memory.pool.lay_out(&lots)?;
+        let pieces = orders.as_ref().map_or(&[][..], |orders| orders.pieces());
+        self.memory.pool.lay_out(&lots, pieces)?;
         self.orders.set(orders);
         if self.recording.set(record) {
             self.drop_lanes();

@@ -87,7 +87,7 @@ pub use block::{BlockId, Departure};
 pub use budget::{BudgetError, VirtualBudget};
 pub use chunk_cache::{ChunkCache, Fit, Room};
 pub use error::{HostShortage, MemoryError};
-pub use lot::Lot;
+pub use lot::{Lot, LotPiece};
 pub use memory::DeviceMemory;
 pub use point::{Point, Site, StreamId, Uses};
 pub use pool::{Pool, PoolConfig};

@@ -282,7 +282,7 @@ impl Site<'_> {
 }
 
 /// The greatest number that divides both.
-fn divisor(one: u64, other: u64) -> u64 {
+pub(super) fn divisor(one: u64, other: u64) -> u64 {
     let (mut one, mut other) = (one, other);
     while other != 0 {
         (one, other) = (other, one % other);

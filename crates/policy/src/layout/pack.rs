@@ -83,23 +83,32 @@ pub fn pack(items: &[Item], aim: Aim) -> Packing {
     pack_above(|| meeting_bytes(items), items, aim)
 }
 
-/// As [`pack`], where it may be known already that no packing is lower than so many bytes.
-pub(super) fn pack_above(least_bytes: impl FnOnce() -> u64, items: &[Item], aim: Aim) -> Packing {
+/// What greedy orders come to, with one of this height as good as any lower one.
+pub(super) fn pack_greedily(items: &[Item], enough_bytes: u64) -> Packing {
+    greedy(items, enough_bytes).0.best
+}
+
+fn greedy(items: &[Item], enough_bytes: u64) -> (Search<'_>, [Vec<u32>; 4]) {
     let curve = Curve::new(items);
-    let traits: Vec<Traits> = items.iter().map(|item| curve.traits(item)).collect();
     let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
     let best = Packing { offsets: vec![0; items.len()], height_bytes: u64::MAX, need_bytes };
-    let enough_bytes = aim.height_bytes.max(need_bytes);
+    let enough_bytes = enough_bytes.max(need_bytes);
     let mut search = Search { items, placer: Placer::new(items), enough_bytes, best };
-    let orders = By::ALL.map(|by| by.order(&traits));
+    let orders = curve.orders(items);
     for order in &orders {
         for fit in [Fit::Lowest, Fit::Best] {
             // Being stuck means being no better.
             let _ = search.attempt(order, fit, u64::MAX);
         }
     }
+    (search, orders)
+}
+
+/// As [`pack`], where it may be known already that no packing is lower than so many bytes.
+pub(super) fn pack_above(least_bytes: impl FnOnce() -> u64, items: &[Item], aim: Aim) -> Packing {
+    let (mut search, orders) = greedy(items, aim.height_bytes);
     if !search.is_enough() {
-        search.enough_bytes = enough_bytes.max(least_bytes());
+        search.enough_bytes = search.enough_bytes.max(least_bytes());
     }
     search.lower_the_ceiling(&orders);
     for order in &orders[..2] {
@@ -107,6 +116,11 @@ pub(super) fn pack_above(least_bytes: impl FnOnce() -> u64, items: &[Item], aim:
     }
     search.build(aim.effort);
     search.best
+}
+
+/// Orders of items that lead to low packings.
+pub(super) fn orders(items: &[Item]) -> [Vec<u32>; 4] {
+    Curve::new(items).orders(items)
 }
 
 /// The best packing so far.
@@ -267,6 +281,11 @@ impl Curve {
 
     fn rank(&self, time: u32) -> usize {
         self.times.partition_point(|&earlier| earlier < time)
+    }
+
+    fn orders(&self, items: &[Item]) -> [Vec<u32>; 4] {
+        let traits: Vec<Traits> = items.iter().map(|item| self.traits(item)).collect();
+        By::ALL.map(|by| by.order(&traits))
     }
 
     fn traits(&self, item: &Item) -> Traits {

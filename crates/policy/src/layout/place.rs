@@ -1,6 +1,13 @@
 //! Gives lots to items one after the other.
 
+use std::cmp::Reverse;
+
+use swap_core::Lot;
+
 use super::pack::{Item, Stay};
+
+/// The memory of one item, in the order in which it is shown.
+pub(super) type Spots = Vec<Lot>;
 
 /// Which of the gaps that are large enough an item gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,31 +85,112 @@ impl<'a> Placer<'a> {
             let size_bytes = self.items[item as usize].size_bytes;
             self.work += PLACING_WORK;
             let offset_bytes = self.gap(&placed, item as usize, fit);
-            let end_bytes = offset_bytes.saturating_add(size_bytes);
-            if end_bytes > ceiling_bytes {
+            let lot = Lot { offset_bytes, size_bytes };
+            if lot.end_bytes() > ceiling_bytes {
                 // Placing goes on without it, to see who else finds none.
-                let stuck = stuck.get_or_insert(Stuck { first: position, largest: position });
-                if size_bytes > self.items[order[stuck.largest] as usize].size_bytes {
-                    stuck.largest = position;
-                }
+                stuck = Some(self.stuck_too(stuck, order, position));
                 continue;
             }
             offsets[item as usize] = offset_bytes;
-            let rank = placed.partition_point(|lot| lot.offset_bytes <= offset_bytes);
-            let times = self.times[item as usize];
-            placed.insert(rank, Placed { offset_bytes, end_bytes, times, item });
+            self.put(&mut placed, item, lot);
         }
         stuck.map_or(Ok(offsets), Err)
     }
 
+    /// As [`place`](Placer::place), the lowest gaps first. What finds none that is large enough
+    /// gets several, and of these the largest, so that its pieces are few.
+    pub(super) fn place_in_pieces(
+        &mut self,
+        order: &[u32],
+        ceiling_bytes: u64,
+    ) -> Result<Vec<Spots>, Stuck> {
+        let mut spots = vec![Spots::new(); self.items.len()];
+        let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
+        let mut stuck: Option<Stuck> = None;
+        for (position, &item) in order.iter().enumerate() {
+            let size_bytes = self.items[item as usize].size_bytes;
+            self.work += PLACING_WORK;
+            let offset_bytes = self.gap(&placed, item as usize, Fit::Lowest);
+            let lot = Lot { offset_bytes, size_bytes };
+            let found = match lot.end_bytes() <= ceiling_bytes {
+                true => Some(vec![lot]),
+                false => self.gaps(&placed, item as usize, ceiling_bytes),
+            };
+            let Some(found) = found else {
+                stuck = Some(self.stuck_too(stuck, order, position));
+                continue;
+            };
+            found.iter().for_each(|&lot| self.put(&mut placed, item, lot));
+            spots[item as usize] = found;
+        }
+        stuck.map_or(Ok(spots), Err)
+    }
+
+    fn stuck_too(&self, others: Option<Stuck>, order: &[u32], position: usize) -> Stuck {
+        let mut stuck = others.unwrap_or(Stuck { first: position, largest: position });
+        let size_bytes = |position: usize| self.items[order[position] as usize].size_bytes;
+        if size_bytes(position) > size_bytes(stuck.largest) {
+            stuck.largest = position;
+        }
+        stuck
+    }
+
+    fn put(&self, placed: &mut Vec<Placed>, item: u32, lot: Lot) {
+        let (offset_bytes, end_bytes) = (lot.offset_bytes, lot.end_bytes());
+        let rank = placed.partition_point(|other| other.offset_bytes <= offset_bytes);
+        let times = self.times[item as usize];
+        placed.insert(rank, Placed { offset_bytes, end_bytes, times, item });
+    }
+
+    /// Whether an item and one that is placed are ever there at the same time.
+    fn meets(&self, item: usize, lot: &Placed) -> bool {
+        let times = self.times[item];
+        if !times.may_meet(lot.times) {
+            return false;
+        }
+        let several = times.several || lot.times.several;
+        !several || meet(&self.items[item].stays, &self.items[lot.item as usize].stays)
+    }
+
+    /// Gaps below the ceiling that are enough together; `None` if there are not.
+    fn gaps(&mut self, placed: &[Placed], item: usize, ceiling_bytes: u64) -> Option<Spots> {
+        self.work += placed.len() as u64;
+        let mut gaps: Vec<Lot> = Vec::new();
+        let mut top_bytes = 0;
+        let mut until = |end_bytes: u64, top_bytes: u64| {
+            let size_bytes = end_bytes.saturating_sub(top_bytes);
+            if size_bytes > 0 {
+                gaps.push(Lot { offset_bytes: top_bytes, size_bytes });
+            }
+        };
+        for lot in placed {
+            if lot.end_bytes > top_bytes && self.meets(item, lot) {
+                until(lot.offset_bytes, top_bytes);
+                top_bytes = lot.end_bytes;
+            }
+        }
+        until(ceiling_bytes, top_bytes);
+        gaps.sort_by_key(|gap| Reverse(gap.size_bytes));
+        let mut missing_bytes = self.items[item].size_bytes;
+        let mut spots = Spots::new();
+        for gap in gaps {
+            if missing_bytes == 0 {
+                break;
+            }
+            let size_bytes = gap.size_bytes.min(missing_bytes);
+            spots.push(Lot { size_bytes, ..gap });
+            missing_bytes -= size_bytes;
+        }
+        spots.sort_unstable();
+        (missing_bytes == 0).then_some(spots)
+    }
+
     fn gap(&mut self, placed: &[Placed], item: usize, fit: Fit) -> u64 {
-        let (wanted, times) = (&self.items[item], self.times[item]);
+        let wanted = &self.items[item];
         let mut top_bytes = 0;
         let mut best: Option<(u64, u64)> = None;
         for (seen, lot) in placed.iter().enumerate() {
-            let away = lot.end_bytes <= top_bytes || !times.may_meet(lot.times);
-            let several = times.several || lot.times.several;
-            if away || several && !meet(&wanted.stays, &self.items[lot.item as usize].stays) {
+            if lot.end_bytes <= top_bytes || !self.meets(item, lot) {
                 continue;
             }
             let gap_bytes = lot.offset_bytes.saturating_sub(top_bytes);

@@ -2,7 +2,8 @@
 
 use super::build::{Builder, Limits, Spent};
 use super::meeting::meeting_bytes;
-use super::pack::{Aim, Item, Packing};
+use super::pack::{Aim, Item, Packing, pack_greedily};
+use super::pieces::pack_in_pieces;
 use swap_core::devices::Numbers;
 
 fn pack(items: &[Item]) -> Packing {
@@ -203,12 +204,55 @@ fn problems_that_greedy_orders_fail_at_are_packed_perfectly() {
     assert_eq!((failed, solved), (6, 6));
 }
 
+/// Packs in pieces, which are all of an item, and apart from those of all that it meets.
+fn in_pieces(items: &[Item], least_bytes: u64) -> Option<(u64, usize)> {
+    let spots = pack_in_pieces(items, least_bytes)?;
+    for one in 0..items.len() {
+        let own = &spots[one];
+        assert_eq!(own.iter().map(|spot| spot.size_bytes).sum::<u64>(), items[one].size_bytes);
+        let meeting = (0..=one).filter(|&other| other == one || meet(&items[one], &items[other]));
+        for other in meeting {
+            for (at, spot) in own.iter().enumerate() {
+                let others = spots[other].iter().enumerate();
+                let mut others = others.filter(|&(it, _)| other != one || it < at);
+                let is_apart = |(_, it): (usize, &swap_core::Lot)| {
+                    spot.offset_bytes >= it.end_bytes() || it.offset_bytes >= spot.end_bytes()
+                };
+                assert!(others.all(is_apart), "{one} and {other} share bytes");
+            }
+        }
+    }
+    let ends = spots.iter().flatten().map(|spot| spot.end_bytes());
+    Some((ends.max().unwrap_or(0), spots.iter().filter(|spots| spots.len() > 1).count()))
+}
+
+#[test]
+fn what_comes_once_is_as_low_in_pieces_as_all_that_is_there_at_once() {
+    let mut numbers = Numbers::new(17);
+    let (mut higher, mut cut, mut come_back) = (0, 0, 0);
+    for _ in 0..60 {
+        let mut items = random_items(&mut numbers, 60, 40);
+        let greedy = pack_greedily(&items, 0);
+        let least_bytes = meeting_bytes(&items).max(greedy.need_bytes);
+        let several = in_pieces(&items, least_bytes);
+        come_back += u32::from(several.is_some_and(|(height, _)| height < greedy.height_bytes));
+        items.iter_mut().for_each(|item| item.stays.truncate(1));
+        let greedy = pack_greedily(&items, 0);
+        let (height_bytes, count) = in_pieces(&items, greedy.need_bytes).expect("there is room");
+        assert_eq!(height_bytes, greedy.need_bytes);
+        higher += u32::from(greedy.height_bytes > height_bytes);
+        cut += count;
+    }
+    println!("{higher} are higher in one place, {cut} items are cut; {come_back} with returns are");
+    assert!(higher >= 20 && cut >= 50 && come_back >= 20);
+}
+
 #[test]
 fn the_search_ends_where_it_is_to_end() {
     let mut numbers = Numbers::new(12);
     let mut given_up = 0;
     for _ in 0..12 {
-        let items = random_items(&mut numbers, 60, 40);
+        let items = random_items(&mut numbers, 40, 24);
         let need_bytes = pack(&items).need_bytes;
         let order: Vec<u32> = (0..items.len() as u32).collect();
         let mut builder = Builder::new(&items, need_bytes).expect("few items");

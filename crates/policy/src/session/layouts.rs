@@ -1,6 +1,8 @@
 //! When the blocks of a step get lots: as soon as it has a plan, unless kinds of steps take turns.
 
-use swap_core::{Lot, Plan, Signature};
+use std::sync::Arc;
+
+use swap_core::{Plan, Signature};
 
 use super::Session;
 use crate::layout::{Layout, lay_out};
@@ -31,7 +33,7 @@ pub(super) struct Layouts {
     /// Steps under the present plan.
     steady_steps: u32,
     /// Of the present plan, if it is laid out.
-    lots: Option<Vec<Option<Lot>>>,
+    layout: Option<Arc<Layout>>,
     /// Whether the present plan's layout was asked for.
     is_decided: bool,
     /// Steps whose reports are not judged.
@@ -46,7 +48,7 @@ impl Layouts {
         }
         let is_other_kind = kind_of(from) != kind_of(to);
         let is_short = self.steady_steps < self.patience_steps.saturating_add(LASTING_STEPS);
-        if self.lots.is_some() && is_other_kind && is_short {
+        if self.layout.is_some() && is_other_kind && is_short {
             let patience_steps = (self.patience_steps * 2).max(PATIENCE_STEPS);
             self.patience_steps = patience_steps.min(PATIENCE_STEPS_MAX);
         }
@@ -68,7 +70,7 @@ impl Layouts {
 
     /// Whether the present plan is laid out.
     pub(super) fn are_in_use(&self) -> bool {
-        self.lots.is_some()
+        self.layout.is_some()
     }
 
     /// Whether the step that begins maps a layout.
@@ -80,7 +82,7 @@ impl Layouts {
     /// next one maps it again, so neither says anything about the plan.
     pub(super) fn unmaps(&mut self, every_steps: u32) -> bool {
         let is_turn = self.steady_steps.checked_rem(every_steps) == Some(0);
-        let is_due = is_turn && self.lots.is_some() && !self.is_moving_in();
+        let is_due = is_turn && self.layout.is_some() && !self.is_moving_in();
         if is_due {
             self.moving_in_steps = MOVING_IN_STEPS;
         }
@@ -107,28 +109,28 @@ impl<P: Planner> Session<P> {
     }
 
     /// Where the blocks of the coming steps lie under a plan; `None` if they are not laid out.
-    pub(super) fn lots_of(&mut self, plan: &Plan) -> Option<Vec<Option<Lot>>> {
+    pub(super) fn laid_out(&mut self, plan: &Plan) -> Option<Arc<Layout>> {
         if self.is_layout_due() {
             let layout = self.layout_of(plan);
             let limit_bytes = self.policy.config().limit_bytes;
             let useful = layout.filter(|layout| layout.is_useful(limit_bytes));
             let layouts = &mut self.layouts;
             layouts.is_decided = true;
-            layouts.lots = useful.map(|layout| layout.lots);
-            layouts.moving_in_steps = if layouts.lots.is_some() { MOVING_IN_STEPS } else { 0 };
+            layouts.moving_in_steps = if useful.is_some() { MOVING_IN_STEPS } else { 0 };
+            layouts.layout = useful;
         }
-        self.layouts.lots.clone()
+        self.layouts.layout.clone()
     }
 
     /// The layout of a plan, as its planner made it or made now.
-    fn layout_of(&mut self, plan: &Plan) -> Option<Layout> {
+    fn layout_of(&mut self, plan: &Plan) -> Option<Arc<Layout>> {
         let trace = self.step_of(plan).filter(|trace| plan.knows(trace))?;
         let layout = match self.policy.layout() {
-            Some(layout) => (**layout).clone(),
+            Some(layout) => Arc::clone(layout),
             None => {
                 let limit_bytes = self.policy.config().limit_bytes;
                 let machine = Machine::of_loop(limit_bytes, self.policy.planner().link());
-                lay_out(trace, plan, &machine)
+                Arc::new(lay_out(trace, plan, &machine))
             }
         };
         self.policy.laid_out(plan, &layout);

@@ -6,6 +6,7 @@ use super::link::{CopyId, Engines};
 use super::memory::later;
 use super::state::{BlockState, Ready, State};
 use super::{ActionTable, run_step};
+use crate::layout::Layout;
 use crate::machine::Machine;
 use crate::usage::{NONE, Usage};
 
@@ -65,7 +66,8 @@ pub(crate) fn residency(
     machine: &Machine,
 ) -> Option<Residency> {
     let actions = ActionTable::new(trace, plan);
-    let mut state = roomy(trace, usage, machine, &actions, &[]);
+    let nowhere = Layout::default();
+    let mut state = roomy(trace, usage, machine, &actions, &nowhere);
     let mut at_start = residents(&state);
     for _ in 0..SETTLING_STEPS {
         run_step(&mut state, &actions);
@@ -93,10 +95,10 @@ pub(crate) fn laid_out_us(
     usage: &Usage,
     plan: &Plan,
     machine: &Machine,
-    lots: &[Option<Lot>],
+    layout: &Layout,
 ) -> f64 {
     let actions = ActionTable::new(trace, plan);
-    let mut state = roomy(trace, usage, machine, &actions, lots);
+    let mut state = roomy(trace, usage, machine, &actions, layout);
     run_step(&mut state, &actions);
     state.roll_over();
     run_step(&mut state, &actions);
@@ -109,25 +111,26 @@ fn roomy<'a>(
     usage: &'a Usage,
     machine: &Machine,
     actions: &ActionTable,
-    lots: &'a [Option<Lot>],
+    layout: &'a Layout,
 ) -> State<'a> {
     let machine = Machine { limit_bytes: u64::MAX / 2, host_limit_bytes: u64::MAX, ..*machine };
     let mut state = State::new(trace, usage, machine, actions);
-    state.lots = Some(Lots { by_block: lots, left: Vec::new() });
+    state.lots = Some(Lots { layout, left: Vec::new() });
     state
 }
 
 /// Who waits for whom where blocks lie in lots.
 #[derive(Debug)]
 pub(super) struct Lots<'a> {
-    by_block: &'a [Option<Lot>],
+    layout: &'a Layout,
     left: Vec<Left>,
 }
 
 /// A lot that a block has left.
 #[derive(Debug)]
 struct Left {
-    lot: Lot,
+    /// Where nobody was since.
+    memory: Vec<Lot>,
     /// What copies the block out; [`NONE`] for nothing.
     copy: CopyId,
     /// The block that can still come back, by its identity; 0 for none.
@@ -135,30 +138,35 @@ struct Left {
 }
 
 impl Lots<'_> {
-    fn of(&self, index: usize) -> Option<Lot> {
-        *self.by_block.get(index)?
+    fn memory_of(&self, index: usize) -> Option<Vec<Lot>> {
+        let lot = (*self.layout.lots.get(index)?)?;
+        Some(lot.memory(&self.layout.pieces).collect())
     }
 
     /// A block leaves.
     pub(super) fn leave(&mut self, index: usize, ready: Ready) {
         let Ready { copy, owner, .. } = ready;
-        if let Some(lot) = self.of(index) {
-            self.left.push(Left { lot, copy, owner });
+        if let Some(memory) = self.memory_of(index) {
+            self.left.push(Left { memory, copy, owner });
         }
     }
 
     /// A block comes, to its lot if it has one. Returns the last copy that it waits for.
     pub(super) fn enter(&mut self, index: usize) -> CopyId {
-        let Some(lot) = self.of(index) else { return NONE };
+        let Some(memory) = self.memory_of(index) else { return NONE };
         let mut last = NONE;
         self.left.retain_mut(|left| {
-            let (start, end) = (left.lot.offset_bytes, left.lot.end_bytes());
-            if start < lot.end_bytes() && lot.offset_bytes < end {
+            let is_apart = |one: &Lot| memory.iter().all(|lot| one.is_apart_from(*lot));
+            if !left.memory.iter().all(is_apart) {
                 // Copies out end in the order in which they are issued.
                 last = later(last, left.copy);
                 left.owner = 0;
             }
-            start < lot.offset_bytes || lot.end_bytes() < end
+            let covers = |lot: &Lot, one: &Lot| {
+                lot.offset_bytes <= one.offset_bytes && one.end_bytes() <= lot.end_bytes()
+            };
+            left.memory.retain(|one| !memory.iter().any(|lot| covers(lot, one)));
+            !left.memory.is_empty()
         });
         last
     }

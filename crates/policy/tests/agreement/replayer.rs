@@ -6,7 +6,7 @@ use std::sync::Arc;
 use policy::devices::{HostConfig, HostDriver, HostLink};
 use policy::{
     AccessMode, Action, ActionKind, ArenaConfig, BlockId, BlockIndex, Compute, Config, Engine,
-    Error, Lot, Machine, OpIndex, OpName, OpStack, Orders, Origin, Phase, Plan, PlanBlock,
+    Error, Layout, Machine, OpIndex, OpName, OpStack, Orders, Origin, Phase, Plan, PlanBlock,
     PoolConfig, Recipe, StepReport, Trace, TraceEvent, replayable_blocks,
 };
 
@@ -98,17 +98,14 @@ impl<'a> Replayer<'a> {
     }
 
     pub(crate) fn run(&mut self, plan: &Plan) -> Result<Vec<StepReport>, Error> {
-        self.run_in(plan, Vec::new())
+        self.run_in(plan, Layout::default())
     }
 
-    /// Runs with blocks in these lots.
-    pub(crate) fn run_in(
-        &mut self,
-        plan: &Plan,
-        lots: Vec<Option<Lot>>,
-    ) -> Result<Vec<StepReport>, Error> {
+    /// Runs with blocks where a layout has them.
+    pub(crate) fn run_in(&mut self, plan: &Plan, layout: Layout) -> Result<Vec<StepReport>, Error> {
         self.start_as_the_simulator_does(plan)?;
-        let orders = Arc::new(Orders::with_trace(plan, self.trace).with_lots(lots));
+        let orders = Orders::with_trace(plan, self.trace);
+        let orders = Arc::new(orders.with_lots(layout.lots).with_pieces(layout.pieces));
         let orders = (!plan.actions.is_empty()).then_some(orders);
         self.engine.set_orders(false, orders)?;
         let mut reports = Vec::new();

@@ -1,6 +1,8 @@
 //! Random lots for the blocks of a step: as a planner would lay them out, and nonsense.
 
-use swap_core::{Lot, Trace};
+use std::collections::BTreeSet;
+
+use swap_core::{Lot, LotPiece, Orders, Trace};
 
 use super::script::{Random, lives};
 
@@ -18,6 +20,42 @@ pub(crate) fn random_lots(
         _ => Vec::new(),
     }
 }
+
+/// Orders under which blocks lie in these lots, some of them in pieces.
+pub(crate) fn laid_out(orders: Orders, lots: &[Option<Lot>], granularity_bytes: u64) -> Orders {
+    let (lots, pieces) = cut_some(lots, granularity_bytes);
+    orders.with_lots(lots).with_pieces(pieces)
+}
+
+/// The same memory, of which some lots have the upper half below the lower one: these are in
+/// pieces, and lie beyond all others.
+fn cut_some(lots: &[Option<Lot>], granularity_bytes: u64) -> (Vec<Option<Lot>>, Vec<LotPiece>) {
+    let is_cut = |lot: &Lot| {
+        let is_whole = |bytes: u64| bytes.is_multiple_of(granularity_bytes);
+        let is_one = is_whole(lot.offset_bytes) && is_whole(lot.size_bytes) && lot.size_bytes > 0;
+        is_one && lot.end_bytes() < END_BYTES_MAX && lot.offset_bytes / granularity_bytes % 3 == 1
+    };
+    let ends = lots.iter().flatten().map(|lot| lot.end_bytes()).filter(|&end| end < END_BYTES_MAX);
+    let mut beyond_bytes = ends.max().unwrap_or(0).next_multiple_of(granularity_bytes);
+    let (mut pieces, mut moved) = (Vec::new(), Vec::new());
+    for lot in lots.iter().flatten().filter(|lot| is_cut(lot)).collect::<BTreeSet<_>>() {
+        moved.push((*lot, Lot { offset_bytes: beyond_bytes, ..*lot }));
+        let lower_bytes = lot.size_bytes / granularity_bytes / 2 * granularity_bytes;
+        let middle_bytes = lot.offset_bytes + lower_bytes;
+        for (start, end) in [(middle_bytes, lot.end_bytes()), (lot.offset_bytes, middle_bytes)] {
+            if start < end {
+                let memory = Lot { offset_bytes: start, size_bytes: end - start };
+                pieces.push(LotPiece { shown_at_bytes: beyond_bytes, memory });
+                beyond_bytes += memory.size_bytes;
+            }
+        }
+    }
+    let place = |lot: Lot| moved.iter().find(|(from, _)| *from == lot).map_or(lot, |&(_, to)| to);
+    (lots.iter().map(|lot| lot.map(place)).collect(), pieces)
+}
+
+/// No lot that a device can have ends there.
+const END_BYTES_MAX: u64 = 1 << 40;
 
 /// No two blocks that live at the same time share a byte.
 fn apart(trace: &Trace) -> Vec<Option<Lot>> {

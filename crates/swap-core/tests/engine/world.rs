@@ -17,6 +17,7 @@ use swap_core::{
 use vmem::{EventHandle, EventKind};
 
 use super::judge::Judge;
+use super::lots::laid_out;
 use super::script::{Command, SIZES, Script};
 
 use kernel::SharedRef;
@@ -387,7 +388,7 @@ impl World {
                 Some(trace) => Orders::with_trace(plan, trace),
                 None => Orders::new(plan),
             };
-            Arc::new(orders.with_lots(self.lots.clone()))
+            Arc::new(laid_out(orders, &self.lots, GRANULARITY))
         });
         match self.engine.set_orders(record, orders) {
             Ok(()) => Ok(()),
@@ -408,7 +409,7 @@ impl World {
         self.shared.lock().expect("no kernel panics").lot_bytes_max =
             lots.filter(|&bytes| bytes <= self.setup.limit_bytes).fold(GRANULARITY, u64::max);
         let of = |(plan, trace): &(Plan, Trace)| Orders::for_sizes_up_to(plan, trace, &[probe]);
-        let lowest = of(&planned[0]).with_lots(self.lots.clone());
+        let lowest = laid_out(of(&planned[0]), &self.lots, GRANULARITY);
         let orders = Arc::new(lowest.or_larger(planned[1..].iter().map(of)));
         match self.engine.set_orders(record, Some(orders)) {
             Ok(()) => Ok(()),

@@ -12,6 +12,9 @@
 //! long as the layout lasts, also while the block is away and others are in the lot, and go to the
 //! next block with that lot. So a step that is like the planned one maps nothing.
 //!
+//! A lot for which there is no room in one place is in pieces ([`LotPiece`]): its tiles, beyond all
+//! memory, show that of others, at their home as well.
+//!
 //! Nothing relies on it. A lot that is taken is refused, and so is one whose tiles find no room:
 //! the block then gets a chunk of its own, as without a layout. Idle tiles go back to the driver
 //! where others need their room, one by one, as cached chunks do. Addresses then have a gap where
@@ -22,6 +25,7 @@ use std::ops::Range;
 use super::mapping::UNMAPS_PER_POLL;
 use super::*;
 use crate::block::PlannedLot;
+use crate::lot::LotPiece;
 
 use self::shown::{Shown, joined};
 use self::tiles::Tiles;
@@ -31,6 +35,10 @@ pub(super) use self::layouts::Layouts;
 mod layouts;
 mod shown;
 mod tiles;
+
+/// Lots in pieces lie below so many times the device's memory, or are refused: all addresses of a
+/// layout are reserved.
+const SHOWN_MEMORIES_MAX: u64 = 64;
 
 /// To find one that the device is done with, so many idle tiles are asked about.
 const IDLE_LOOKED_AT: usize = 64;
@@ -48,6 +56,11 @@ impl Planned {
     fn home_of(&self, tiles: Range<usize>) -> VaRange {
         self.tiles.range_at(self.home, 0, tiles)
     }
+
+    /// The homes of all tiles that show the memory of this one.
+    fn homes_of(&self, own: usize) -> Vec<VaRange> {
+        self.tiles.showing(own).map(|tile| self.home_of(tile..tile + 1)).collect()
+    }
 }
 
 /// Memory that the driver failed to take back, and what is still in its way.
@@ -64,13 +77,17 @@ pub(super) struct Leftover {
 impl Pool {
     /// Blocks come to lie in these lots from here on, if they ask for them; those in earlier ones
     /// stay until they leave. No lots: each block gets a chunk of its own. Lots that no memory of
-    /// this device can be are refused like those that are taken.
+    /// this device can be, by themselves or in pieces, are refused like those that are taken.
     ///
     /// # Errors
     /// If the driver has no addresses.
-    pub fn lay_out(&mut self, lots: &[Lot]) -> Result<(), DriverError> {
-        let lots = lots.iter().copied().filter(|&lot| self.can_be(lot));
-        let tiles = Tiles::cut(lots).filter(|_| self.has_virtual_memory);
+    pub fn lay_out(&mut self, lots: &[Lot], pieces: &[LotPiece]) -> Result<(), DriverError> {
+        let can_be = |piece: &LotPiece| self.can_be(piece.memory);
+        let mut pieces: Vec<LotPiece> = pieces.iter().copied().filter(can_be).collect();
+        pieces.sort_by_key(|piece| piece.shown_at_bytes);
+        let can_be = |lot: &Lot| self.can_be(*lot) || self.is_in_pieces(*lot, &pieces);
+        let lots = lots.iter().copied().filter(can_be);
+        let tiles = Tiles::cut(lots, &pieces).filter(|_| self.has_virtual_memory);
         let present = self.layouts.present().map(|planned| &planned.tiles);
         if let (Some(tiles), Some(present)) = (&tiles, present)
             && present.is_cut_like(tiles)
@@ -91,6 +108,19 @@ impl Pool {
             && is_whole(lot.offset_bytes)
             && is_whole(lot.size_bytes)
             && lot.end_bytes() <= self.driver.properties().total_bytes
+    }
+
+    /// Whether the lot is made of some of these pieces, which are in order.
+    fn is_in_pieces(&self, lot: Lot, pieces: &[LotPiece]) -> bool {
+        let of_lot = pieces.iter().map(|piece| piece.shown()).filter(|it| !it.is_apart_from(lot));
+        let (mut end_bytes, mut are_side_by_side) = (lot.offset_bytes, true);
+        for shown in of_lot {
+            are_side_by_side &= shown.offset_bytes == end_bytes;
+            end_bytes = shown.end_bytes();
+        }
+        let end_bytes_max = self.driver.properties().total_bytes.saturating_mul(SHOWN_MEMORIES_MAX);
+        let is_near = lot.end_bytes() <= end_bytes_max;
+        is_near && are_side_by_side && end_bytes > lot.offset_bytes && end_bytes == lot.end_bytes()
     }
 
     fn planned_of(&mut self, lot: PlannedLot) -> (&mut Planned, Range<usize>) {
@@ -204,9 +234,9 @@ impl Pool {
             if planned.tiles.chunk(tile).is_some() {
                 continue;
             }
-            let home = planned.home_of(tile..tile + 1);
-            match self.make_tile(streams, home) {
-                Ok(handle) => made.push((tile, home, handle)),
+            let homes = planned.homes_of(planned.tiles.source(tile));
+            match self.make_tile(streams, &homes) {
+                Ok(handle) => made.push((tile, homes, handle)),
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -214,16 +244,18 @@ impl Pool {
             }
         }
         if result.is_ok() {
-            let homes: Vec<VaRange> = made.iter().map(|&(_, home, _)| home).collect();
+            let homes = made.iter().flat_map(|(_, homes, _)| homes).copied();
+            let mut homes: Vec<VaRange> = homes.collect();
+            homes.sort_unstable_by_key(|home| home.start);
             let mut runs = joined(&homes).into_iter();
             result = runs.try_for_each(|run| Ok(self.driver.set_access(run)?));
         }
-        for (tile, home, handle) in made {
+        for (tile, mapped, handle) in made {
             if result.is_ok() {
                 self.layouts.get_mut(layout).tiles.fill(tile, handle);
             } else {
-                let chunk = Some((handle, home.size_bytes));
-                self.unreleased.push(Leftover { mapped: vec![home], chunk, range: None });
+                let chunk = Some((handle, mapped[0].size_bytes));
+                self.unreleased.push(Leftover { mapped, chunk, range: None });
             }
         }
         if result.is_err() {
@@ -232,22 +264,25 @@ impl Pool {
         result
     }
 
-    /// Memory for a tile, mapped at its home, which nothing may access yet.
+    /// Memory for a tile, mapped at the homes of all that show it, which nothing may access yet.
     fn make_tile(
         &mut self,
         streams: &mut Streams,
-        home: VaRange,
+        homes: &[VaRange],
     ) -> Result<ChunkHandle, MemoryError> {
-        self.make_room(streams, home.size_bytes)?;
-        let created = self.driver.create_chunk(home.size_bytes);
-        let handle = created.map_err(|error| self.not_created(error, home.size_bytes))?;
-        self.cache.charge(Fit::exact(home.size_bytes));
+        let size_bytes = homes[0].size_bytes;
+        self.make_room(streams, size_bytes)?;
+        let created = self.driver.create_chunk(size_bytes);
+        let handle = created.map_err(|error| self.not_created(error, size_bytes))?;
+        self.cache.charge(Fit::exact(size_bytes));
         self.note_held();
-        if let Err(error) = self.driver.map(home, handle) {
-            let chunk = Some((handle, home.size_bytes));
-            self.unreleased.push(Leftover { mapped: Vec::new(), chunk, range: None });
-            self.release_leftovers();
-            return Err(error.into());
+        for (count, &home) in homes.iter().enumerate() {
+            if let Err(error) = self.driver.map(home, handle) {
+                let (mapped, chunk) = (homes[..count].to_vec(), Some((handle, size_bytes)));
+                self.unreleased.push(Leftover { mapped, chunk, range: None });
+                self.release_leftovers();
+                return Err(error.into());
+            }
         }
         Ok(handle)
     }
@@ -305,9 +340,9 @@ impl Pool {
         // Memory that is mapped anywhere else stays with the device.
         self.release_leftovers().map_or(Ok(()), Err)?;
         let planned = self.layouts.get_mut(number);
-        let range = planned.home_of(tile..tile + 1);
-        let chunk = Some((planned.tiles.empty(tile), range.size_bytes));
-        self.unreleased.push(Leftover { mapped: vec![range], chunk, range: None });
+        let mapped = planned.homes_of(tile);
+        let chunk = Some((planned.tiles.empty(tile), mapped[0].size_bytes));
+        self.unreleased.push(Leftover { mapped, chunk, range: None });
         self.release_leftovers().map_or(Ok(()), Err)
     }
 
@@ -346,7 +381,8 @@ impl Pool {
         waits: bool,
     ) -> Result<(), DriverError> {
         for number in self.layouts.earlier() {
-            for tile in self.layouts.get(number).tiles.all() {
+            let own: Vec<usize> = self.layouts.get(number).tiles.own().collect();
+            for tile in own {
                 let tiles = &self.layouts.get(number).tiles;
                 let ready = tiles.ready(tile..tile + 1);
                 if tiles.is_idle(tile)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vmem::devices::{CheckConfig, CheckDriver, FaultDriver, FaultPlan, HostConfig, HostDriver};
 use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, Driver, ErrorKind, Lot,
-    MemoryError, Point, PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
+    LotPiece, MemoryError, Point, PoolConfig, Site, Slot, StreamId, SwappedBlock, Uses,
 };
 
 mod scripts;
@@ -38,6 +38,10 @@ struct Bench {
     slots: Vec<Slot>,
     swapped: Vec<SwappedBlock>,
     lots: Vec<Lot>,
+}
+
+fn in_units(&(at, units): &(u64, u64)) -> Lot {
+    Lot { offset_bytes: at * UNIT, size_bytes: units * UNIT }
 }
 
 impl Bench {
@@ -151,9 +155,17 @@ impl Bench {
             Call::AllocateIn(units, at) => return self.allocate(units * UNIT, self.lot(at)),
             Call::Small => return self.allocate(UNIT / 4, None),
             Call::LayOut(lots) => {
-                let lot = |&(at, units)| Lot { offset_bytes: at * UNIT, size_bytes: units * UNIT };
-                self.lots = lots.iter().map(lot).collect();
-                pool.lay_out(&self.lots)?;
+                self.lots = lots.iter().map(in_units).collect();
+                pool.lay_out(&self.lots, &[])?;
+            }
+            Call::LayOutInPieces(lots, pieces) => {
+                self.lots = lots.iter().map(in_units).collect();
+                let piece = |&(shown, at, units): &(u64, u64, u64)| LotPiece {
+                    shown_at_bytes: shown * UNIT,
+                    memory: in_units(&(at, units)),
+                };
+                let pieces: Vec<LotPiece> = pieces.iter().map(piece).collect();
+                pool.lay_out(&self.lots, &pieces)?;
             }
             Call::Use(at) => return self.use_(at),
             Call::Detach(at) => return self.detach(at),

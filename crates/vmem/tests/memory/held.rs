@@ -186,11 +186,11 @@ fn what_a_layout_held_is_forgotten_with_it() {
     let mut training = Training::by_need(0);
     let DeviceMemory { pool, streams, .. } = &mut training.memory;
     let lot = Lot { offset_bytes: 0, size_bytes: 14_000 * PAGE };
-    pool.lay_out(&[lot]).expect("there are addresses");
+    pool.lay_out(&[lot], &[]).expect("there are addresses");
     let stream = training.stream;
     let block = pool.allocate_swappable(streams, lot.size_bytes, stream, Some(lot));
     pool.free(block.expect("there is room"));
-    pool.lay_out(&[]).expect("needs no addresses");
+    pool.lay_out(&[], &[]).expect("needs no addresses");
     pool.trim(streams).expect("gives back");
     assert_eq!(training.host.ledger().chunk_bytes, training.live_bytes);
     for step in 0..40 {

@@ -8,9 +8,10 @@ use proptest::test_runner::TestCaseError;
 use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver, RecordDriver};
 use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, DevicePtr, Driver,
-    DriverError, Lot, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
+    DriverError, Lot, LotPiece, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
 };
 
+mod pieces;
 mod room;
 
 const UNIT: u64 = 4096;
@@ -126,7 +127,11 @@ impl Bench {
     }
 
     fn lay_out(&mut self, lots: &[Lot]) {
-        self.memory.pool.lay_out(lots).expect("there are addresses");
+        self.lay_out_in_pieces(lots, &[]);
+    }
+
+    fn lay_out_in_pieces(&mut self, lots: &[Lot], pieces: &[LotPiece]) {
+        self.memory.pool.lay_out(lots, pieces).expect("there are addresses");
     }
 
     fn end_step(&mut self) {

@@ -10,7 +10,7 @@ use proptest::test_runner::{Config as Runs, TestCaseError, TestRng, TestRunner};
 use vmem::devices::{CheckConfig, CheckDriver, HostConfig, HostDriver};
 use vmem::{
     Access, AccessMode, ArenaConfig, BlockId, Departure, DeviceMemory, DevicePtr, Driver,
-    EventHandle, EventKind, Lot, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
+    EventHandle, EventKind, Lot, LotPiece, MemoryError, Point, PoolConfig, Site, StreamId, Uses,
 };
 
 mod calls;
@@ -93,6 +93,26 @@ fn fail<T>(error: impl std::fmt::Display) -> Result<T, TestCaseError> {
     Err(TestCaseError::fail(error.to_string()))
 }
 
+/// Cuts every second lot in two, which change places: it then lies beyond all others.
+fn cut_every_second(lots: &mut [Lot]) -> Vec<LotPiece> {
+    let mut pieces = Vec::new();
+    let mut beyond_bytes = lots.iter().map(|lot| lot.end_bytes()).max().unwrap_or(0);
+    for lot in lots.iter_mut().skip(1).step_by(2) {
+        let Lot { offset_bytes, size_bytes } = *lot;
+        let lower_bytes = size_bytes / GRANULARITY / 2 * GRANULARITY;
+        let lower = Lot { offset_bytes, size_bytes: lower_bytes };
+        let upper_bytes = size_bytes - lower_bytes;
+        let upper = Lot { offset_bytes: lower.end_bytes(), size_bytes: upper_bytes };
+        pieces.push(LotPiece { shown_at_bytes: beyond_bytes, memory: upper });
+        if lower_bytes > 0 {
+            pieces.push(LotPiece { shown_at_bytes: beyond_bytes + upper_bytes, memory: lower });
+        }
+        lot.offset_bytes = beyond_bytes;
+        beyond_bytes = lot.end_bytes();
+    }
+    pieces
+}
+
 impl Bench {
     fn new(seed: u64, mapping: Mapping) -> Bench {
         let mut settings = HostConfig::lockstep(2 * LIMIT, seed);
@@ -132,7 +152,8 @@ impl Bench {
             size_bytes: size * GRANULARITY,
         };
         self.lots = lots.iter().map(lot).collect();
-        self.memory.pool.lay_out(&self.lots).or_else(fail)?;
+        let pieces = cut_every_second(&mut self.lots);
+        self.memory.pool.lay_out(&self.lots, &pieces).or_else(fail)?;
         self.tally.laid_out += 1;
         Ok(())
     }

@@ -7,7 +7,9 @@ use swap_core::{AccessMode, Orders, Plan, StepReport, Trace};
 use super::framework::{Role, STREAMS, Stop};
 use super::tally::Tally;
 use super::{COMMANDS, NAMES, Op, SLEEP, Training};
+use crate::engine::lots::laid_out;
 use crate::engine::script::{Random, SIZES};
+use crate::engine::world::GRANULARITY;
 
 impl Training {
     /// Weights, which outlive steps.
@@ -200,7 +202,8 @@ impl Training {
         plan: Option<(&Plan, &Trace)>,
     ) -> Result<(), String> {
         let orders = plan.map(|(plan, trace)| {
-            Arc::new(Orders::with_trace(plan, trace).with_lots(self.framework.lots.clone()))
+            let orders = Orders::with_trace(plan, trace);
+            Arc::new(laid_out(orders, &self.framework.lots, GRANULARITY))
         });
         self.framework.engine.set_orders(record, orders).map_err(|error| error.to_string())
     }

@@ -46,9 +46,9 @@ impl Planned {
         tiles.map(|tile| (tile, self.tiles.range_at(range, first, tile..tile + 1))).collect()
     }
 
-    /// Whether the lot has this tile.
-    fn is_in(&self, tile: usize, lot: Lot) -> bool {
-        self.tiles.of(lot).is_some_and(|tiles| tiles.contains(&tile))
+    /// The tile of a lot that shows the memory of this one.
+    fn showing_in(&self, lot: Lot, own: usize) -> Option<usize> {
+        self.tiles.of(lot).and_then(|tiles| self.tiles.find(tiles, own))
     }
 }
 
@@ -203,7 +203,8 @@ impl Pool {
         tile: usize,
     ) -> Result<(), DriverError> {
         let planned = self.layouts.get(number);
-        let spare = planned.shown.spare.iter().filter(|(lot, _)| planned.is_in(tile, **lot));
+        let spare =
+            planned.shown.spare.iter().filter(|(lot, _)| planned.showing_in(**lot, tile).is_some());
         let spare: Vec<(Lot, Vec<VaRange>)> =
             spare.map(|(&lot, ranges)| (lot, ranges.clone())).collect();
         for (lot, ranges) in spare {
@@ -218,7 +219,7 @@ impl Pool {
         let planned = self.layouts.get(number);
         let keeps = |block: &Block| match &block.memory {
             BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } => {
-                lot.layout == number && planned.is_in(tile, lot.lot)
+                lot.layout == number && planned.showing_in(lot.lot, tile).is_some()
             }
             _ => false,
         };
@@ -247,7 +248,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Unmaps one tile at addresses that show a lot, unless there is a gap already. Returns whether
+    /// Unmaps a tile's memory at addresses that show a lot, unless there is a gap. Returns whether
     /// they show nothing any more, and have no gaps then.
     ///
     /// # Safety
@@ -259,10 +260,11 @@ impl Pool {
         tile: usize,
     ) -> Result<bool, DriverError> {
         let planned = self.layouts.get(lot.layout);
+        let tiles = planned.tiles.of(lot.lot).expect("the lot was taken");
+        let tile = planned.tiles.find(tiles.clone(), tile).expect("the caller found it there");
         if planned.shown.is_gap(range, tile) {
             return Ok(false);
         }
-        let tiles = planned.tiles.of(lot.lot).expect("the lot was taken");
         let piece = planned.tiles.range_at(range, tiles.start, tile..tile + 1);
         // SAFETY: the caller promises it.
         unsafe { unmap_unused(&self.driver, piece) }?;

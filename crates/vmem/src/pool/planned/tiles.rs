@@ -1,12 +1,15 @@
 //! Tiles: planned memory cut wherever a lot starts or ends, and who has which part of it.
+//!
+//! Where a lot is in pieces, its tiles have no memory of their own: they show that of others.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use npu_sys::{ChunkHandle, DevicePtr, VaRange};
 
 use crate::block::Departure;
-use crate::lot::Lot;
+use crate::lot::{Lot, LotPiece};
 use crate::point::Uses;
 
 /// The tiles of one layout. A lot of it is a run of them.
@@ -14,8 +17,11 @@ use crate::point::Uses;
 pub(super) struct Tiles {
     /// Where each tile starts, and where the last one ends.
     bounds: Vec<u64>,
+    /// What is known of the memory of each; nothing of one that shows another's.
     tiles: Vec<Tile>,
-    /// By tile: how many lots it is a part of.
+    /// By tile: the one whose memory it shows, mostly itself.
+    sources: Vec<usize>,
+    /// By tile: how many lots have its memory.
     sharers: Vec<u32>,
     /// Counts what is given back, so that it is known in which order tiles were.
     vacated: u64,
@@ -35,27 +41,31 @@ struct Tile {
 }
 
 impl Tiles {
-    /// Cuts memory for these lots. `None` without any.
-    pub(super) fn cut(lots: impl Iterator<Item = Lot>) -> Option<Tiles> {
+    /// Cuts memory for these lots. `None` without any. Pieces that show what others show, or what
+    /// is only shown, count as memory of their own.
+    pub(super) fn cut(lots: impl Iterator<Item = Lot>, pieces: &[LotPiece]) -> Option<Tiles> {
         let mut lots: Vec<Lot> = lots.collect();
         lots.sort_unstable();
         lots.dedup();
-        let ends = |lot: &Lot| [lot.offset_bytes, lot.end_bytes()];
-        let mut bounds: Vec<u64> = lots.iter().flat_map(ends).collect();
-        bounds.sort_unstable();
-        bounds.dedup();
-        let count = bounds.len().checked_sub(1)?;
-        let sharers = vec![0; count];
-        let mut tiles = Tiles { bounds, tiles: vec![Tile::default(); count], sharers, vacated: 0 };
+        if lots.is_empty() {
+            return None;
+        }
+        let pieces = well_formed(pieces);
+        let bounds = bounds(&lots, &pieces);
+        let count = bounds.len() - 1;
+        let sources = (0..count).map(|tile| source(&bounds, &pieces, tile)).collect();
+        let (sharers, tiles) = (vec![0; count], vec![Tile::default(); count]);
+        let mut tiles = Tiles { bounds, tiles, sources, sharers, vacated: 0 };
         for lot in lots {
             let run = tiles.of(lot).into_iter().flatten();
-            run.for_each(|tile| tiles.sharers[tile] += 1);
+            let own: BTreeSet<usize> = run.map(|tile| tiles.sources[tile]).collect();
+            own.into_iter().for_each(|tile| tiles.sharers[tile] += 1);
         }
         Some(tiles)
     }
 
     pub(super) fn is_cut_like(&self, other: &Tiles) -> bool {
-        self.bounds == other.bounds
+        self.bounds == other.bounds && self.sources == other.sources
     }
 
     pub(super) fn size_bytes(&self) -> u64 {
@@ -69,8 +79,32 @@ impl Tiles {
         (first < end).then_some(first..end)
     }
 
-    pub(super) fn all(&self) -> Range<usize> {
-        0..self.tiles.len()
+    /// Those with memory of their own.
+    pub(super) fn own(&self) -> impl Iterator<Item = usize> {
+        (0..self.tiles.len()).filter(|&tile| self.sources[tile] == tile)
+    }
+
+    /// The one of [`own`](Tiles::own) whose memory a tile shows.
+    pub(super) fn source(&self, tile: usize) -> usize {
+        self.sources[tile]
+    }
+
+    /// Those that show the memory of one of [`own`](Tiles::own), itself included.
+    pub(super) fn showing(&self, own: usize) -> impl Iterator<Item = usize> {
+        (0..self.tiles.len()).filter(move |&tile| self.sources[tile] == own)
+    }
+
+    /// Which of these tiles shows the memory of one of [`own`](Tiles::own).
+    pub(super) fn find(&self, mut tiles: Range<usize>, own: usize) -> Option<usize> {
+        tiles.find(|&tile| self.sources[tile] == own)
+    }
+
+    fn memory(&self, tile: usize) -> &Tile {
+        &self.tiles[self.sources[tile]]
+    }
+
+    fn memory_mut(&mut self, tile: usize) -> &mut Tile {
+        &mut self.tiles[self.sources[tile]]
     }
 
     /// Where tiles are in addresses that show those from `first` on.
@@ -80,18 +114,18 @@ impl Tiles {
     }
 
     pub(super) fn chunk(&self, tile: usize) -> Option<ChunkHandle> {
-        self.tiles[tile].chunk
+        self.memory(tile).chunk
     }
 
     /// What those of these tiles have that have no memory.
     pub(super) fn missing_bytes(&self, tiles: Range<usize>) -> u64 {
-        let missing = tiles.filter(|&tile| self.tiles[tile].chunk.is_none());
+        let missing = tiles.filter(|&tile| self.memory(tile).chunk.is_none());
         missing.map(|tile| self.size_of(tile)).sum()
     }
 
     /// What idle tiles have.
     pub(super) fn idle_bytes(&self) -> u64 {
-        let idle = self.all().filter(|&tile| self.is_idle(tile));
+        let idle = self.own().filter(|&tile| self.is_idle(tile));
         idle.map(|tile| self.size_of(tile)).sum()
     }
 
@@ -101,14 +135,14 @@ impl Tiles {
 
     /// A tile gets memory that nobody had yet.
     pub(super) fn fill(&mut self, tile: usize, chunk: ChunkHandle) {
-        let is_taken = self.tiles[tile].is_taken;
-        self.tiles[tile] = Tile { chunk: Some(chunk), is_taken, ..Tile::default() };
+        let memory = self.memory_mut(tile);
+        *memory = Tile { chunk: Some(chunk), is_taken: memory.is_taken, ..Tile::default() };
     }
 
     /// Takes the memory from a tile that is idle.
     pub(super) fn empty(&mut self, tile: usize) -> ChunkHandle {
         assert!(self.is_idle(tile), "somebody has the tile");
-        self.tiles[tile].chunk.take().expect("idle tiles have memory")
+        self.memory_mut(tile).chunk.take().expect("idle tiles have memory")
     }
 
     pub(super) fn are_empty(&self) -> bool {
@@ -117,56 +151,58 @@ impl Tiles {
 
     /// Whether nobody has the tile, but it has memory.
     pub(super) fn is_idle(&self, tile: usize) -> bool {
-        self.tiles[tile].chunk.is_some() && !self.tiles[tile].is_taken
+        self.memory(tile).chunk.is_some() && !self.memory(tile).is_taken
     }
 
     /// When the last of these was given back, in the order of all that are; `None` unless all are
     /// idle.
     pub(super) fn left_at(&self, mut tiles: Range<usize>) -> Option<u64> {
-        let last = self.tiles[tiles.clone()].iter().map(|tile| tile.idle_since).max();
+        let last = tiles.clone().map(|tile| self.idle_since(tile)).max();
         last.filter(|_| tiles.all(|tile| self.is_idle(tile)))
     }
 
-    /// The tiles that are idle: those that the fewest lots share first, as whoever takes one from
-    /// a layout takes its mappings from all these, then those left last. A step needs its lots in
-    /// the same order each time, so what was left last is needed last.
+    /// The tiles with memory of their own that are idle: those that the fewest lots share first, as
+    /// whoever takes one from a layout takes its mappings from all these, then those left last. A
+    /// step needs its lots in the same order each time, so what was left last is needed last.
     pub(super) fn idle(&self) -> Vec<usize> {
-        let mut idle: Vec<usize> = self.all().filter(|&tile| self.is_idle(tile)).collect();
+        let mut idle: Vec<usize> = self.own().filter(|&tile| self.is_idle(tile)).collect();
         idle.sort_by_key(|&tile| (self.sharers[tile], Reverse(self.tiles[tile].idle_since)));
         idle
     }
 
     /// When the tile was given back, in the order of all that are.
     pub(super) fn idle_since(&self, tile: usize) -> u64 {
-        self.tiles[tile].idle_since
+        self.memory(tile).idle_since
     }
 
     /// What the next user of these waits for.
     pub(super) fn ready(&self, tiles: Range<usize>) -> Uses {
         let mut ready = Uses::default();
-        self.tiles[tiles].iter().for_each(|tile| ready.merge(&tile.ready));
+        tiles.for_each(|tile| ready.merge(&self.memory(tile).ready));
         ready
     }
 
     /// Takes tiles, with memory or without. Returns whether nobody has any of them.
     pub(super) fn take(&mut self, tiles: Range<usize>) -> bool {
-        let tiles = &mut self.tiles[tiles];
-        let are_free = tiles.iter().all(|tile| !tile.is_taken);
-        if are_free {
-            tiles.iter_mut().for_each(|tile| tile.is_taken = true);
+        for tile in tiles.clone() {
+            // Pieces of one lot may show the same.
+            if std::mem::replace(&mut self.memory_mut(tile).is_taken, true) {
+                self.put_back(tiles.start..tile);
+                return false;
+            }
         }
-        are_free
+        true
     }
 
     /// Takes tiles back that were given away by `departure`, if nobody had any of them since.
     pub(super) fn retake(&mut self, tiles: Range<usize>, departure: Departure) -> bool {
         let is_own = |tile: &Tile| tile.chunk.is_some() && tile.departure == Some(departure);
-        self.tiles[tiles.clone()].iter().all(is_own) && self.take(tiles)
+        tiles.clone().all(|tile| is_own(self.memory(tile))) && self.take(tiles)
     }
 
     /// Undoes [`take`](Tiles::take): nobody has used them.
     pub(super) fn put_back(&mut self, tiles: Range<usize>) {
-        self.tiles[tiles].iter_mut().for_each(|tile| tile.is_taken = false);
+        tiles.for_each(|tile| self.memory_mut(tile).is_taken = false);
     }
 
     /// Gives tiles back; their next user waits for `ready`.
@@ -177,26 +213,77 @@ impl Tiles {
         departure: Option<Departure>,
     ) {
         self.vacated += 1;
-        for tile in &mut self.tiles[tiles] {
-            tile.is_taken = false;
-            tile.ready = ready.clone();
-            tile.departure = departure;
-            tile.idle_since = self.vacated;
+        let idle_since = self.vacated;
+        for tile in tiles {
+            let memory = self.memory_mut(tile);
+            let (chunk, ready) = (memory.chunk, ready.clone());
+            *memory = Tile { chunk, is_taken: false, ready, departure, idle_since };
         }
     }
 
-    /// The smallest run of idle tiles that has so many bytes, but not twice as many.
+    /// The smallest run of idle tiles, all with memory of their own, that has so many bytes, but
+    /// not twice as many.
     pub(super) fn idle_run(&self, size_bytes: u64) -> Option<Lot> {
         let run_from = |first: usize| {
             let offset_bytes = self.bounds[first];
-            let mut idle = (first..self.tiles.len()).take_while(|&tile| self.is_idle(tile));
+            let is_own = |tile: usize| self.sources[tile] == tile && self.is_idle(tile);
+            let mut idle = (first..self.tiles.len()).take_while(|&tile| is_own(tile));
             let last = idle.find(|&tile| self.bounds[tile + 1] - offset_bytes >= size_bytes)?;
             Some(Lot { offset_bytes, size_bytes: self.bounds[last + 1] - offset_bytes })
         };
         let is_close = |lot: &Lot| lot.size_bytes < size_bytes.saturating_mul(2);
-        let runs = self.all().filter_map(run_from).filter(is_close);
+        let runs = self.own().filter_map(run_from).filter(is_close);
         runs.min_by_key(|lot| lot.size_bytes)
     }
+}
+
+/// Those of these pieces of which each shows memory that is not only shown, where no other is.
+fn well_formed(pieces: &[LotPiece]) -> Vec<LotPiece> {
+    let mut kept: Vec<LotPiece> = Vec::with_capacity(pieces.len());
+    for &piece in pieces {
+        if kept.iter().all(|other| piece.shown().is_apart_from(other.shown())) {
+            kept.push(piece);
+        }
+    }
+    let shown: Vec<Lot> = kept.iter().map(|piece| piece.shown()).collect();
+    kept.retain(|piece| shown.iter().all(|&shown| piece.memory.is_apart_from(shown)));
+    kept
+}
+
+/// Where lots and pieces start and end. What shows memory is cut where that is.
+fn bounds(lots: &[Lot], pieces: &[LotPiece]) -> Vec<u64> {
+    let of_pieces = pieces.iter().flat_map(|piece| [piece.memory, piece.shown()]);
+    let all = lots.iter().copied().chain(of_pieces);
+    let mut bounds: Vec<u64> = all.flat_map(|lot| [lot.offset_bytes, lot.end_bytes()]).collect();
+    loop {
+        bounds.sort_unstable();
+        bounds.dedup();
+        let count = bounds.len();
+        for piece in pieces {
+            let (memory, shown) = (piece.memory, piece.shown());
+            for (from, to) in [(memory, shown), (shown, memory)] {
+                let first = bounds[..count].partition_point(|&bound| bound <= from.offset_bytes);
+                let inside = bounds[first..count].iter().take_while(|&&end| end < from.end_bytes());
+                let cuts = inside.map(|bound| to.offset_bytes + (bound - from.offset_bytes));
+                let cuts: Vec<u64> = cuts.filter(|cut| !bounds.contains(cut)).collect();
+                bounds.extend(cuts);
+            }
+        }
+        if bounds.len() == count {
+            return bounds;
+        }
+    }
+}
+
+/// The tile whose memory one shows.
+fn source(bounds: &[u64], pieces: &[LotPiece], tile: usize) -> usize {
+    let start = bounds[tile];
+    let covers =
+        |piece: &&LotPiece| (piece.shown_at_bytes..piece.shown().end_bytes()).contains(&start);
+    pieces.iter().find(covers).map_or(tile, |piece| {
+        let bytes = piece.memory.offset_bytes + (start - piece.shown_at_bytes);
+        bounds.binary_search(&bytes).expect("what shows memory is cut where that is")
+    })
 }
 
 #[cfg(test)]

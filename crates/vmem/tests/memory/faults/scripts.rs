@@ -9,6 +9,8 @@ pub(super) enum Call {
     AllocateIn(u64, u64),
     /// These lots: where they begin and how long they are, in units.
     LayOut(&'static [(u64, u64)]),
+    /// The same, of which some are in pieces: where each is shown, and its memory.
+    LayOutInPieces(&'static [(u64, u64)], &'static [(u64, u64, u64)]),
     Small,
     Free(usize),
     Use(usize),
@@ -26,7 +28,7 @@ pub(super) enum Call {
     Swapped,
 }
 
-pub(super) const SCRIPTS: [&[Call]; 7] = {
+pub(super) const SCRIPTS: [&[Call]; 8] = {
     use Call::*;
     [
         // Chunks change hands, and blocks come back to where others still show.
@@ -195,6 +197,40 @@ pub(super) const SCRIPTS: [&[Call]; 7] = {
             Trim,
             Return(0),
             Use(0),
+        ],
+        // A lot in pieces, which others have in turn, and whose memory goes to others.
+        &[
+            LayOutInPieces(&[(0, 3), (3, 2), (10, 2)], &[(10, 4, 1), (11, 1, 1)]),
+            AllocateIn(3, 0),
+            AllocateIn(2, 3),
+            Detach(0),
+            Detach(1),
+            AllocateIn(2, 10),
+            Use(2),
+            ReturnTo(0, 0),
+            Detach(2),
+            ReturnTo(0, 0),
+            ReturnTo(1, 3),
+            Use(0),
+            Use(1),
+            Detach(0),
+            Detach(1),
+            ReturnTo(2, 10),
+            Use(2),
+            Detach(2),
+            Allocate(4),
+            Allocate(3),
+            Free(3),
+            Free(4),
+            ReturnTo(2, 10),
+            Use(2),
+            EndSteps(1),
+            LayOut(&[]),
+            Detach(2),
+            Trim,
+            Return(2),
+            Use(2),
+            Poll,
         ],
         // The arena beside the pool.
         &[

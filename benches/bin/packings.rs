@@ -1,5 +1,5 @@
-//! Holds the layout search to packing problems of others: `packings FOLDER [EFFORT]` packs each
-//! file of a folder and prints how high it comes, and in what time.
+//! Holds the packing of layouts to problems of others: `packings FOLDER` packs each file of a
+//! folder and prints how high it comes, how many items are in pieces, and in what time.
 //!
 //! A file has a header, a row `id,lower,upper,size` for each item, and in its name the height that
 //! is to be reached, as in `A.1048576.csv`. From `lower` up to `upper` the item is there.
@@ -8,23 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use adaptive::{Aim, Item, pack};
-
-const EFFORT: u32 = 500;
+use adaptive::{Item, Packing, pack};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let asked = match words[..] {
-        [folder] => Some((folder, EFFORT)),
-        [folder, effort] => effort.parse().ok().map(|effort| (folder, effort)),
-        _ => None,
-    };
-    let Some((folder, effort)) = asked else {
-        eprintln!("usage: packings FOLDER [EFFORT]");
+    let [folder] = &arguments[..] else {
+        eprintln!("usage: packings FOLDER");
         return ExitCode::from(2);
     };
-    match pack_all(Path::new(folder), effort) {
+    match pack_all(Path::new(folder)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -35,14 +27,14 @@ fn main() -> ExitCode {
 }
 
 /// Whether all of a folder are as low as they are to be.
-fn pack_all(folder: &Path, effort: u32) -> Result<bool, String> {
+fn pack_all(folder: &Path) -> Result<bool, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder:?}: {error}"))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "csv"));
     files.sort();
     println!(
-        "{:<12}{:>6}{:>12}{:>12}{:>12}{:>9}",
-        "file", "items", "need", "wanted", "height", "s"
+        "{:<12}{:>6}{:>12}{:>12}{:>12}{:>10}{:>9}",
+        "file", "items", "need", "wanted", "height", "in pieces", "s"
     );
     let (mut count, mut all_s) = (0, 0.0);
     for file in &files {
@@ -51,11 +43,15 @@ fn pack_all(folder: &Path, effort: u32) -> Result<bool, String> {
         let items = read(file)?;
         #[allow(clippy::disallowed_methods)] // How long it takes is what is to be shown.
         let begun = Instant::now();
-        let packing = pack(&items, Aim { height_bytes: wanted_bytes, effort });
+        let packing = pack(&items, wanted_bytes);
         let s = begun.elapsed().as_secs_f64();
         let (need, height) = (packing.need_bytes, packing.height_bytes);
-        assert!(are_apart(&items, &packing.offsets, height), "{file:?}: items share bytes");
-        println!("{name:<12}{:>6}{need:>12}{wanted_bytes:>12}{height:>12}{s:>9.2}", items.len());
+        assert!(are_apart(&items, &packing), "{file:?}: items share bytes");
+        let cut = packing.spots.iter().filter(|spots| spots.len() > 1).count();
+        let count_of = items.len();
+        println!(
+            "{name:<12}{count_of:>6}{need:>12}{wanted_bytes:>12}{height:>12}{cut:>10}{s:>9.3}"
+        );
         count += usize::from(height <= wanted_bytes);
         all_s += s;
     }
@@ -84,16 +80,21 @@ fn read(file: &Path) -> Result<Vec<Item>, String> {
     items.collect()
 }
 
-/// Whether no two that meet share bytes, and all end at the height or below.
-fn are_apart(items: &[Item], offsets: &[u64], height_bytes: u64) -> bool {
-    let lots = || items.iter().zip(offsets).map(|(item, &at)| (item, at..at + item.size_bytes));
+/// Whether items have all their bytes, no two that meet share any, and all end at the height or
+/// below.
+fn are_apart(items: &[Item], packing: &Packing) -> bool {
     let meet = |one: &Item, other: &Item| {
         let touches = |a: &(u32, u32)| other.stays.iter().any(|b| a.0 < b.1 && b.0 < a.1);
         one.stays.iter().any(touches)
     };
-    lots().enumerate().all(|(rank, (one, lot))| {
-        let apart = |other: &std::ops::Range<u64>| lot.end <= other.start || other.end <= lot.start;
-        lot.end <= height_bytes
-            && lots().skip(rank + 1).all(|(it, other)| apart(&other) || !meet(one, it))
+    (0..items.len()).all(|one| {
+        let own = &packing.spots[one];
+        let others = (0..one).filter(|&other| meet(&items[one], &items[other]));
+        let others: Vec<_> = others.flat_map(|other| &packing.spots[other]).collect();
+        let is_well = own.iter().enumerate().all(|(at, spot)| {
+            let mut all = own[..at].iter().chain(others.iter().copied());
+            spot.end_bytes() <= packing.height_bytes && all.all(|it| spot.is_apart_from(*it))
+        });
+        is_well && own.iter().map(|spot| spot.size_bytes).sum::<u64>() == items[one].size_bytes
     })
 }

@@ -8,32 +8,20 @@ use swap_core::{Lot, LotPiece, Origin, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::machine::Machine;
-use crate::parallel::each;
 use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
-mod build;
 mod meeting;
 mod pack;
-mod pieces;
 mod place;
-mod restarts;
-mod sections;
 #[cfg(test)]
 mod tests;
 
-use meeting::meeting_bytes;
-pub use pack::{Aim, Item, Packing, Stay, pack};
-use pack::{pack_above, pack_greedily};
-use pieces::pack_in_pieces;
-use place::Spots;
+use pack::pack_pressed;
+pub use pack::{Item, Packing, Stay, pack};
 
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
-
-/// For which parts of the time until a block that leaves is copied its lot is left alone, if that
-/// cannot be done for all of it.
-const LEFT_ALONE: [f64; 3] = [0.5, 0.25, 0.0];
 
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -97,81 +85,24 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
     let lineages = lineages(trace, &usage, &residency);
     let has_lot = has_lot(trace, &lineages);
     let [need_bytes, beside_bytes] = most_bytes(trace, &residency, &has_lot);
-    let draft = |left_alone: f64| {
+    let items = |left_alone: bool| -> Vec<Item> {
         let cleared = cleared(&residency, left_alone);
-        let items: Vec<Item> =
-            lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect();
-        let least_bytes = meeting_bytes(&items).max(need_bytes);
-        Draft { items, least_bytes }
+        lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect()
     };
-    let least_excess_bytes =
-        |draft: &Draft| (draft.least_bytes + beside_bytes).saturating_sub(machine.limit_bytes);
-    let laid_out = |draft: &Draft| {
-        let enough_bytes = machine.limit_bytes.saturating_sub(beside_bytes);
-        let packed = draft.packed(enough_bytes);
-        let layout = Layout { need_bytes, beside_bytes, ..in_lots(trace, &lineages, &packed) };
-        let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
-        Layout { step_us, ..layout }
-    };
-    let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
-    // Of those that can be equally low, the one that leaves lots alone the longest comes first.
-    let mut drafts = vec![draft(1.0)];
-    if least_excess_bytes(&drafts[0]) > 0 {
-        drafts.extend(LEFT_ALONE.map(draft));
-        drafts.sort_by_key(least_excess_bytes);
-    }
-    let first = laid_out(&drafts.remove(0));
-    let (excess_bytes, step_us) = rank(&first);
-    if excess_bytes == 0 && step_us <= residency.step_us {
-        return first;
-    }
-    if drafts.is_empty() {
-        drafts.extend(LEFT_ALONE.map(draft));
-    }
-    drafts.retain(|draft| least_excess_bytes(draft) <= excess_bytes);
-    let mut others: Vec<_> = drafts.iter().map(|draft| (draft, None)).collect();
-    each(&mut others, &|(draft, layout)| *layout = Some(laid_out(draft)));
-    let others = others.into_iter().filter_map(|(_, layout)| layout);
-    others.fold(first, |best, layout| if rank(&layout) < rank(&best) { layout } else { best })
-}
-
-/// What has a lot, where lots are left alone for a part of the time that copies take.
-struct Draft {
-    items: Vec<Item>,
-    /// No packing is lower.
-    least_bytes: u64,
-}
-
-impl Draft {
-    /// By item: its memory, in a packing that is low enough, or as low as is found soon. In one
-    /// place if a greedy order does that, as pieces take more calls when they are mapped.
-    fn packed(&self, enough_bytes: u64) -> Vec<Spots> {
-        let enough_bytes = enough_bytes.max(self.least_bytes);
-        let in_one_place = |packing: Packing| -> Vec<Spots> {
-            let sizes = self.items.iter().map(|item| item.size_bytes);
-            let lots = packing.offsets.into_iter().zip(sizes);
-            lots.map(|(offset_bytes, size_bytes)| vec![Lot { offset_bytes, size_bytes }]).collect()
-        };
-        let greedy = pack_greedily(&self.items, enough_bytes);
-        if greedy.height_bytes <= enough_bytes {
-            return in_one_place(greedy);
-        }
-        let in_pieces = pack_in_pieces(&self.items, enough_bytes);
-        in_pieces.unwrap_or_else(|| {
-            let aim = Aim { height_bytes: enough_bytes, ..Aim::default() };
-            in_one_place(pack_above(|| self.least_bytes, &self.items, aim))
-        })
-    }
+    let enough_bytes = machine.limit_bytes.saturating_sub(beside_bytes);
+    let packing = pack_pressed(&items(true), &items(false), enough_bytes);
+    let layout = Layout { need_bytes, beside_bytes, ..in_lots(trace, &lineages, packing) };
+    let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
+    Layout { step_us, ..layout }
 }
 
 /// Lots for all blocks of these lineages, those in pieces beyond the others.
-fn in_lots(trace: &Trace, lineages: &[Lineage], packed: &[Spots]) -> Layout {
-    let ends = packed.iter().flatten().map(|spot| spot.end_bytes());
-    let height_bytes = ends.max().unwrap_or(0);
+fn in_lots(trace: &Trace, lineages: &[Lineage], packing: Packing) -> Layout {
+    let Packing { spots, height_bytes, .. } = packing;
     let lots = vec![None; trace.blocks.len()];
     let mut layout = Layout { lots, height_bytes, ..Layout::default() };
     let mut beyond_bytes = height_bytes;
-    for (lineage, spots) in lineages.iter().zip(packed) {
+    for (lineage, spots) in lineages.iter().zip(&spots) {
         let lot = match spots[..] {
             [lot] => lot,
             _ => {
@@ -199,11 +130,11 @@ fn has_lot(trace: &Trace, lineages: &[Lineage]) -> Vec<bool> {
 
 /// By change: before which one the bytes of a block that leaves are not to be given to another,
 /// which would wait for its copy. Changes of the next step come behind those of this one.
-fn cleared(residency: &Residency, left_alone: f64) -> Vec<u32> {
+fn cleared(residency: &Residency, left_alone: bool) -> Vec<u32> {
     let changes = &residency.changes;
     let cleared = |at: usize| {
         let leaves = &changes[at];
-        let until_us = leaves.called_us + left_alone * (leaves.bytes_us - leaves.called_us);
+        let until_us = if left_alone { leaves.bytes_us } else { leaves.called_us };
         let next = changes[..at].iter().map(|change| (change, residency.step_us));
         let later = changes[at..].iter().map(|change| (change, 0.0)).chain(next);
         let meanwhile =

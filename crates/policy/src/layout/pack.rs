@@ -1,13 +1,14 @@
-//! Finds a low packing. Several greedy orders come first. Then items that find no room below a
-//! ceiling go to the front of their order, one by one, until all fit: the largest of them below the
-//! lowest of some ceilings for which that can be done, then the first below the best height. Where
-//! that is not low enough, packings are built from the ground up below such ceilings.
+//! Finds a low packing. Several greedy orders come first, in which each item lies in one place.
+//! Where none of these is low enough, items may be in pieces: addresses can show memory from
+//! several places side by side. Enough bytes are then free at any time for whatever comes once;
+//! only what comes back needs the same ones again.
 
 use std::cmp::Reverse;
 
+use swap_core::Lot;
+
 use super::meeting::meeting_bytes;
-use super::place::{Fit, Placer, Stuck};
-use super::restarts::Restarts;
+use super::place::{Fit, Placer};
 
 /// From one time to another, that one not included. Not empty.
 pub type Stay = (u32, u32);
@@ -22,10 +23,11 @@ pub struct Item {
 }
 
 /// Where items lie.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packing {
-    /// By item.
-    pub offsets: Vec<u64>,
+    /// By item: its memory, in the order in which it is shown. All starts and ends at multiples of
+    /// what divides all sizes.
+    pub spots: Vec<Vec<Lot>>,
     /// The end of the highest.
     pub height_bytes: u64,
     /// The most bytes at once. No packing is lower; where items come back, all may be higher.
@@ -50,173 +52,108 @@ enum By {
     Area,
 }
 
-/// How far ceilings are above what is needed, in parts of it.
-const CEILINGS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
-const CEILING_DIVISOR: u64 = 256;
-/// An order has so many rounds to fit below a ceiling.
-const ROUNDS: u32 = 40;
+/// The most lots looked at while items are put in pieces: a quarter of a second.
+const WORK_MAX: u64 = 150_000_000;
+/// With few items, attempts end here.
+const ATTEMPTS_MAX: usize = 200;
 
-/// The most lots looked at below all ceilings, and for each order that is improved further:
-/// together a fifth of a second.
-const CEILINGS_WORK_MAX: u64 = 80_000_000;
-const IMPROVING_WORK_MAX: u64 = 18_000_000;
-
-/// How low a packing is to be, and what may be spent on that.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Aim {
-    /// A packing of this height is as good as any lower one.
-    pub height_bytes: u64,
-    /// Where that is not reached, the search goes on for so many fiftieths of a second.
-    pub effort: u32,
+/// Packs items: those that are there at the same time share no bytes. What is no higher than
+/// `enough_bytes` is as good as anything lower. The same arguments give the same packing.
+pub fn pack(items: &[Item], enough_bytes: u64) -> Packing {
+    pack_pressed(items, items, enough_bytes)
 }
 
-impl Default for Aim {
-    /// As low as is found soon.
-    fn default() -> Aim {
-        Aim { height_bytes: 0, effort: 1 }
-    }
-}
-
-/// Packs items: those that are there at the same time share no bytes. The same arguments give the
-/// same packing.
-pub fn pack(items: &[Item], aim: Aim) -> Packing {
-    pack_above(|| meeting_bytes(items), items, aim)
-}
-
-/// What greedy orders come to, with one of this height as good as any lower one.
-pub(super) fn pack_greedily(items: &[Item], enough_bytes: u64) -> Packing {
-    greedy(items, enough_bytes).0.best
-}
-
-fn greedy(items: &[Item], enough_bytes: u64) -> (Search<'_>, [Vec<u32>; 4]) {
+/// As [`pack`]. Only where there is no room otherwise do items lie where there is some for
+/// `pressed`, which are the same items with shorter stays.
+pub(super) fn pack_pressed(items: &[Item], pressed: &[Item], enough_bytes: u64) -> Packing {
     let curve = Curve::new(items);
-    let need_bytes = curve.peaks[0].iter().copied().max().unwrap_or(0);
-    let best = Packing { offsets: vec![0; items.len()], height_bytes: u64::MAX, need_bytes };
-    let enough_bytes = enough_bytes.max(need_bytes);
-    let mut search = Search { items, placer: Placer::new(items), enough_bytes, best };
+    let need_bytes = curve.need_bytes();
     let orders = curve.orders(items);
-    for order in &orders {
+    let pressed_bytes =
+        if items == pressed { need_bytes } else { Curve::new(pressed).need_bytes() };
+    let greedy = in_one_place(items, &orders, enough_bytes.max(need_bytes));
+    if greedy.height_bytes <= enough_bytes.max(pressed_bytes) {
+        return Packing { need_bytes: pressed_bytes, ..greedy };
+    }
+    let least_bytes = meeting_bytes(pressed).max(enough_bytes).max(pressed_bytes);
+    let in_pieces = in_pieces(items, pressed, &orders, least_bytes);
+    // Pieces take more calls when they are mapped.
+    let best = if in_pieces.height_bytes < greedy.height_bytes { in_pieces } else { greedy };
+    Packing { need_bytes: pressed_bytes, ..best }
+}
+
+/// The best that greedy orders come to.
+fn in_one_place(items: &[Item], orders: &[Vec<u32>], enough_bytes: u64) -> Packing {
+    let placer = Placer::new(items);
+    let mut best = Packing { height_bytes: u64::MAX, ..Packing::default() };
+    for order in orders {
         for fit in [Fit::Lowest, Fit::Best] {
-            // Being stuck means being no better.
-            let _ = search.attempt(order, fit, u64::MAX);
-        }
-    }
-    (search, orders)
-}
-
-/// As [`pack`], where it may be known already that no packing is lower than so many bytes.
-pub(super) fn pack_above(least_bytes: impl FnOnce() -> u64, items: &[Item], aim: Aim) -> Packing {
-    let (mut search, orders) = greedy(items, aim.height_bytes);
-    if !search.is_enough() {
-        search.enough_bytes = search.enough_bytes.max(least_bytes());
-    }
-    search.lower_the_ceiling(&orders);
-    for order in &orders[..2] {
-        search.improve(order.clone());
-    }
-    search.build(aim.effort);
-    search.best
-}
-
-/// Orders of items that lead to low packings.
-pub(super) fn orders(items: &[Item]) -> [Vec<u32>; 4] {
-    Curve::new(items).orders(items)
-}
-
-/// The best packing so far.
-struct Search<'a> {
-    items: &'a [Item],
-    placer: Placer<'a>,
-    /// It ends here.
-    enough_bytes: u64,
-    best: Packing,
-}
-
-impl Search<'_> {
-    fn is_enough(&self) -> bool {
-        self.best.height_bytes <= self.enough_bytes
-    }
-
-    /// Keeps what an order comes to if it is below the ceiling and better.
-    fn attempt(&mut self, order: &[u32], fit: Fit, ceiling_bytes: u64) -> Result<(), Stuck> {
-        if !self.is_enough() {
-            let ceiling_bytes = ceiling_bytes.min(self.best.height_bytes - 1);
-            self.best.offsets = self.placer.place(order, fit, ceiling_bytes)?;
-            self.best.height_bytes = height_bytes(self.items, &self.best.offsets);
-        }
-        Ok(())
-    }
-
-    /// Brings items below ceilings, starting with one of these orders.
-    fn lower_the_ceiling(&mut self, orders: &[Vec<u32>]) {
-        let work_max = self.placer.work + CEILINGS_WORK_MAX;
-        self.halve_the_ceilings(|search, ceiling_bytes| {
-            orders.iter().any(|order| search.fits(order, ceiling_bytes, work_max))
-        });
-    }
-
-    /// Halves the ceilings until the lowest is found below which items are brought.
-    fn halve_the_ceilings(&mut self, mut fits: impl FnMut(&mut Self, u64) -> bool) {
-        let mut parts = &CEILINGS[..];
-        while let Some(&middle) = parts.get(parts.len() / 2) {
-            let ceiling_bytes = self.enough_bytes + self.enough_bytes / CEILING_DIVISOR * middle;
-            parts = match fits(self, ceiling_bytes) {
-                true => &parts[..parts.len() / 2],
-                false => &parts[parts.len() / 2 + 1..],
-            };
-        }
-    }
-
-    /// Builds packings below ceilings, and with what effort is left below the lowest of all.
-    fn build(&mut self, effort: u32) {
-        if self.is_enough() || effort == 0 {
-            return;
-        }
-        let Some(mut restarts) = Restarts::new(self.items, self.best.need_bytes) else { return };
-        self.halve_the_ceilings(|search, ceiling_bytes| {
-            search.builds(&mut restarts, ceiling_bytes, 1)
-        });
-        self.builds(&mut restarts, self.enough_bytes, effort - 1);
-    }
-
-    /// Whether the best packing is below the ceiling, or one is built that is.
-    fn builds(&mut self, restarts: &mut Restarts, ceiling_bytes: u64, effort: u32) -> bool {
-        if self.best.height_bytes > ceiling_bytes
-            && let Some(offsets) = restarts.build(ceiling_bytes, effort)
-        {
-            self.best.height_bytes = height_bytes(self.items, &offsets);
-            self.best.offsets = offsets;
-        }
-        self.best.height_bytes <= ceiling_bytes
-    }
-
-    /// Whether all items are brought below the ceiling, starting with this order.
-    fn fits(&mut self, order: &[u32], ceiling_bytes: u64, work_max: u64) -> bool {
-        let mut order = order.to_vec();
-        for _ in 0..ROUNDS {
-            if self.best.height_bytes <= ceiling_bytes || self.placer.work >= work_max {
-                break;
+            if best.height_bytes <= enough_bytes {
+                return best;
             }
-            if let Err(stuck) = self.attempt(&order, Fit::Lowest, ceiling_bytes) {
-                order[..=stuck.largest].rotate_right(1);
-            }
-        }
-        self.best.height_bytes <= ceiling_bytes
-    }
-
-    /// Looks for anything better, starting with this order.
-    fn improve(&mut self, mut order: Vec<u32>) {
-        let work_max = self.placer.work + IMPROVING_WORK_MAX;
-        while !self.is_enough() && self.placer.work < work_max {
-            if let Err(stuck) = self.attempt(&order, Fit::Lowest, u64::MAX) {
-                order[..=stuck.first].rotate_right(1);
+            if let Some(offsets) = placer.place(order, fit, best.height_bytes - 1) {
+                let lots = offsets.into_iter().zip(items);
+                let lot = |(offset_bytes, item): (u64, &Item)| {
+                    vec![Lot { offset_bytes, size_bytes: item.size_bytes }]
+                };
+                best = packing(lots.map(lot).collect());
             }
         }
     }
+    best
 }
 
-fn height_bytes(items: &[Item], offsets: &[u64]) -> u64 {
-    items.iter().zip(offsets).map(|(item, offset)| offset + item.size_bytes).max().unwrap_or(0)
+/// Below a ceiling if that is found soon, and no lower. Who finds no room there comes first when
+/// its order is tried again, and that is the order in which the fewest found none, unless it was
+/// tried much more often.
+fn in_pieces(items: &[Item], pressed: &[Item], orders: &[Vec<u32>], ceiling_bytes: u64) -> Packing {
+    let unit_bytes = items.iter().fold(0, |unit, item| divisor(unit, item.size_bytes)).max(1);
+    let ceiling_bytes = ceiling_bytes / unit_bytes * unit_bytes;
+    let (mut placer, pressed) = (Placer::new(items), Placer::new(pressed));
+    let orders = orders.iter().cloned().chain([by_start(items)]);
+    let mut orders: Vec<(usize, Vec<u32>)> = orders.map(|order| (0, order)).collect();
+    let mut best = Packing { height_bytes: u64::MAX, ..Packing::default() };
+    for attempt in 0..ATTEMPTS_MAX {
+        let next = orders.iter_mut().min_by_key(|(rank, _)| *rank);
+        let (rank, order) = next.expect("there are orders");
+        let (spots, stuck) = placer.place_in_pieces(&pressed, order, ceiling_bytes);
+        let packing = packing(spots);
+        if packing.height_bytes < best.height_bytes {
+            best = packing;
+        }
+        if stuck.is_empty() || placer.work >= WORK_MAX {
+            break;
+        }
+        *rank = stuck.len() + attempt;
+        let mut is_stuck = vec![false; items.len()];
+        stuck.iter().for_each(|&item| is_stuck[item as usize] = true);
+        order.sort_by_key(|&item| !is_stuck[item as usize]);
+    }
+    best
+}
+
+fn packing(spots: Vec<Vec<Lot>>) -> Packing {
+    let height_bytes = spots.iter().flatten().map(|spot| spot.end_bytes()).max().unwrap_or(0);
+    Packing { spots, height_bytes, need_bytes: 0 }
+}
+
+/// What comes back first, then by time.
+fn by_start(items: &[Item]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_by_key(|&item| {
+        let stays = &items[item as usize].stays;
+        (stays.len() == 1, stays[0].0)
+    });
+    order
+}
+
+/// The greatest number that divides both.
+fn divisor(one: u64, other: u64) -> u64 {
+    let (mut one, mut other) = (one, other);
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 impl By {
@@ -277,6 +214,11 @@ impl Curve {
             width *= 2;
         }
         curve
+    }
+
+    /// The most bytes at once.
+    fn need_bytes(&self) -> u64 {
+        self.peaks[0].iter().copied().max().unwrap_or(0)
     }
 
     fn rank(&self, time: u32) -> usize {

@@ -18,18 +18,11 @@ pub(super) enum Fit {
     Best,
 }
 
-/// Who found no room below the ceiling, by position in the order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stuck {
-    pub(super) first: usize,
-    pub(super) largest: usize,
-}
-
 /// Places items with the times of their stays at hand, and counts what that takes.
 pub(super) struct Placer<'a> {
     items: &'a [Item],
     times: Vec<Times>,
-    /// Lots that were looked at: a measure of time that is the same on every machine.
+    /// Lots that were looked at for pieces: a measure of time that is the same on every machine.
     pub(super) work: u64,
 }
 
@@ -50,7 +43,6 @@ struct Times {
 struct Placed {
     offset_bytes: u64,
     end_bytes: u64,
-    times: Times,
     item: u32,
 }
 
@@ -70,92 +62,99 @@ impl<'a> Placer<'a> {
         Placer { items, times: items.iter().map(times).collect(), work: 0 }
     }
 
-    /// Offsets by item, all lots ending at the ceiling or below.
-    pub(super) fn place(
-        &mut self,
-        order: &[u32],
-        fit: Fit,
-        ceiling_bytes: u64,
-    ) -> Result<Vec<u64>, Stuck> {
+    /// Offsets by item, all lots ending at the ceiling or below; `None` if one finds no room there.
+    pub(super) fn place(&self, order: &[u32], fit: Fit, ceiling_bytes: u64) -> Option<Vec<u64>> {
         let mut offsets = vec![0; self.items.len()];
         // By offset.
         let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
-        let mut stuck: Option<Stuck> = None;
-        for (position, &item) in order.iter().enumerate() {
+        for &item in order {
             let size_bytes = self.items[item as usize].size_bytes;
-            self.work += PLACING_WORK;
             let offset_bytes = self.gap(&placed, item as usize, fit);
             let lot = Lot { offset_bytes, size_bytes };
             if lot.end_bytes() > ceiling_bytes {
-                // Placing goes on without it, to see who else finds none.
-                stuck = Some(self.stuck_too(stuck, order, position));
-                continue;
+                return None;
             }
             offsets[item as usize] = offset_bytes;
-            self.put(&mut placed, item, lot);
+            Placer::put(&mut placed, item, lot);
         }
-        stuck.map_or(Ok(offsets), Err)
+        Some(offsets)
     }
 
-    /// As [`place`](Placer::place), the lowest gaps first. What finds none that is large enough
-    /// gets several, and of these the largest, so that its pieces are few.
+    /// By item: its memory, below the ceiling if there is room. The lowest gaps come first. What
+    /// finds none that is large enough gets several, and of these the largest, so that its pieces
+    /// are few. If these are not enough, it gets what is free for `pressed`, the same items with
+    /// shorter stays, as well. Says too who lies above the ceiling for all that.
     pub(super) fn place_in_pieces(
         &mut self,
+        pressed: &Placer,
         order: &[u32],
         ceiling_bytes: u64,
-    ) -> Result<Vec<Spots>, Stuck> {
+    ) -> (Vec<Spots>, Vec<u32>) {
         let mut spots = vec![Spots::new(); self.items.len()];
         let mut placed: Vec<Placed> = Vec::with_capacity(order.len());
-        let mut stuck: Option<Stuck> = None;
-        for (position, &item) in order.iter().enumerate() {
+        let mut stuck = Vec::new();
+        for &item in order {
             let size_bytes = self.items[item as usize].size_bytes;
-            self.work += PLACING_WORK;
+            self.work += PLACING_WORK + placed.len() as u64;
             let offset_bytes = self.gap(&placed, item as usize, Fit::Lowest);
             let lot = Lot { offset_bytes, size_bytes };
             let found = match lot.end_bytes() <= ceiling_bytes {
                 true => Some(vec![lot]),
-                false => self.gaps(&placed, item as usize, ceiling_bytes),
+                false => self.pieces(pressed, &placed, item as usize, ceiling_bytes),
             };
-            let Some(found) = found else {
-                stuck = Some(self.stuck_too(stuck, order, position));
-                continue;
-            };
-            found.iter().for_each(|&lot| self.put(&mut placed, item, lot));
+            let found = found.unwrap_or_else(|| {
+                stuck.push(item);
+                vec![lot]
+            });
+            found.iter().for_each(|&lot| Placer::put(&mut placed, item, lot));
             spots[item as usize] = found;
         }
-        stuck.map_or(Ok(spots), Err)
+        (spots, stuck)
     }
 
-    fn stuck_too(&self, others: Option<Stuck>, order: &[u32], position: usize) -> Stuck {
-        let mut stuck = others.unwrap_or(Stuck { first: position, largest: position });
-        let size_bytes = |position: usize| self.items[order[position] as usize].size_bytes;
-        if size_bytes(position) > size_bytes(stuck.largest) {
-            stuck.largest = position;
-        }
-        stuck
-    }
-
-    fn put(&self, placed: &mut Vec<Placed>, item: u32, lot: Lot) {
+    fn put(placed: &mut Vec<Placed>, item: u32, lot: Lot) {
         let (offset_bytes, end_bytes) = (lot.offset_bytes, lot.end_bytes());
         let rank = placed.partition_point(|other| other.offset_bytes <= offset_bytes);
-        let times = self.times[item as usize];
-        placed.insert(rank, Placed { offset_bytes, end_bytes, times, item });
+        placed.insert(rank, Placed { offset_bytes, end_bytes, item });
     }
 
     /// Whether an item and one that is placed are ever there at the same time.
     fn meets(&self, item: usize, lot: &Placed) -> bool {
-        let times = self.times[item];
-        if !times.may_meet(lot.times) {
+        let [times, other] = [item, lot.item as usize].map(|item| self.times[item]);
+        if !times.may_meet(other) {
             return false;
         }
-        let several = times.several || lot.times.several;
+        let several = times.several || other.several;
         !several || meet(&self.items[item].stays, &self.items[lot.item as usize].stays)
     }
 
-    /// Gaps below the ceiling that are enough together; `None` if there are not.
-    fn gaps(&mut self, placed: &[Placed], item: usize, ceiling_bytes: u64) -> Option<Spots> {
-        self.work += placed.len() as u64;
-        let mut gaps: Vec<Lot> = Vec::new();
+    /// Gaps below the ceiling that are enough together; `None` if there are none.
+    fn pieces(
+        &self,
+        pressed: &Placer,
+        placed: &[Placed],
+        item: usize,
+        ceiling_bytes: u64,
+    ) -> Option<Spots> {
+        let missing_bytes = self.items[item].size_bytes;
+        let own = self.gaps(placed, item, ceiling_bytes);
+        let (mut spots, missing_bytes) = largest(own, missing_bytes);
+        if missing_bytes > 0 {
+            let all = pressed.gaps(placed, item, ceiling_bytes);
+            let others = without(&all, &spots);
+            let (more, missing_bytes) = largest(others, missing_bytes);
+            if missing_bytes > 0 {
+                return None;
+            }
+            spots.extend(more);
+        }
+        spots.sort_unstable();
+        Some(joined(spots))
+    }
+
+    /// All gaps below the ceiling, by offset.
+    fn gaps(&self, placed: &[Placed], item: usize, ceiling_bytes: u64) -> Spots {
+        let mut gaps = Spots::new();
         let mut top_bytes = 0;
         let mut until = |end_bytes: u64, top_bytes: u64| {
             let size_bytes = end_bytes.saturating_sub(top_bytes);
@@ -165,38 +164,25 @@ impl<'a> Placer<'a> {
         };
         for lot in placed {
             if lot.end_bytes > top_bytes && self.meets(item, lot) {
-                until(lot.offset_bytes, top_bytes);
+                until(lot.offset_bytes.min(ceiling_bytes), top_bytes);
                 top_bytes = lot.end_bytes;
             }
         }
         until(ceiling_bytes, top_bytes);
-        gaps.sort_by_key(|gap| Reverse(gap.size_bytes));
-        let mut missing_bytes = self.items[item].size_bytes;
-        let mut spots = Spots::new();
-        for gap in gaps {
-            if missing_bytes == 0 {
-                break;
-            }
-            let size_bytes = gap.size_bytes.min(missing_bytes);
-            spots.push(Lot { size_bytes, ..gap });
-            missing_bytes -= size_bytes;
-        }
-        spots.sort_unstable();
-        (missing_bytes == 0).then_some(spots)
+        gaps
     }
 
-    fn gap(&mut self, placed: &[Placed], item: usize, fit: Fit) -> u64 {
+    fn gap(&self, placed: &[Placed], item: usize, fit: Fit) -> u64 {
         let wanted = &self.items[item];
         let mut top_bytes = 0;
         let mut best: Option<(u64, u64)> = None;
-        for (seen, lot) in placed.iter().enumerate() {
+        for lot in placed {
             if lot.end_bytes <= top_bytes || !self.meets(item, lot) {
                 continue;
             }
             let gap_bytes = lot.offset_bytes.saturating_sub(top_bytes);
             if gap_bytes >= wanted.size_bytes {
                 if fit == Fit::Lowest || gap_bytes == wanted.size_bytes {
-                    self.work += seen as u64;
                     return top_bytes;
                 }
                 if best.is_none_or(|best| gap_bytes < best.0) {
@@ -205,9 +191,57 @@ impl<'a> Placer<'a> {
             }
             top_bytes = lot.end_bytes;
         }
-        self.work += placed.len() as u64;
         best.map_or(top_bytes, |best| best.1)
     }
+}
+
+/// The largest of these gaps until no more bytes are missing, and how many are then.
+fn largest(mut gaps: Spots, mut missing_bytes: u64) -> (Spots, u64) {
+    gaps.sort_by_key(|gap| Reverse(gap.size_bytes));
+    let mut spots = Spots::new();
+    for gap in gaps {
+        if missing_bytes == 0 {
+            break;
+        }
+        let size_bytes = gap.size_bytes.min(missing_bytes);
+        spots.push(Lot { size_bytes, ..gap });
+        missing_bytes -= size_bytes;
+    }
+    (spots, missing_bytes)
+}
+
+/// What of these gaps is in none of `taken`, each of which is in one.
+fn without(gaps: &[Lot], taken: &[Lot]) -> Spots {
+    let mut taken = taken.to_vec();
+    taken.sort_unstable();
+    let mut left = Spots::new();
+    for gap in gaps {
+        let mut start = gap.offset_bytes;
+        let end = Lot { offset_bytes: gap.end_bytes(), size_bytes: 0 };
+        let inside = taken.iter().filter(|lot| !lot.is_apart_from(*gap));
+        for lot in inside.chain([&end]) {
+            if lot.offset_bytes > start {
+                let size_bytes = lot.offset_bytes - start;
+                left.push(Lot { offset_bytes: start, size_bytes });
+            }
+            start = lot.end_bytes();
+        }
+    }
+    left
+}
+
+/// Spots that lie side by side made one.
+fn joined(spots: Spots) -> Spots {
+    let mut joined = Spots::with_capacity(spots.len());
+    for spot in spots {
+        match joined.last_mut() {
+            Some(last) if last.end_bytes() == spot.offset_bytes => {
+                last.size_bytes += spot.size_bytes;
+            }
+            _ => joined.push(spot),
+        }
+    }
+    joined
 }
 
 impl Times {

@@ -59,7 +59,8 @@ const WAITS_IGNORED: f64 = 0.005;
 /// which everything may leave.
 ///
 /// In the loop, a plan of others must leave nothing to demand: steps that run without one are
-/// measured there anyway, and steps without rescues are preferred. Where a plan's layout does not
+/// measured there anyway, and steps without rescues are preferred. Plans are made for what a layout
+/// may take, a hundredth less than the cap. Where a plan's layout does not
 /// fit, or blocks would wait for their lots, plans for a little less memory are tried, and the one
 /// that is the fastest where it lies is taken.
 #[derive(Debug)]
@@ -167,14 +168,10 @@ impl JointPlanner {
     /// does not fit is made again: a step that maps at each turn takes several times as long.
     fn sketch(trace: &Trace, machine: &Machine, mut config: JointConfig) -> Option<Made> {
         config.generate.effort = 1;
-        let made = offered(trace, machine, &config);
-        if made.infeasible.is_some() {
-            return None;
-        }
         let bears_another = trace.ops.len() <= SKETCHES_OPS_MAX;
         let tighter = if bears_another { TIGHTER_SKETCHES } else { 0 };
-        let sketch = with_layout(trace, machine, config, made, tighter);
-        Some(Made { is_sketch: true, ..sketch })
+        let sketch = with_layout(trace, machine, config, tighter);
+        sketch.made.infeasible.is_none().then_some(Made { is_sketch: true, ..sketch })
     }
 
     /// What there is to offer without keeping the training waiting.
@@ -260,8 +257,7 @@ impl Planner for JointPlanner {
 
 /// The plan that the loop is offered, with all the effort that the settings say.
 fn whole(trace: &Trace, machine: &Machine, config: JointConfig) -> Made {
-    let made = offered(trace, machine, &config);
-    with_layout(trace, machine, config, made, TIGHTER_PLANS)
+    with_layout(trace, machine, config, TIGHTER_PLANS)
 }
 
 /// The best plan that leaves nothing to demand, wherever its blocks may lie.
@@ -269,20 +265,17 @@ fn offered(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated 
     best(&Joint::new(trace, machine, config), Rivals::WithoutDemand)
 }
 
-/// The plan that is the fastest as laid out, with its layout: `first`, or one of at most `tighter`
+/// The plan that is the fastest as laid out, with its layout: the first, or one of at most `tighter`
 /// that are made for less memory. Without a layout, if layouts do not count.
-fn with_layout(
-    trace: &Trace,
-    machine: &Machine,
-    mut config: JointConfig,
-    first: Generated,
-    tighter: usize,
-) -> Made {
+fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig, tighter: usize) -> Made {
     if !config.fits_layout {
-        return Made { made: first, layout: None, is_sketch: false };
+        let made = offered(trace, machine, &config);
+        return Made { made, layout: None, is_sketch: false };
     }
     let limit_bytes = machine.limit_bytes.saturating_sub(config.generate.reserve_bytes);
-    let limit_bytes = limit_bytes - limit_bytes / SPARE_DIVISOR;
+    let spare_bytes = limit_bytes / SPARE_DIVISOR;
+    let limit_bytes = limit_bytes - spare_bytes;
+    let first = with_spare(trace, machine, &mut config, spare_bytes);
     // What is reserved from here on makes room for the layout of what fits in it.
     let roomier = machine.with_limit(limit_bytes);
     let mut best = Laid::out(trace, first, &roomier);
@@ -309,6 +302,24 @@ fn with_layout(
         }
     }
     Made { made: best.made, layout: Some(best.layout), is_sketch: false }
+}
+
+/// A plan that leaves so much more memory to what layouts do not know, if there is one.
+fn with_spare(
+    trace: &Trace,
+    machine: &Machine,
+    config: &mut JointConfig,
+    spare_bytes: u64,
+) -> Generated {
+    let without = *config;
+    let reserve_bytes = &mut config.generate.reserve_bytes;
+    *reserve_bytes = reserve_bytes.saturating_add(spare_bytes);
+    let made = offered(trace, machine, config);
+    if made.infeasible.is_none() {
+        return made;
+    }
+    *config = without;
+    offered(trace, machine, config)
 }
 
 /// A plan and where its blocks lie.

@@ -18,15 +18,15 @@ pub(crate) enum Rivals {
 pub(crate) fn against(joint: &Joint<'_>, ours: Generated, rivals: Rivals) -> Generated {
     let swaps = matches!(joint.config.strategy, Strategy::Swap | Strategy::Joint);
     let GenerateConfig { swap_bytes_max, reserve_bytes, .. } = joint.config.generate;
-    let capped = swap_bytes_max < u64::MAX || reserve_bytes > 0;
-    // None of them heeds such caps.
-    if !swaps || capped {
+    // None of them heeds such a cap.
+    if !swaps || swap_bytes_max < u64::MAX {
         return ours;
     }
+    let machine = joint.machine.with_limit(joint.machine.limit_bytes.saturating_sub(reserve_bytes));
     let (wish, most) = (joint.config.prefer, ours.movable);
     let mut best = ours;
     for baseline in Baseline::ALL {
-        let run = run_baseline(joint.trace, joint.machine, baseline);
+        let run = run_baseline(joint.trace, &machine, baseline);
         let fits = run.simulation.shortfall.is_none();
         let planned = run.simulation.went_to_plan();
         if !fits || !planned && rivals == Rivals::WithoutDemand || run.cost() >= best.cost() {

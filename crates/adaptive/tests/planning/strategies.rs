@@ -353,12 +353,16 @@ fn of_plans_that_are_laid_out_the_fastest_there_is_taken_and_its_time_is_what_is
         let layout = ours.layout.expect("it is laid out");
         assert_eq!(layout.excess_bytes(machine.limit_bytes), 0, "{limit_mib} MiB");
         assert_eq!(ours.predicted.step_us, layout.step_us);
-        // Against the plan that is fastest where nobody has to lie anywhere.
+        // Against the plan that is fastest where nobody has to lie anywhere, with what is left of
+        // the memory if a hundredth is left to others.
+        let machine = machine.with_limit(machine.limit_bytes - machine.limit_bytes / 100);
         let other = proposal(&trace, machine, false);
         let there = lay_out(&trace, &other.plan, &machine);
         let fits = there.excess_bytes(machine.limit_bytes) == 0;
-        assert!(!fits || layout.step_us <= there.step_us, "{limit_mib} MiB");
-        gained += u32::from(!fits || layout.step_us < 0.99 * there.step_us);
+        let step_us = [layout.step_us, there.step_us];
+        println!("{limit_mib} MiB: {step_us:.0?} us, the other fits: {fits}");
+        assert!(!fits || step_us[0] <= step_us[1], "{limit_mib} MiB: {step_us:.0?} us");
+        gained += u32::from(!fits || step_us[0] < 0.99 * step_us[1]);
     }
     assert!(gained > 0, "the other plan would have done as well everywhere");
 }

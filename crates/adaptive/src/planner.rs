@@ -265,8 +265,8 @@ fn offered(trace: &Trace, machine: &Machine, config: &JointConfig) -> Generated 
     best(&Joint::new(trace, machine, config), Rivals::WithoutDemand)
 }
 
-/// The plan that is the fastest as laid out, with its layout: the first, or one of at most `tighter`
-/// that are made for less memory. Without a layout, if layouts do not count.
+/// The plan that is the fastest as laid out, with its layout: the first, or one of `tighter`
+/// at most that are made for less memory. Without a layout, if layouts do not count.
 fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig, tighter: usize) -> Made {
     if !config.fits_layout {
         let made = offered(trace, machine, &config);

@@ -21,6 +21,8 @@ pub(super) struct Tiles {
     tiles: Vec<Tile>,
     /// By tile: the one whose memory it shows, mostly itself.
     sources: Vec<usize>,
+    /// By tile: how many before it show another's.
+    shown_before: Vec<usize>,
     /// By tile: how many lots have its memory.
     sharers: Vec<u32>,
     /// Counts what is given back, so that it is known in which order tiles were.
@@ -53,9 +55,13 @@ impl Tiles {
         let pieces = well_formed(pieces);
         let bounds = bounds(&lots, &pieces);
         let count = bounds.len() - 1;
-        let sources = (0..count).map(|tile| source(&bounds, &pieces, tile)).collect();
+        let sources: Vec<usize> = (0..count).map(|tile| source(&bounds, &pieces, tile)).collect();
+        let mut shown_before = vec![0; count + 1];
+        for (tile, &source) in sources.iter().enumerate() {
+            shown_before[tile + 1] = shown_before[tile] + usize::from(source != tile);
+        }
         let (sharers, tiles) = (vec![0; count], vec![Tile::default(); count]);
-        let mut tiles = Tiles { bounds, tiles, sources, sharers, vacated: 0 };
+        let mut tiles = Tiles { bounds, tiles, sources, shown_before, sharers, vacated: 0 };
         for lot in lots {
             let run = tiles.of(lot).into_iter().flatten();
             let own: BTreeSet<usize> = run.map(|tile| tiles.sources[tile]).collect();
@@ -96,6 +102,10 @@ impl Tiles {
 
     /// Which of these tiles shows the memory of one of [`own`](Tiles::own).
     pub(super) fn find(&self, mut tiles: Range<usize>, own: usize) -> Option<usize> {
+        // Hardly any lot is in pieces.
+        if self.shown_before[tiles.end] == self.shown_before[tiles.start] {
+            return tiles.contains(&own).then_some(own);
+        }
         tiles.find(|&tile| self.sources[tile] == own)
     }
 
@@ -237,16 +247,22 @@ impl Tiles {
     }
 }
 
-/// Those of these pieces of which each shows memory that is not only shown, where no other is.
+/// Those of these pieces of which each shows memory that is not only shown, where no other is; in
+/// order.
 fn well_formed(pieces: &[LotPiece]) -> Vec<LotPiece> {
     let mut kept: Vec<LotPiece> = Vec::with_capacity(pieces.len());
-    for &piece in pieces {
-        if kept.iter().all(|other| piece.shown().is_apart_from(other.shown())) {
+    let mut pieces = pieces.to_vec();
+    pieces.sort_by_key(|piece| piece.shown_at_bytes);
+    for piece in pieces {
+        if kept.last().is_none_or(|last| piece.shown().is_apart_from(last.shown())) {
             kept.push(piece);
         }
     }
     let shown: Vec<Lot> = kept.iter().map(|piece| piece.shown()).collect();
-    kept.retain(|piece| shown.iter().all(|&shown| piece.memory.is_apart_from(shown)));
+    kept.retain(|piece| {
+        let next = shown.partition_point(|shown| shown.end_bytes() <= piece.memory.offset_bytes);
+        shown.get(next).is_none_or(|&shown| piece.memory.is_apart_from(shown))
+    });
     kept
 }
 
@@ -258,29 +274,29 @@ fn bounds(lots: &[Lot], pieces: &[LotPiece]) -> Vec<u64> {
     loop {
         bounds.sort_unstable();
         bounds.dedup();
-        let count = bounds.len();
+        let mut more: Vec<u64> = Vec::new();
         for piece in pieces {
             let (memory, shown) = (piece.memory, piece.shown());
             for (from, to) in [(memory, shown), (shown, memory)] {
-                let first = bounds[..count].partition_point(|&bound| bound <= from.offset_bytes);
-                let inside = bounds[first..count].iter().take_while(|&&end| end < from.end_bytes());
+                let first = bounds.partition_point(|&bound| bound <= from.offset_bytes);
+                let inside = bounds[first..].iter().take_while(|&&end| end < from.end_bytes());
                 let cuts = inside.map(|bound| to.offset_bytes + (bound - from.offset_bytes));
-                let cuts: Vec<u64> = cuts.filter(|cut| !bounds.contains(cut)).collect();
-                bounds.extend(cuts);
+                more.extend(cuts.filter(|cut| bounds.binary_search(cut).is_err()));
             }
         }
-        if bounds.len() == count {
+        if more.is_empty() {
             return bounds;
         }
+        bounds.extend(more);
     }
 }
 
 /// The tile whose memory one shows.
 fn source(bounds: &[u64], pieces: &[LotPiece], tile: usize) -> usize {
     let start = bounds[tile];
-    let covers =
-        |piece: &&LotPiece| (piece.shown_at_bytes..piece.shown().end_bytes()).contains(&start);
-    pieces.iter().find(covers).map_or(tile, |piece| {
+    let next = pieces.partition_point(|piece| piece.shown_at_bytes <= start);
+    let before = next.checked_sub(1).map(|at| pieces[at]);
+    before.filter(|piece| start < piece.shown().end_bytes()).map_or(tile, |piece| {
         let bytes = piece.memory.offset_bytes + (start - piece.shown_at_bytes);
         bounds.binary_search(&bytes).expect("what shows memory is cut where that is")
     })

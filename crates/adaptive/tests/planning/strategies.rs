@@ -354,8 +354,8 @@ fn of_plans_that_are_laid_out_the_fastest_there_is_taken_and_its_time_is_what_is
         assert_eq!(layout.excess_bytes(machine.limit_bytes), 0, "{limit_mib} MiB");
         assert_eq!(ours.predicted.step_us, layout.step_us);
         // Against the plan that is fastest where nobody has to lie anywhere, with what is left of
-        // the memory if a hundredth is left to others.
-        let machine = machine.with_limit(machine.limit_bytes - machine.limit_bytes / 100);
+        // the memory if a fiftieth is left to others.
+        let machine = machine.with_limit(machine.limit_bytes - machine.limit_bytes / 50);
         let other = proposal(&trace, machine, false);
         let there = lay_out(&trace, &other.plan, &machine);
         let fits = there.excess_bytes(machine.limit_bytes) == 0;

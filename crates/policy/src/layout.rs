@@ -71,7 +71,7 @@ impl Layout {
 /// Lays a step out for a plan on a machine. Depends on nothing but its arguments.
 ///
 /// Where there is room, the lot of a block that leaves is not given to others before the block is
-/// copied: they would wait for that. Of the layouts that fit, the fastest is taken.
+/// copied: they would wait for that.
 ///
 /// A trace that is not well formed ([`check_trace`](crate::check_trace)) gets no lots, nor does one
 /// whose steps under the plan do not come to start alike.

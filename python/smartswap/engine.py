@@ -450,6 +450,7 @@ def summary() -> str:
 
 
 def _finish(opened: _Open) -> None:
+    opened.progress.close()
     terminal.clear()
     opened.status.remove()
     opened.updates.run_all()

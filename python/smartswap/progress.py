@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import terminal
 from .deferred import Trial
@@ -18,11 +19,13 @@ _log = logging.getLogger("smartswap")
 _STEPS_TO_TELL = 4
 # A step that takes so many times its own time is worth a warning.
 _COSTLY_RATIO = 2.0
-# From here on it is worth a second to find out what would cost less; of larger steps more.
+# From here on it is worth a second to find out what would cost less; of larger steps more. Training
+# goes on meanwhile.
 _NOTABLE_RATIO = 1.05
 _OPS_MAX = 20_000
 # Another way is told of if it adds at most this part.
 _LESS = 0.9
+_MORE = "smartswap.advise() tells what other caps cost"
 
 
 class Progress:
@@ -34,6 +37,7 @@ class Progress:
     def __init__(self, trial: Trial | None) -> None:
         self._trial = trial
         self._has_told_cost = False
+        self._telling: threading.Thread | None = None
         # So many steps had reported when the cost was last asked for.
         self._asked_at = -1
         # The plans that were tried, in order, and those of steps that have not reported yet.
@@ -63,9 +67,39 @@ class Progress:
         # What nobody watches reports nothing more.
         if n_stable >= _STEPS_TO_TELL and self._asked_at != now["reported_steps"]:
             self._asked_at = now["reported_steps"]
-            self._has_told_cost = _tell_cost(
+            self._has_told_cost = self._tell_cost(
                 explain(), lambda: json.loads(adapter.advise()), is_first_rank
             )
+
+    def close(self) -> None:
+        """Waits until all is told. Call it before the engine closes."""
+        if self._telling is not None:
+            self._telling.join()
+
+    def _tell_cost(
+        self, explained: dict[str, Any], advise: Callable[[], dict[str, Any]], is_first_rank: bool
+    ) -> bool:
+        """Logs what the cap costs: as a warning if that is much. Whether all is known that is to
+        be."""
+        if explained["families"]:
+            return _tell_cost_of_family(explained, is_first_rank)
+        cost = _cost(explained)
+        if cost is None:
+            return True
+        level = logging.WARNING if cost.least >= _COSTLY_RATIO and is_first_rank else logging.INFO
+        if not _log.isEnabledFor(level):
+            return True
+        if cost.least < _NOTABLE_RATIO or (explained["op_count"] or 0) > _OPS_MAX:
+            _log.log(level, "%s; %s", cost.text, _MORE)
+            return True
+
+        def tell() -> None:
+            _log.log(level, "%s; %s%s", cost.text, _cheaper_ways(advise(), cost.least), _MORE)
+
+        # An interpreter that ends waits for it.
+        self._telling = threading.Thread(target=tell, name="smartswap advise")
+        self._telling.start()
+        return True
 
     def _tell_step(self, now: dict[str, Any], is_first_rank: bool) -> None:
         """Tells of a step before the first Stable one: in the log, or else on a terminal. A device
@@ -107,34 +141,30 @@ def tell_news(adapter: Any) -> None:
             _log.debug("%s", line)
 
 
-def _tell_cost(
-    explained: dict[str, Any], advise: Callable[[], dict[str, Any]], is_first_rank: bool
-) -> bool:
-    """Logs what the cap costs: as a warning if that is much. Whether all is known that is to be."""
+class _Cost(NamedTuple):
+    """What a cap costs: at least so many times a step with memory for all, and in words."""
+
+    least: float
+    text: str
+
+
+def _cost(explained: dict[str, Any]) -> _Cost | None:
+    """What the cap costs. None if the step was not measured, or follows no plan."""
     measured, predicted = explained["measured"], explained["prediction"]
-    if explained["families"]:
-        return _tell_cost_of_family(explained, is_first_rank)
     if measured is None or predicted is None:
-        return True
+        return None
     unlimited_us = max(predicted["unlimited_us"], 1e-9)
     # The plan leaves out what a busy machine adds; the measured step has it, and is compared with
     # operators as fast as each ever was. The truth lies between.
     least, most = _in_order(one["step_us"] / unlimited_us for one in (measured, predicted))
-    level = logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO
-    if not _log.isEnabledFor(level):
-        return True
     out, back = (format_size(predicted[f"swapped_{way}_bytes"]) for way in ("out", "in"))
-    asks = least >= _NOTABLE_RATIO and (explained["op_count"] or 0) <= _OPS_MAX
-    _log.log(
-        level,
-        "the cap of %s costs %.2fx to %.2fx: %.1f ms a step, %.1f predicted, %.1f with memory for "
-        "all; %s leave and %s come back, and operators run again for %.1f ms; %ssmartswap.advise() "
-        "tells what other caps cost",
-        format_size(explained["limit_bytes"]), least, most, measured["step_us"] / 1e3,
-        predicted["step_us"] / 1e3, unlimited_us / 1e3, out, back, predicted["recomputed_us"] / 1e3,
-        _cheaper_ways(advise(), least) if asks else "",
+    return _Cost(
+        least,
+        f"the cap of {format_size(explained['limit_bytes'])} costs {least:.2f}x to {most:.2f}x: "
+        f"{measured['step_us'] / 1e3:.1f} ms a step, {predicted['step_us'] / 1e3:.1f} predicted, "
+        f"{unlimited_us / 1e3:.1f} with memory for all; {out} leave and {back} come back, and "
+        f"operators run again for {predicted['recomputed_us'] / 1e3:.1f} ms",
     )
-    return True
 
 
 def _in_order(ratios: Iterable[float]) -> list[float]:

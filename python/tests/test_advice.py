@@ -73,6 +73,17 @@ COSTLY = """
     engine.explain = costly
     train(40)
 """
+# What other caps cost is not known before all steps are done.
+SLOWLY = """
+    import threading
+    from smartswap import _native
+    adapter, done = _native.adapter(), threading.Event()
+    advise = adapter.advise
+    def slow():
+        assert done.wait(60), "the training waits for what is told of it"
+        return advise()
+    adapter.advise = slow
+"""
 TOLD = re.compile(
     r"smartswap: the cap of 40.00 MiB costs \d+\.\d\dx to \d+\.\d\dx: .* a step, .* predicted, "
     r".* leave and .*; "
@@ -117,6 +128,12 @@ def test_without_a_wish_only_a_cap_that_costs_much_is_told_of(tmp_path):
     assert warned.startswith("the cap of 40.00 MiB costs 2.50x to 2.50x: ")
     assert re.search(r"; about [12]\.\d\dx with \d+\.\d\d MiB; .*smartswap.advise", warned), warned
     [_] = run(tmp_path, OPENED + MODEL + COSTLY.replace("FACTOR", "1.5")).splitlines()
+
+
+def test_training_goes_on_while_other_caps_are_planned_for(tmp_path):
+    script = OPENED + MODEL + SLOWLY + COSTLY.replace("FACTOR", "2.5") + "    done.set()\n"
+    told = run(tmp_path, script)
+    assert re.search(r"the cap of 40.00 MiB costs .*; about .*smartswap.advise", told), told
 
 
 def test_no_cap_is_said_to_make_steps_shorter(tmp_path):

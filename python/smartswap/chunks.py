@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 
-from .deferred import DeferredUpdates, are_plain, is_list, lists_in, local_part
+from .deferred import (
+    DeferredUpdates, are_plain, is_list, lists_in, local_part, share_memory
+)
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
@@ -77,9 +79,7 @@ def _seams(lists: Sequence[Sequence[Any]]) -> list[bool]:
     ]
     if not any(one.storage_offset() for place in places for one in place):
         return [True] * len(places)
-    # Not by address: whoever asks for one is taken to use it.
-    memories = [{one.untyped_storage()._cdata for one in place} for place in places]
-    return [True, *(one.isdisjoint(other) for one, other in itertools.pairwise(memories))]
+    return [True, *(not share_memory(one, other) for one, other in itertools.pairwise(places))]
 
 
 def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:

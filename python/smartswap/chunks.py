@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .deferred import (
-    DeferredUpdates, are_plain, is_list, lists_in, local_part, share_memory
+    DeferredUpdates, are_in_one_block, are_plain, is_list, lists_in, local_part
 )
 from .patches import Patches
 
@@ -72,14 +72,16 @@ def split(
 
 
 def _seams(lists: Sequence[Sequence[Any]]) -> list[bool]:
-    """By place, whether its tensors share no memory with those of the place before."""
-    places = [
-        [local_part(value) for value in place if isinstance(value, torch.Tensor)]
-        for place in zip(*lists, strict=True)
-    ]
-    if not any(one.storage_offset() for place in places for one in place):
-        return [True] * len(places)
-    return [True, *(not share_memory(one, other) for one, other in itertools.pairwise(places))]
+    """By place, whether no tensor of it is a part of the same block as the one before it."""
+    seams = [True] * len(lists[0])
+    for values in lists:
+        tensors = [local_part(value) for value in values if isinstance(value, torch.Tensor)]
+        # Of two in one block one does not begin it.
+        if len(tensors) < len(seams) or not any(one.storage_offset() for one in tensors):
+            continue
+        for place, pair in enumerate(itertools.pairwise(tensors), 1):
+            seams[place] = seams[place] and not are_in_one_block(*pair)
+    return seams
 
 
 def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 __all__ = [
-    "MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "lists_in", "local_part",
-    "share_memory",
+    "MODES", "DeferredUpdates", "Told", "Trial", "are_in_one_block", "are_plain", "is_list",
+    "lists_in", "local_part",
 ]
 
 MODES = ("auto", "on", "off")
@@ -58,13 +58,10 @@ def local_part(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def share_memory(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    """Whether one of some tensors is a part of the same block as one of others."""
+def are_in_one_block(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are parts of the same block."""
     # Not by address: whoever asks for one is taken to use it.
-    def blocks(tensors: Sequence[torch.Tensor]) -> set[int]:
-        return {tensor.untyped_storage()._cdata for tensor in tensors}
-
-    return not blocks(some).isdisjoint(blocks(others))
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> bool:
@@ -166,7 +163,7 @@ class DeferredUpdates:
         the state another tensor, changes nothing of it; scalars in tensors are copied.
 
         is_behind: whether what waits for the same tensors goes on waiting, and runs right before
-        this call. Else it runs now. A range that shares memory with the one in front is behind it.
+        this call. Else it runs now. A range that shares a block with the one before is behind it.
         """
         args = [_kept(value, length) for value in args]
         kwargs = {name: _kept(value, length) for name, value in kwargs.items()}
@@ -176,8 +173,10 @@ class DeferredUpdates:
             cut = functools.partial(_cut, length=length, places=slice(start, end))
             own_kwargs = {name: cut(value) for name, value in kwargs.items()}
             run = functools.partial(function, *map(cut, args), **own_kwargs)
-            shares = share_memory(_at(lists, start - 1), _at(lists, start)) if start > 0 else False
-            self._adapter.put_off(used, run, is_behind or shares)
+            is_cut = start > 0 and any(
+                are_in_one_block(values[start - 1], values[start]) for values in lists
+            )
+            self._adapter.put_off(used, run, is_behind or is_cut)
             self.n_deferred += 1
 
     def behind(
@@ -224,10 +223,6 @@ def lists_in(
 ) -> list[Sequence[Any]]:
     """What a call is given that has one entry a tensor."""
     return [value for value in (*args, *kwargs.values()) if is_list(value, length)]
-
-
-def _at(lists: Sequence[Sequence[torch.Tensor]], place: int) -> list[torch.Tensor]:
-    return [values[place] for values in lists]
 
 
 def _kept(value: Any, length: int) -> Any:

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use policy::{
     Feedback, Generated, Layout, Link, Machine, Movable, Plan, Planner, Prediction, Proposal,
-    Signature, Trace, TraceFault, both, check_trace, has_spare_cores, lay_out,
+    Signature, Trace, TraceFault, both, check_trace, has_spare_cores, lay_out, nested,
 };
 
 use crate::joint::{Joint, JointConfig, Prefer, Strategy, better, bound_us};
@@ -280,7 +280,7 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig, tighte
     let first = with_spare(trace, machine, &mut config, spare_bytes);
     // What is reserved from here on makes room for the layout of what fits in it.
     let roomier = machine.with_limit(limit_bytes);
-    let mut best = Laid::out(trace, first, &roomier);
+    let mut best = Laid::out(trace, first, machine, &roomier);
     let mut excess_bytes = best.layout.excess_bytes(limit_bytes);
     // A large step bears to wait rather than to be planned over and over.
     let is_large = gets_one_look(trace, &config);
@@ -297,7 +297,7 @@ fn with_layout(trace: &Trace, machine: &Machine, mut config: JointConfig, tighte
         if made.infeasible.is_some() || made.simulation.step_us > best.step_us(limit_bytes) {
             break;
         }
-        let laid = Laid::out(trace, made, &roomier);
+        let laid = Laid::out(trace, made, machine, &roomier);
         excess_bytes = laid.layout.excess_bytes(limit_bytes);
         if laid.step_us(limit_bytes) < best.step_us(limit_bytes) {
             best = laid;
@@ -331,8 +331,19 @@ struct Laid {
 }
 
 impl Laid {
-    fn out(trace: &Trace, made: Generated, machine: &Machine) -> Laid {
-        let layout = lay_out(trace, &made.plan, machine);
+    /// What comes back may do so in another order, if its blocks lie too high otherwise.
+    fn out(trace: &Trace, mut made: Generated, machine: &Machine, roomier: &Machine) -> Laid {
+        let layout = lay_out(trace, &made.plan, roomier);
+        let excess_bytes = layout.excess_bytes(roomier.limit_bytes);
+        if excess_bytes > 0
+            && let Some((plan, simulation)) = nested(trace, &made.plan, &made.simulation, machine)
+        {
+            let lower = lay_out(trace, &plan, roomier);
+            if lower.excess_bytes(roomier.limit_bytes) < excess_bytes {
+                (made.plan, made.simulation) = (plan, simulation);
+                return Laid { made, layout: lower };
+            }
+        }
         Laid { made, layout }
     }
 

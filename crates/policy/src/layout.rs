@@ -12,11 +12,13 @@ use crate::simulate::{Change, Residency, laid_out_us, residency};
 use crate::usage::{NONE, Usage};
 
 mod meeting;
+mod nested;
 mod pack;
 mod place;
 #[cfg(test)]
 mod tests;
 
+pub use nested::nested;
 use pack::pack_pressed;
 pub use pack::{Item, Packing, Stay, pack};
 

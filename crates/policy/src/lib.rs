@@ -107,7 +107,7 @@ pub use generate::{
 };
 pub use host::{replay_us, unlimited_us};
 pub use lanes::{Departure, LaneComparison, LaneShares, Part, compare_lanes, predicted_lanes};
-pub use layout::{Item, Layout, Packing, Stay, lay_out, pack};
+pub use layout::{Item, Layout, Packing, Stay, lay_out, nested, pack};
 pub use machine::{Link, Machine};
 pub use parallel::{both, has_spare_cores};
 pub use parts::{InParts, SplitOp, in_parts, part_bytes};

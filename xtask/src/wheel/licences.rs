@@ -8,17 +8,18 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 use xshell::{Shell, cmd};
 
-use super::compiled;
+use super::target::Target;
 
 /// How files with a licence's text begin.
 const NAMES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "UNLICENSE"];
 
 /// Writes them into one file, which goes along as a licence file of the package.
-pub(super) fn collect(shell: &Shell, stage: &Path) -> anyhow::Result<()> {
-    let options = ["-e", "normal", "--prefix", "none", "--format", "{p}"];
+pub(super) fn collect(shell: &Shell, stage: &Path, target: &Target) -> anyhow::Result<()> {
+    let triple = target.triple();
+    let options = ["--target", &triple, "-e", "normal", "--prefix", "none", "--format", "{p}"];
     let tree = cmd!(shell, "cargo tree --locked -p bridge -p cli {options...}").quiet().read()?;
     let used: BTreeSet<String> = tree.lines().filter_map(crate_of).collect();
-    let platform = ["--filter-platform", compiled::TARGET];
+    let platform = ["--filter-platform", &triple];
     let json = cmd!(shell, "cargo metadata --format-version 1 --locked {platform...}");
     let json = json.quiet().read()?;
     let value: Value = serde_json::from_str(&json).context("cargo metadata gave no JSON")?;

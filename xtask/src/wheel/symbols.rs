@@ -6,9 +6,14 @@ use std::path::Path;
 use anyhow::ensure;
 use xshell::{Shell, cmd};
 
+use super::target::Target;
+
 /// Functions that the linker leads to the first version of them.
-const WRAPPED: [&str; 2] =
-    ["pthread_once", "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"];
+const WRAPPED: [&str; 3] = [
+    "pthread_once",
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE",
+    "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv",
+];
 /// What is there once `later.c` is linked in.
 const DEFINED: [&str; 1] = ["__libc_single_threaded"];
 /// The last versions that the platform of the wheels has.
@@ -21,8 +26,9 @@ pub(super) fn linker_flags() -> String {
 }
 
 /// Fails where an adapter, linked without `later.c`, asks for more than that replaces.
-pub(super) fn check(shell: &Shell, adapter: &Path) -> anyhow::Result<()> {
-    let table = cmd!(shell, "objdump -T {adapter}").quiet().read()?;
+pub(super) fn check(shell: &Shell, target: &Target, adapter: &Path) -> anyhow::Result<()> {
+    let objdump = target.tool("objdump");
+    let table = cmd!(shell, "{objdump} -T {adapter}").quiet().read()?;
     let later: Vec<String> =
         undefined(&table).filter(|(name, version)| is_missing(name, version)).map(told).collect();
     ensure!(

@@ -21,7 +21,8 @@ class CapturedGraphs:
 
     While a stream captures, none of its work runs. The memory that its operators name comes to the
     device all the same, as CUDA looks at that of copies, and may leave when the capture has ended.
-    A replay brings all of it back first.
+    A replay brings all of it back first; so does `instantiate`, which looks at copies once more,
+    of a graph that was captured with `keep_graph=True`.
 
     end_step: ends the training step. A graph that holds an optimizer's step ends one each time.
     """
@@ -38,6 +39,7 @@ class CapturedGraphs:
         for name, make in (
             ("capture_begin", self._beginning),
             ("capture_end", self._ending),
+            ("instantiate", self._with_all_there),
             ("replay", self._replaying),
         ):
             function = getattr(kind, name)
@@ -71,15 +73,24 @@ class CapturedGraphs:
 
         return capture_end
 
-    def _replaying(self, replay: Callable[..., None]) -> Callable[..., None]:
+    def _with_all_there(self, function: Callable[..., None]) -> Callable[..., None]:
         def run(graph: Any) -> None:
             noted = getattr(graph, _NOTED, None)
             if noted is None:
                 # It was captured before there was memory that moves.
-                replay(graph)
-                return
-            noted.run(functools.partial(replay, graph))
-            if noted.ends_step:
-                self._end_step()
+                function(graph)
+            else:
+                noted.run(functools.partial(function, graph))
 
         return run
+
+    def _replaying(self, replay: Callable[..., None]) -> Callable[..., None]:
+        run = self._with_all_there(replay)
+
+        def run_and_count(graph: Any) -> None:
+            run(graph)
+            noted = getattr(graph, _NOTED, None)
+            if noted is not None and noted.ends_step:
+                self._end_step()
+
+        return run_and_count

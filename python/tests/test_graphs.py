@@ -271,6 +271,9 @@ class FakeGraph:
         if self.fails:
             raise RuntimeError("not captured")
 
+    def instantiate(self):
+        self.calls.append("instantiate")
+
     def replay(self):
         self.calls.append("replay")
 
@@ -295,11 +298,13 @@ def test_captures_and_replays_of_pytorchs_own_graphs_are_seen():
     graph = FakeGraph()
     graph.capture_begin("pool", capture_error_mode="relaxed")
     graph.capture_end()
+    graph.instantiate()
+    assert not steps
     graph.replay()
     graph.replay()
-    expect = [("capture_begin", "pool", "relaxed"), "capture_end", "replay", "replay"]
-    assert graph.calls == expect
-    assert made[0].calls == ["begin", "end", "run", "run"] and steps == [1, 1]
+    begun = ("capture_begin", "pool", "relaxed")
+    assert graph.calls == [begun, "capture_end", "instantiate", "replay", "replay"]
+    assert made[0].calls == ["begin", "end", "run", "run", "run"] and steps == [1, 1]
     failing = FakeGraph()
     failing.fails = True
     with pytest.raises(RuntimeError, match="not now"):

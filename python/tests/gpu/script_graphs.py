@@ -67,12 +67,17 @@ def parts():
         assert away_bytes() > 64 * MIB, smartswap.stats()
 
 
-def copies():
+def kept():
+    """The same of a graph that is kept and instantiated later, when what it copies is away."""
+    copies(keep_graph=True)
+
+
+def copies(keep_graph=False):
     """Copies and fills, which a graph keeps as such, of memory that is away before they are
     captured, and lies elsewhere when they run."""
     first, second = batch(1, 4096), batch(2, 4096)
     target, mask = torch.empty_like(first), batch(3, 4096) > 0
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -86,6 +91,10 @@ def copies():
         first.add_(second)
         second.copy_(target)
         both = torch.cat([first, second]).masked_fill_(mask.repeat(2, 1), 0.5)
+    if keep_graph:
+        if smartswap.is_enabled():
+            smartswap.suspend()
+        graph.instantiate()
     for turn in range(6):
         pressure = [batch(10 + turn, 4096) for _ in range(6)]
         print(turn, *digest(pressure[-1:]))

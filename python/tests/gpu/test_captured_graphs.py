@@ -25,7 +25,9 @@ def assert_same_under(share, tmp_path, what, *flags):
     assert 0 < capped_bytes <= cap_bytes
 
 
-@pytest.mark.parametrize(("what", "share"), [("parts", 0.6), ("copies", 0.6), ("whole", 0.75)])
+@pytest.mark.parametrize(
+    ("what", "share"), [("parts", 0.6), ("copies", 0.6), ("kept", 0.6), ("whole", 0.75)]
+)
 def test_graphs_compute_the_same_under_a_cap(tmp_path, what, share):
     assert_same_under(share, tmp_path, what)
 

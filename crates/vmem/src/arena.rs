@@ -36,6 +36,9 @@ const SLOT_BYTES: u64 = 4096;
 /// Regions are of about this size unless asked otherwise.
 const REGION_BYTES: u64 = 256 << 20;
 
+/// A region is at most this part of what is pinned, where they grow: so much may be too much.
+const GROWTH_DIVISOR: u64 = 4;
+
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaConfig {
@@ -44,9 +47,17 @@ pub struct ArenaConfig {
     /// Memory is pinned in regions of about this size: the largest multiple of the slot that
     /// needs it, or one slot if that is larger.
     pub region_bytes: u64,
+    /// Regions are a quarter of what is pinned once that is more than [`region_bytes`], up to
+    /// this size: a region of gigabytes is ready three times as fast for its size as one of a few
+    /// hundred megabytes. 0 for regions that are all alike, as they are once the host is short.
+    ///
+    /// [`region_bytes`]: ArenaConfig::region_bytes
+    pub largest_region_bytes: u64,
     /// A background thread pins the next region while fewer free bytes than this are left.
     /// 0 for none: memory is then pinned only in the calls that need it.
     pub grow_ahead_bytes: u64,
+    /// A background thread pins so much from the start, within the cap; 0 for none.
+    pub initial_bytes: u64,
     /// The budget of swapped memory, within the cap.
     pub swapped_limit_bytes: u64,
     /// The most threads that touch the pages of a region; 0 for as many as help.
@@ -59,7 +70,9 @@ impl ArenaConfig {
         ArenaConfig {
             limit_bytes,
             region_bytes: REGION_BYTES,
+            largest_region_bytes: 0,
             grow_ahead_bytes: 0,
+            initial_bytes: 0,
             swapped_limit_bytes: limit_bytes,
             touch_threads: 0,
         }
@@ -105,19 +118,24 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An empty arena; memory is pinned when it is needed.
+    /// An empty arena; memory is pinned when it is needed, or begins to be at once.
     pub fn new(driver: Arc<dyn Driver>, config: ArenaConfig) -> Arena {
         let DeviceProperties { numa_node, host_mapping, .. } = driver.properties();
         let touching = Touching { numa_node, threads: config.touch_threads };
         // Swapped memory is for all that frameworks do with it, where any can be.
         let registers = host_mapping != HostMapping::AllocatedForAll;
+        let pinning = Pinning { touching, registers };
+        let initial_bytes = config.initial_bytes.min(config.limit_bytes);
+        let initial_bytes = initial_bytes / unit_bytes() * unit_bytes();
+        let begins = initial_bytes > 0;
+        let growth = begins.then(|| Growth::start(&driver, initial_bytes, pinning)).flatten();
         Arena {
             driver,
             config,
-            pinning: Pinning { touching, registers },
+            pinning,
             slots: Slots::default(),
             regions: BTreeMap::new(),
-            growth: None,
+            growth,
             growth_failed: false,
             pinned_bytes: Peak::default(),
             used_bytes: Peak::default(),
@@ -265,7 +283,9 @@ impl Arena {
 
     /// The size of a region made for a slot: a multiple of it. `None` if the cap forbids one.
     fn region_bytes(&self, size_bytes: u64) -> Option<u64> {
-        let wanted = (self.config.region_bytes / size_bytes).max(1);
+        let grown_bytes = self.pinned_bytes.current / GROWTH_DIVISOR;
+        let grown_bytes = grown_bytes.min(self.config.largest_region_bytes);
+        let wanted = (self.config.region_bytes.max(grown_bytes) / size_bytes).max(1);
         let slots = wanted.min(self.room_bytes() / size_bytes);
         (slots > 0).then(|| slots * size_bytes)
     }
@@ -277,6 +297,7 @@ impl Arena {
         let mut pinned = Region::pin(&*self.driver, region_bytes, self.pinning);
         // The host has less than the cap promised: perhaps it has just enough.
         if pinned.as_ref().is_err_and(PinError::is_short) && region_bytes > size_bytes {
+            self.config.largest_region_bytes = 0;
             pinned = Region::pin(&*self.driver, size_bytes, self.pinning);
         }
         let region = pinned.map_err(|error| self.not_pinned(error, requested_bytes, size_bytes))?;
@@ -307,7 +328,10 @@ impl Arena {
         let Some(growth) = self.growth.take() else { return };
         match growth.finish() {
             Some(region) => self.add(region),
-            None => self.growth_failed = true,
+            None => {
+                self.growth_failed = true;
+                self.config.largest_region_bytes = 0;
+            }
         }
     }
 

@@ -86,6 +86,38 @@ fn slots_of_one_size_fill_their_regions_to_the_byte() {
 }
 
 #[test]
+fn regions_grow_with_what_is_pinned_until_the_host_is_short() {
+    let growing = ArenaConfig { largest_region_bytes: 256 * KIB, ..regions(64 * MIB, 64 * KIB) };
+    let mut lab = Lab::new(growing);
+    let mut held = vec![0];
+    while held.len() < 20 {
+        lab.take(4 * KIB);
+        let now = lab.arena().pinned_bytes().current;
+        if held.last() != Some(&now) {
+            held.push(now);
+        }
+        lab.agree();
+    }
+    let grown: Vec<u64> = held.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(grown[..4].iter().all(|&bytes| bytes == 64 * KIB), "{grown:?}");
+    assert_eq!(grown[19 - 1], 256 * KIB, "{grown:?}");
+    for (&before, &bytes) in held.iter().zip(&grown) {
+        let quarter = (before / 4).clamp(64 * KIB, 256 * KIB);
+        assert!(bytes <= quarter && bytes > quarter - 4 * KIB, "{bytes} beside {before}");
+    }
+    while lab.arena().free_bytes() > 0 {
+        lab.take(4 * KIB);
+    }
+    lab.fault.arm(FaultPlan::once(1, ErrorKind::OutOfMemory).only("register_host"));
+    let before = lab.arena().pinned_bytes().current;
+    lab.take(4 * KIB);
+    lab.take(4 * KIB);
+    let now = lab.arena().pinned_bytes().current;
+    assert_eq!(now - before, 68 * KIB, "just the slot, then as at the start");
+    lab.finish();
+}
+
+#[test]
 fn the_cap_is_filled_whatever_the_size() {
     let mut lab = Lab::new(regions(100 * KIB, 64 * KIB));
     let taken = std::iter::from_fn(|| lab.arena().take(12 * KIB).ok()).count();

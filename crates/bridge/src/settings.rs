@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use adaptive::devices::{CheckConfig, CheckDriver, HostMemory, measure_link};
 use adaptive::{
-    ArenaConfig, Budget, Bytes, Compute, Config, DeviceName, Driver, GenerateConfig, JointConfig,
-    Link, LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
+    ArenaConfig, Budget, Bytes, Config, DeviceName, Driver, GenerateConfig, JointConfig, Link,
+    LoopConfig, Machine, PoolConfig, Prefer, Settings as FileSettings, Strategy,
 };
 
 use crate::device::Device;
@@ -20,8 +20,14 @@ const BLOCKS_PER_CAP: u64 = 512;
 const BLOCKS_PER_SEGMENT: u64 = 4;
 /// Chunks of the software device are multiples of this.
 const HOST_GRANULARITY_BYTES: u64 = 64 << 10;
-/// Host memory is pinned in regions of about this size.
-const REGION_BYTES: u64 = 256 << 20;
+/// Host memory is pinned in regions of about these sizes, growing from the first to the last, and
+/// the next one is made ready while fewer bytes than the first are left. None is more than an
+/// eighth of what may be pinned.
+const REGION_BYTES: [u64; 2] = [256 << 20, 4 << 30];
+const REGIONS_LEAST: u64 = 8;
+/// Under a cap that somebody asked for a good part of it soon leaves. So much is pinned while the
+/// script builds its model, and given back where the model fits.
+const INITIAL_DIVISOR: u64 = 8;
 /// Where no cap is asked for, this part of what is free is left for kernels and libraries.
 const FREE_DIVISOR: u64 = 16;
 /// Copies that are timed to learn the speed of the link, and the size of one.
@@ -129,7 +135,16 @@ impl Settings {
         Ok(Settings {
             device,
             checker,
-            engine: engine_config(limit_bytes, host_limit_bytes, min_block_bytes, compute),
+            engine: Config {
+                pool: PoolConfig {
+                    limit_bytes,
+                    swap_threshold_bytes: min_block_bytes,
+                    segment_bytes: min_block_bytes * BLOCKS_PER_SEGMENT,
+                },
+                arena: arena_config(wished_bytes.map_or(0, |_| limit_bytes), host_limit_bytes),
+                compute,
+                record: false,
+            },
             holds_by_need: wished_bytes.is_none(),
             machine: Machine { host_limit_bytes, ..machine },
             planning: planning(wishes, min_block_bytes),
@@ -164,25 +179,17 @@ fn half_room() -> Result<u64, Failure> {
     room_bytes.map(|bytes| bytes / 2).ok_or_else(|| Failure::settings(text))
 }
 
-fn engine_config(
-    limit_bytes: u64,
-    host_limit_bytes: u64,
-    min_block_bytes: u64,
-    compute: Compute,
-) -> Config {
-    Config {
-        pool: PoolConfig {
-            limit_bytes,
-            swap_threshold_bytes: min_block_bytes,
-            segment_bytes: min_block_bytes * BLOCKS_PER_SEGMENT,
-        },
-        arena: ArenaConfig {
-            region_bytes: REGION_BYTES.min(host_limit_bytes / 8).max(1 << 20),
-            swapped_limit_bytes: host_limit_bytes,
-            ..ArenaConfig::new(host_limit_bytes)
-        },
-        compute,
-        record: false,
+/// How host memory is pinned beside a cap that was asked for, or 0.
+fn arena_config(asked_bytes: u64, host_limit_bytes: u64) -> ArenaConfig {
+    let [region_bytes, largest_region_bytes] =
+        REGION_BYTES.map(|bytes| bytes.min(host_limit_bytes / REGIONS_LEAST).max(1 << 20));
+    ArenaConfig {
+        region_bytes,
+        largest_region_bytes,
+        grow_ahead_bytes: region_bytes,
+        initial_bytes: (asked_bytes / INITIAL_DIVISOR).min(largest_region_bytes),
+        swapped_limit_bytes: host_limit_bytes,
+        ..ArenaConfig::new(host_limit_bytes)
     }
 }
 

@@ -7,9 +7,15 @@ use adaptive::{AccessMode, Error, OpName, Stage};
 
 use crate::context::{Context, Course};
 use crate::failure::Failure;
+use crate::totals::Totals;
 
 /// After so many steps that no plan came of, as no two are alike, none is waited for any more.
 const ROAMING_STEPS: u32 = 16;
+
+/// What telling of an op costs the host, measured on slow ones, and the part of a step that is
+/// little to pay for larger steps to find their plan from their first op on.
+const WATCHED_OP_US: f64 = 10.0;
+const CHEAP_PART: f64 = 0.1;
 
 /// Whether ops are told of.
 #[derive(Debug, Default)]
@@ -45,6 +51,11 @@ impl Sleep {
     }
 }
 
+/// Whether it hardly matters for the last step's time that its ops were told of.
+fn is_cheap_to_watch(totals: &Totals) -> bool {
+    f64::from(totals.last_op_count) * WATCHED_OP_US < totals.last_step_us * CHEAP_PART
+}
+
 impl Context {
     /// Where steps stand. Asleep they fit, whether any two of them are alike or not.
     pub(crate) fn stage(&self, course: &Course) -> Stage {
@@ -56,10 +67,12 @@ impl Context {
         let course = self.course();
         let moves = course.plan().is_some_and(|plan| !plan.actions.is_empty());
         // There are plans for larger steps. Asleep those come unseen, which is worth it as long as
-        // none comes.
+        // none comes, where watching costs something.
         let was_short = self.sleep.was_short.load(Ordering::Relaxed);
         let session = &course.session;
-        let outgrows = session.may_outgrow() && (was_short || session.has_outgrown());
+        let awaits_larger =
+            was_short || session.has_outgrown() || is_cheap_to_watch(&course.totals);
+        let outgrows = session.may_outgrow() && awaits_larger;
         // Of steps that always differ, nobody knows how large the next one is. Once is enough.
         let roams = course.totals.roaming_steps >= ROAMING_STEPS && !was_short;
         let calm = (session.stage() == Stage::Stable || roams) && !moves && !outgrows;

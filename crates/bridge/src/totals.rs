@@ -22,6 +22,8 @@ pub(crate) struct Totals {
     pub(crate) last_calls: MemoryCalls,
     pub(crate) stall_us: f64,
     pub(crate) last_step_us: f64,
+    /// Its ops, nested ones as well.
+    pub(crate) last_op_count: u32,
     /// The most that was resident in the last step that reported.
     pub(crate) last_resident_bytes: u64,
     /// Steps in a row, up to the last that reported, that no plan came of and nothing moved in:
@@ -51,6 +53,7 @@ impl Totals {
         self.stall_us += counters.stall_us;
         self.last_calls = counters.memory_calls;
         self.last_step_us = finished.report.device_us;
+        self.last_op_count = finished.report.op_count;
         self.last_resident_bytes = finished.report.resident_bytes_peak;
         let moved =
             counters.swapped_out_bytes + counters.swapped_in_bytes + counters.recomputed_ops;

@@ -292,6 +292,7 @@ impl<P: Planner> Session<P> {
         // A report can come late. One of a step that began before the orders changed would be
         // taken for a step under the new ones.
         if directive != self.directives || self.put_off.is_some() {
+            self.policy.note_size(report);
             return Ok(());
         }
         let next = match worst {

@@ -224,6 +224,11 @@ impl<P: Planner> Loop<P> {
         self.expected.is_some_and(|kind| self.families.has_outgrown(kind))
     }
 
+    /// Notes how large a step was of which nothing else counts, as it began under other orders.
+    pub(crate) fn note_size(&mut self, report: &StepReport) {
+        self.families.note_size(report);
+    }
+
     /// Tells of a plan's layout.
     pub(crate) fn laid_out(&mut self, plan: &Plan, layout: &Layout) {
         let turn = Turn::LaidOut {

@@ -106,6 +106,13 @@ impl Families {
         self.of_kind(kind).is_some_and(Known::has_outgrown)
     }
 
+    /// Notes the size of a step that is not observed.
+    pub(super) fn note_size(&mut self, report: &StepReport) {
+        if let Some(known) = self.known.get_mut(&report.family) {
+            known.note_size(report);
+        }
+    }
+
     /// Whether its next step is to be recorded.
     pub(super) fn records(&self, kind: Signature) -> Option<bool> {
         self.of_kind(kind).map(Known::records)

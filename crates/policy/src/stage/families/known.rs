@@ -166,10 +166,7 @@ impl Known {
         report: &StepReport,
         follows_its_like: bool,
     ) -> Option<Turn> {
-        // By its number, another block may be the probe where small ones are missing before it.
-        let recorded = || self.family.size_of(report.trace.as_ref()?);
-        let size = recorded().or_else(|| self.family.size_told(&report.probes))?;
-        self.came(size.probe_bytes);
+        let size = self.note_size(report)?;
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
         let is_settled = self.steady_steps > MOVING_IN_STEPS && follows_its_like;
@@ -190,6 +187,15 @@ impl Known {
         self.feedback = self.feedback.after(predicted, measured, config.margin, config.limit_bytes);
         (self.short, self.widened, self.learnt_from) = (0, self.widened + 1, 0);
         Some(Turn::Disturbed { measured })
+    }
+
+    /// Notes how large a step was, if it can be told.
+    pub(super) fn note_size(&mut self, report: &StepReport) -> Option<StepSize> {
+        // By its number, another block may be the probe where small ones are missing before it.
+        let recorded = || self.family.size_of(report.trace.as_ref()?);
+        let size = recorded().or_else(|| self.family.size_told(&report.probes))?;
+        self.came(size.probe_bytes);
+        Some(size)
     }
 
     /// Notes how large a step was that leaves or adds some ops and goes by the plans all the same.

@@ -141,6 +141,17 @@ fn where_most_steps_fit_they_run_without_a_plan_and_larger_ones_with() {
 }
 
 #[test]
+fn a_large_step_counts_although_it_began_under_other_orders() {
+    let mut under_test = looping();
+    let directive = run(&mut under_test, &[20, 24, 16, 18, 22, 26]);
+    let largest = *levels(&under_test).last().expect("there are some");
+    under_test.note_size(&sized(20, &directive));
+    assert!(!under_test.has_outgrown());
+    under_test.note_size(&sized(2 * largest, &directive));
+    assert!(under_test.has_outgrown());
+}
+
+#[test]
 fn steps_that_fit_eight_times_over_need_nothing_but_memory() {
     let mut under_test = looping();
     let directive = run(&mut under_test, &[2, 3, 4, 2, 3, 4]);

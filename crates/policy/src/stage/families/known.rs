@@ -308,7 +308,9 @@ impl Known {
         let outgrow = self.recent.iter().filter(|&&bytes| bytes > fitting_bytes).count();
         let most_fit = outgrow * RARE_DIVISOR <= self.recent.len() && fitting_bytes > 0;
         let lowest = if most_fit { fitting_bytes } else { with_room };
-        let outliers = OUTLIERS.iter().map(|times| lowest.saturating_mul(*times));
+        // Often lengths are doubled: what is twice as long as the longest is to have its level.
+        let base = lowest.max(with_room);
+        let outliers = OUTLIERS.iter().map(|times| base.saturating_mul(*times));
         let above = [with_room].into_iter().chain(outliers);
         let above = above.filter(|&bytes| bytes > lowest && bytes <= most_bytes);
         [lowest].into_iter().chain(above).collect()

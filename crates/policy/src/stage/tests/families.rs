@@ -141,6 +141,13 @@ fn where_most_steps_fit_they_run_without_a_plan_and_larger_ones_with() {
 }
 
 #[test]
+fn outliers_are_multiples_of_the_largest_that_came() {
+    let mut under_test = looping();
+    run(&mut under_test, &[20, 24, 16, 18, 22, 48]);
+    assert_eq!(levels(&under_test), [33, 50, 100, 200, 400], "33 is what fits");
+}
+
+#[test]
 fn a_large_step_counts_although_it_began_under_other_orders() {
     let mut under_test = looping();
     let directive = run(&mut under_test, &[20, 24, 16, 18, 22, 26]);

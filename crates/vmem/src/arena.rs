@@ -37,7 +37,7 @@ const SLOT_BYTES: u64 = 4096;
 const REGION_BYTES: u64 = 256 << 20;
 
 /// A region is at most this part of what is pinned, where they grow: so much may be too much.
-const GROWTH_DIVISOR: u64 = 4;
+const GROWTH_DIVISOR: u64 = 2;
 
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,16 +47,16 @@ pub struct ArenaConfig {
     /// Memory is pinned in regions of about this size: the largest multiple of the slot that
     /// needs it, or one slot if that is larger.
     pub region_bytes: u64,
-    /// Regions are a quarter of what is pinned once that is more than [`region_bytes`], up to
+    /// Regions are half of what is pinned once that is more than [`region_bytes`], up to
     /// this size: a region of gigabytes is ready three times as fast for its size as one of a few
     /// hundred megabytes. 0 for regions that are all alike, as they are once the host is short.
     ///
     /// [`region_bytes`]: ArenaConfig::region_bytes
     pub largest_region_bytes: u64,
-    /// A background thread pins the next region while fewer free bytes than this are left.
+    /// A background thread makes the next region ready while fewer free bytes than this are left.
     /// 0 for none: memory is then pinned only in the calls that need it.
     pub grow_ahead_bytes: u64,
-    /// A background thread pins so much from the start, within the cap; 0 for none.
+    /// A background thread makes so much ready from the start, within the cap; 0 for none.
     pub initial_bytes: u64,
     /// The budget of swapped memory, within the cap.
     pub swapped_limit_bytes: u64,
@@ -159,15 +159,12 @@ impl Arena {
 
     /// Finds memory for a slot: in this order, so that few have to wait for its last users.
     fn place(&mut self, size_bytes: u64, requested_bytes: u64) -> Result<Carved, MemoryError> {
-        if self.growth.as_ref().is_some_and(Growth::is_finished) {
-            self.finish_growth();
-        }
         let ready = self.slots.carve(size_bytes).or_else(|| self.slots.take_waiting(size_bytes));
         if let Some(carved) = ready {
             return Ok(carved);
         }
         if self.needs_growth(size_bytes) {
-            self.finish_growth();
+            self.finish_growth(Some(size_bytes));
         }
         if let Some(carved) = self.slots.take_of_others(size_bytes) {
             return Ok(carved);
@@ -190,7 +187,7 @@ impl Arena {
     /// # Errors
     /// [`HostFull`](MemoryError::HostFull) if the cap or the host leaves no room.
     pub fn reserve(&mut self, size_bytes: u64) -> Result<(), MemoryError> {
-        self.finish_growth();
+        self.finish_growth(None);
         let missing_bytes = size_bytes.saturating_sub(self.free_bytes());
         let Some(region_bytes) = missing_bytes
             .checked_next_multiple_of(unit_bytes())
@@ -243,8 +240,7 @@ impl Arena {
     /// # Errors
     /// If the driver fails; what could not be unpinned stays.
     pub fn trim(&mut self, streams: &mut Streams) -> Result<(), DriverError> {
-        self.finish_growth();
-        let mut result = Ok(());
+        let mut result = self.discard_growth();
         for EmptyRegion { start, uses, .. } in self.slots.remove_empty_regions() {
             let mut region = self.regions.remove(&start).expect("a region is one of these");
             let freed = streams
@@ -263,8 +259,7 @@ impl Arena {
 
     /// Unpins everything. All work on the device is complete.
     pub(crate) fn dismantle(&mut self) -> Result<(), DriverError> {
-        self.finish_growth();
-        let mut result = Ok(());
+        let mut result = self.discard_growth();
         for (_, mut region) in std::mem::take(&mut self.regions) {
             self.pinned_bytes.shrink(region.size_bytes());
             // SAFETY: the device is idle.
@@ -275,23 +270,24 @@ impl Arena {
         result
     }
 
-    /// Bytes that may still be pinned. What is being pinned counts as pinned.
+    /// Bytes that may still be pinned. What is on its way counts as pinned.
     fn room_bytes(&self) -> u64 {
         let coming_bytes = self.growth.as_ref().map_or(0, Growth::size_bytes);
         self.config.limit_bytes - self.pinned_bytes.current - coming_bytes
     }
 
-    /// The size of a region made for a slot: a multiple of it. `None` if the cap forbids one.
-    fn region_bytes(&self, size_bytes: u64) -> Option<u64> {
-        let grown_bytes = self.pinned_bytes.current / GROWTH_DIVISOR;
+    /// The size of a region made for a slot, beside others of `beside_bytes` that count as pinned
+    /// as well: a multiple of it. `None` if the cap forbids one.
+    fn region_bytes(&self, size_bytes: u64, beside_bytes: u64) -> Option<u64> {
+        let grown_bytes = (self.pinned_bytes.current + beside_bytes) / GROWTH_DIVISOR;
         let grown_bytes = grown_bytes.min(self.config.largest_region_bytes);
         let wanted = (self.config.region_bytes.max(grown_bytes) / size_bytes).max(1);
-        let slots = wanted.min(self.room_bytes() / size_bytes);
+        let slots = wanted.min((self.room_bytes() - beside_bytes) / size_bytes);
         (slots > 0).then(|| slots * size_bytes)
     }
 
     fn grow(&mut self, size_bytes: u64, requested_bytes: u64) -> Result<(), MemoryError> {
-        let Some(region_bytes) = self.region_bytes(size_bytes) else {
+        let Some(region_bytes) = self.region_bytes(size_bytes, 0) else {
             return Err(self.full(requested_bytes, None));
         };
         let mut pinned = Region::pin(&*self.driver, region_bytes, self.pinning);
@@ -306,13 +302,19 @@ impl Arena {
         Ok(())
     }
 
-    /// Starts to pin the next region if few bytes are left for slots like this one.
+    /// Starts to make the next region ready if few bytes are left for slots like this one.
     fn grow_ahead(&mut self, size_bytes: u64) {
         let enough = self.free_bytes() >= self.config.grow_ahead_bytes;
-        if enough || self.growth.is_some() || self.growth_failed {
+        if !enough && self.growth.is_none() {
+            self.start_growth(size_bytes, 0);
+        }
+    }
+
+    fn start_growth(&mut self, size_bytes: u64, beside_bytes: u64) {
+        if self.config.grow_ahead_bytes == 0 || self.growth_failed {
             return;
         }
-        let Some(region_bytes) = self.region_bytes(size_bytes) else { return };
+        let Some(region_bytes) = self.region_bytes(size_bytes, beside_bytes) else { return };
         self.growth = Growth::start(&self.driver, region_bytes, self.pinning);
     }
 
@@ -323,16 +325,28 @@ impl Arena {
         self.growth.as_ref().is_some_and(|it| holds(it) || self.room_bytes() < size_bytes)
     }
 
-    /// Takes in the region on its way, waiting for it.
-    fn finish_growth(&mut self) {
+    /// Takes in the region on its way, waiting for it. Where slots of `size_bytes` wait for it,
+    /// the next one is touched while the driver pins this one.
+    fn finish_growth(&mut self, size_bytes: Option<u64>) {
         let Some(growth) = self.growth.take() else { return };
-        match growth.finish() {
-            Some(region) => self.add(region),
-            None => {
+        let region_bytes = growth.size_bytes();
+        let ready = growth.finish();
+        if let (Some(_), Some(size_bytes)) = (&ready, size_bytes) {
+            self.start_growth(size_bytes, region_bytes);
+        }
+        match ready.map(|ready| ready.pin(&*self.driver)) {
+            Some(Ok(region)) => self.add(region),
+            Some(Err(_)) | None => {
                 self.growth_failed = true;
                 self.config.largest_region_bytes = 0;
             }
         }
+    }
+
+    /// Gives back the region on its way.
+    fn discard_growth(&mut self) -> Result<(), DriverError> {
+        let ready = self.growth.take().and_then(Growth::finish);
+        ready.map_or(Ok(()), |ready| ready.discard(&*self.driver))
     }
 
     fn add(&mut self, region: Region) {
@@ -374,10 +388,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // Nobody used a region that is on its way, so it can go even if the others cannot.
-        if let Some(mut region) = self.growth.take().and_then(Growth::finish) {
-            // SAFETY: no slot of it was given out.
-            let _ = unsafe { region.unpin(&*self.driver) };
-        }
+        let _ = self.discard_growth();
     }
 }
 

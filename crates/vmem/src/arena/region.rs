@@ -42,6 +42,57 @@ pub(super) struct Region {
     registered: bool,
 }
 
+/// Memory that needs one call of the driver more to be pinned, if that.
+#[derive(Debug)]
+pub(super) enum Ready {
+    /// Ours, so many bytes that the driver does not know of yet.
+    Touched(HostPages, u64),
+    /// The driver's own.
+    Allocated(Region),
+}
+
+impl Ready {
+    /// Takes `size_bytes`, a multiple of the page size, and touches them.
+    pub(super) fn make(
+        driver: &dyn Driver,
+        size_bytes: u64,
+        pinning: Pinning,
+    ) -> Result<Ready, PinError> {
+        if pinning.registers {
+            let pages = HostPages::new(size_bytes, pinning.touching)?;
+            return Ok(Ready::Touched(pages, size_bytes));
+        }
+        Ok(Ready::Allocated(Region::allocate(driver, size_bytes)?))
+    }
+
+    /// Has the driver pin it, which holds up its other calls.
+    pub(super) fn pin(self, driver: &dyn Driver) -> Result<Region, PinError> {
+        let (pages, size_bytes) = match self {
+            Ready::Touched(pages, size_bytes) => (pages, size_bytes),
+            Ready::Allocated(region) => return Ok(region),
+        };
+        let start = pages.start();
+        // SAFETY: the region keeps the pages until they are unregistered, or for good.
+        match unsafe { driver.register_host(start, pages.size_bytes()) } {
+            Ok(()) => Ok(Region { start, size_bytes, pages: Some(pages), registered: true }),
+            Err(error) if error.kind == ErrorKind::Unsupported => {
+                drop(pages);
+                Ok(Region::allocate(driver, size_bytes)?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives it back. Nobody has used it.
+    pub(super) fn discard(self, driver: &dyn Driver) -> Result<(), DriverError> {
+        match self {
+            Ready::Touched(..) => Ok(()),
+            // SAFETY: no slot of it was given out.
+            Ready::Allocated(mut region) => unsafe { region.unpin(driver) },
+        }
+    }
+}
+
 impl Region {
     /// Pins `size_bytes`, a multiple of the page size.
     pub(super) fn pin(
@@ -49,18 +100,10 @@ impl Region {
         size_bytes: u64,
         pinning: Pinning,
     ) -> Result<Region, PinError> {
-        if pinning.registers {
-            let pages = HostPages::new(size_bytes, pinning.touching)?;
-            let start = pages.start();
-            // SAFETY: the region keeps the pages until they are unregistered, or for good.
-            match unsafe { driver.register_host(start, pages.size_bytes()) } {
-                Ok(()) => {
-                    return Ok(Region { start, size_bytes, pages: Some(pages), registered: true });
-                }
-                Err(error) if error.kind == ErrorKind::Unsupported => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ready::make(driver, size_bytes, pinning)?.pin(driver)
+    }
+
+    fn allocate(driver: &dyn Driver, size_bytes: u64) -> Result<Region, DriverError> {
         let start = driver.allocate_pinned(size_bytes)?;
         Ok(Region { start, size_bytes, pages: None, registered: false })
     }

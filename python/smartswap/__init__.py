@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch  # noqa: F401
 
 from .advice import advise
-from .callbacks import hugging_face_callback, lightning_callback
+from .callbacks import hugging_face_arguments, hugging_face_callback, lightning_callback
 from .custom_ops import adapt_mem_func_wrapper
 from .engine import (
     beside_step,
@@ -46,6 +46,7 @@ __all__ = [
     "enable",
     "enable_for",
     "explain",
+    "hugging_face_arguments",
     "hugging_face_callback",
     "include_path",
     "is_enabled",

@@ -1,12 +1,13 @@
-"""Callbacks for the trainers of Hugging Face and Lightning, if those are installed."""
+"""What trainers of Hugging Face and Lightning take, if those are installed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import engine
 
-__all__ = ["hugging_face_callback", "lightning_callback"]
+__all__ = ["hugging_face_arguments", "hugging_face_callback", "lightning_callback"]
 
 _COUNTERS = ("swapped_out_bytes", "swapped_in_bytes", "recomputed_ops", "stall_us")
 
@@ -17,6 +18,33 @@ def _figures() -> dict[str, float]:
     figures = {f"smartswap/{name}": now[name] for name in _COUNTERS}
     figures["smartswap/device_peak_bytes"] = now["reserved_bytes"]["peak"]
     return figures
+
+
+def hugging_face_arguments(base: Any = None, **settings: Any) -> Any:
+    """A class like TrainingArguments, or `base`, that takes `smartswap_memory` as well: the cap.
+
+    For scripts that read their command line by HfArgumentParser, so that `--smartswap_memory 24GiB`
+    is an option of theirs. SmartSwap is enabled where the arguments are read, with these other
+    settings, which `enable` takes; without the option nothing is.
+    """
+    if base is None:
+        from transformers import TrainingArguments as base
+
+    @dataclass
+    class SmartSwapArguments(base):
+        """Enables SmartSwap before there is a model."""
+
+        smartswap_memory: str | None = field(
+            default=None,
+            metadata={"help": "Train within so much device memory, such as 24GiB or 60%."},
+        )
+
+        def __post_init__(self) -> None:
+            if self.smartswap_memory is not None and not engine.is_enabled():
+                engine.enable(self.smartswap_memory, **settings)
+            super().__post_init__()
+
+    return SmartSwapArguments
 
 
 def hugging_face_callback(memory: str | int | None = None, **settings: Any) -> Any:

@@ -18,16 +18,21 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 
 @pytest.mark.parametrize(
-    ("script", "module"),
-    [("trainer_hugging_face.py", "transformers"), ("trainer_lightning.py", "lightning")],
+    ("script", "module", "ways"),
+    [
+        ("trainer_hugging_face.py", "transformers", [[], ["--switch"]]),
+        ("trainer_lightning.py", "lightning", [[]]),
+    ],
 )
-def test_a_trainer_prints_what_it_prints_without(script, module):
+def test_a_trainer_prints_what_it_prints_without(script, module, ways):
     pytest.importorskip(module)
-    plain, capped = launch([HERE / script], [HERE / script, "--memory", "16MiB"])
+    under_cap = [[HERE / script, "--memory", "16MiB", *way] for way in ways]
+    plain, *capped = launch([HERE / script], *under_cap)
     assert plain.returncode == 0, plain.stderr
-    assert capped.returncode == 0, capped.stderr
-    assert capped.stdout == plain.stdout
     assert len(plain.stdout.split()) > 3
+    for done in capped:
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == plain.stdout
 
 
 def run(words, **variables):

@@ -1,4 +1,7 @@
-"""Trains a small Llama with the Trainer of Hugging Face; `--memory SIZE` does it under a cap."""
+"""Trains a small Llama with the Trainer of Hugging Face.
+
+`--memory SIZE` does it under a cap, by the callback, and with `--switch` by an option.
+"""
 
 import argparse
 import hashlib
@@ -14,16 +17,37 @@ def rows(count, seed):
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
-def train(callbacks, folder):
+def read_arguments(folder, memory):
+    """What a command line says, with the cap if one is given."""
+    from transformers import HfArgumentParser, TrainingArguments
+
+    kind = TrainingArguments
+    words = {
+        "output_dir": folder,
+        "use_cpu": True,
+        "report_to": "none",
+        "max_steps": 12,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 2,
+        "logging_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 6,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if memory:
+        import smartswap
+
+        kind = smartswap.hugging_face_arguments(min_block="64KiB", device="host")
+        words["smartswap_memory"] = memory
+    line = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+    (arguments,) = HfArgumentParser(kind).parse_args_into_dataclasses(line)
+    return arguments
+
+
+def train(callbacks, arguments):
     """The trainer after 12 steps of two batches each, with two evaluations."""
-    from transformers import (
-        LlamaConfig,
-        LlamaForCausalLM,
-        PrinterCallback,
-        Trainer,
-        TrainingArguments,
-        set_seed,
-    )
+    from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Trainer, set_seed
 
     set_seed(7)
     config = LlamaConfig(
@@ -34,19 +58,6 @@ def train(callbacks, folder):
         num_attention_heads=4,
         num_key_value_heads=2,
         attention_dropout=0.1,
-    )
-    arguments = TrainingArguments(
-        output_dir=folder,
-        use_cpu=True,
-        report_to=[],
-        max_steps=12,
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        logging_steps=4,
-        eval_strategy="steps",
-        eval_steps=6,
-        save_strategy="no",
-        disable_tqdm=True,
     )
     trainer = Trainer(
         LlamaForCausalLM(config),
@@ -64,15 +75,20 @@ def train(callbacks, folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory")
+    parser.add_argument("--switch", action="store_true")
     wish = parser.parse_args()
     torch.set_num_threads(1)
-    callbacks = []
-    if wish.memory:
-        import smartswap
-
-        callbacks = [smartswap.hugging_face_callback(wish.memory, min_block="64KiB", device="host")]
     with tempfile.TemporaryDirectory() as folder:
-        trainer = train(callbacks, folder)
+        arguments = read_arguments(folder, wish.memory if wish.switch else None)
+        callbacks = []
+        if wish.memory:
+            import smartswap
+
+            # With the switch it is enabled by now, and the callback only logs.
+            assert smartswap.is_enabled() == wish.switch
+            settings = {"min_block": "64KiB", "device": "host"}
+            callbacks = [smartswap.hugging_face_callback(wish.memory, **settings)]
+        trainer = train(callbacks, arguments)
     history = trainer.state.log_history
     print(*(f"{entry['loss']}" for entry in history if "loss" in entry))
     print(*(f"{entry['eval_loss']}" for entry in history if "eval_loss" in entry))

@@ -1,6 +1,6 @@
 """What a cap costs a training whose layers are CUDA graphs, beside the same without graphs.
 
-    python python/benchmarks/graphs.py --layers 24 --width 4096 --rows 512 --share 0.6
+    python python/benchmarks/graphs.py --layers 24 --width 4096 --rows 32768 --share 0.9
 
 Four trainings, each in a process of its own, and a line of JSON for each: plain PyTorch and a cap
 of `--share` of what it held, without graphs and with a graph for each layer's forward and backward
@@ -75,8 +75,8 @@ def train(args: argparse.Namespace) -> dict[str, Any]:
     for turn in range(WARM_STEPS + STEPS):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        generator = torch.Generator().manual_seed(turn)
-        x = torch.randn(args.rows, args.width, generator=generator).to("cuda", torch.bfloat16)
+        generator = torch.Generator("cuda").manual_seed(turn)
+        x = torch.randn(args.rows, args.width, device="cuda", generator=generator).bfloat16()
         loss = model(x).float().square().mean()
         optimizer.zero_grad()
         loss.backward()

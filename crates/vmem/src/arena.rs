@@ -36,7 +36,7 @@ const SLOT_BYTES: u64 = 4096;
 /// Regions are of about this size unless asked otherwise.
 const REGION_BYTES: u64 = 256 << 20;
 
-/// A region is at most this part of what is pinned, where they grow: so much may be too much.
+/// Where regions grow, one is at most this part of what is pinned: so much may be too much.
 const GROWTH_DIVISOR: u64 = 2;
 
 /// Settings of an [`Arena`].
@@ -220,7 +220,7 @@ impl Arena {
         self.used_bytes
     }
 
-    /// Pinned bytes. A region that is still being pinned in the background does not count.
+    /// Pinned bytes. A region that is only on its way does not count.
     pub fn pinned_bytes(&self) -> Peak {
         self.pinned_bytes
     }

@@ -235,6 +235,9 @@ impl<P: Planner> Session<P> {
             self.engine.hide_away()?;
         }
         let is_calm = self.current.stage == Stage::Stable && !self.layouts.is_moving_in();
+        if is_calm {
+            self.engine.stop_growing_host()?;
+        }
         if is_calm && self.measuring.end_step() && !self.engine.measure_lanes()? {
             self.measuring.ask();
         }

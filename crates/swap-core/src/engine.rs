@@ -439,15 +439,6 @@ impl Engine {
         Ok(self.shared.lock()?.entries.kept_bytes())
     }
 
-    /// Makes pinned host memory for `size_bytes` more of moved blocks ready now, instead of when
-    /// they move.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if the cap or the host has no room for it.
-    pub fn reserve_host(&self, size_bytes: u64) -> Result<(), Error> {
-        Ok(self.shared.lock()?.memory.arena.reserve(size_bytes)?)
-    }
-
     /// Starts the peaks of [`memory_stats`](Engine::memory_stats) anew. Reports keep theirs.
     ///
     /// # Errors

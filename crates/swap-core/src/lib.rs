@@ -98,6 +98,7 @@ mod executor;
 mod follow;
 mod hand_over;
 mod holds;
+mod host_memory;
 mod ladder;
 mod lanes;
 mod launches;

@@ -111,8 +111,9 @@ pub struct Arena {
     /// By first address.
     regions: BTreeMap<u64, Region>,
     growth: Option<Growth>,
-    /// Growth failed where nobody saw it, and is left until a call needs memory and gets it.
-    growth_failed: bool,
+    /// No region is made ready ahead until a call needs memory and gets it: one failed where
+    /// nobody saw it, or users have what they need.
+    growth_stopped: bool,
     pinned_bytes: Peak,
     used_bytes: Peak,
 }
@@ -136,7 +137,7 @@ impl Arena {
             slots: Slots::default(),
             regions: BTreeMap::new(),
             growth,
-            growth_failed: false,
+            growth_stopped: false,
             pinned_bytes: Peak::default(),
             used_bytes: Peak::default(),
         }
@@ -253,8 +254,17 @@ impl Arena {
                 result = result.and(Err(error));
             }
         }
-        self.growth_failed = false;
+        self.growth_stopped = false;
         result
+    }
+
+    /// Gives back what is on its way, and makes no more ready until a call finds too little.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn stop_growing(&mut self) -> Result<(), DriverError> {
+        self.growth_stopped = true;
+        self.discard_growth()
     }
 
     /// Unpins everything. All work on the device is complete.
@@ -297,7 +307,7 @@ impl Arena {
             pinned = Region::pin(&*self.driver, size_bytes, self.pinning);
         }
         let region = pinned.map_err(|error| self.not_pinned(error, requested_bytes, size_bytes))?;
-        self.growth_failed = false;
+        self.growth_stopped = false;
         self.add(region);
         Ok(())
     }
@@ -311,7 +321,7 @@ impl Arena {
     }
 
     fn start_growth(&mut self, size_bytes: u64, beside_bytes: u64) {
-        if self.config.grow_ahead_bytes == 0 || self.growth_failed {
+        if self.config.grow_ahead_bytes == 0 || self.growth_stopped {
             return;
         }
         let Some(region_bytes) = self.region_bytes(size_bytes, beside_bytes) else { return };
@@ -337,7 +347,7 @@ impl Arena {
         match ready.map(|ready| ready.pin(&*self.driver)) {
             Some(Ok(region)) => self.add(region),
             Some(Err(_)) | None => {
-                self.growth_failed = true;
+                self.growth_stopped = true;
                 self.config.largest_region_bytes = 0;
             }
         }

@@ -407,6 +407,35 @@ fn what_is_ready_from_the_start_is_taken_first_and_pinned_when_it_is_needed() {
 }
 
 #[test]
+fn what_is_on_its_way_goes_back_once_users_have_what_they_need() {
+    for registers in [true, false] {
+        let mut lab = Lab::new(ahead(MIB));
+        if !registers {
+            lab.fault.arm(FaultPlan::for_good(1, ErrorKind::Unsupported).only("register_host"));
+        }
+        let first = lab.take(16 * KIB);
+        lab.arena().stop_growing().expect("gives back");
+        let pinned_bytes = |lab: &Lab| {
+            let ledger = lab.host.ledger();
+            ledger.registered_bytes + ledger.pinned_bytes
+        };
+        assert_eq!(pinned_bytes(&lab), 64 * KIB);
+        // There is room for these, and nothing more comes.
+        let others = [(); 3].map(|()| lab.take(16 * KIB));
+        lab.arena().stop_growing().expect("there is nothing");
+        assert_eq!(pinned_bytes(&lab), 64 * KIB);
+        // One too many makes it grow, ahead again.
+        let last = lab.take(16 * KIB);
+        let more: Vec<Slot> = (0..7).map(|_| lab.take(16 * KIB)).collect();
+        assert_eq!(pinned_bytes(&lab), 192 * KIB);
+        lab.agree();
+        let all = [first, last].into_iter().chain(others).chain(more);
+        all.for_each(|slot| lab.arena().give_back(slot, Uses::default()));
+        lab.finish();
+    }
+}
+
+#[test]
 fn growth_that_fails_ahead_of_need_is_not_seen_before_the_need() {
     for kind in [ErrorKind::OutOfMemory, ErrorKind::Failed] {
         let mut lab = Lab::new(ahead(MIB));

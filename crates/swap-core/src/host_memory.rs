@@ -1,5 +1,7 @@
 //! Pinned host memory, made ready before it is needed or not any more.
 
+use vmem::DeviceMemory;
+
 use crate::engine::Engine;
 use crate::error::Error;
 
@@ -20,5 +22,15 @@ impl Engine {
     /// If the driver fails.
     pub fn stop_growing_host(&self) -> Result<(), Error> {
         Ok(self.shared().lock()?.memory.arena.stop_growing()?)
+    }
+
+    /// Nothing leaves for now: the host's memory is for others.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn trim_host(&self) -> Result<(), Error> {
+        let mut core = self.shared().lock()?;
+        let DeviceMemory { arena, streams, .. } = &mut core.memory;
+        Ok(arena.trim(streams)?)
     }
 }

@@ -1,6 +1,6 @@
 //! What counts as a use of a block, beside what ops note at their end.
 
-use vmem::{BlockId, DeviceMemory, StreamId, Uses};
+use vmem::{BlockId, StreamId, Uses};
 
 use crate::core::Core;
 use crate::entry::{Entry, State};
@@ -83,11 +83,6 @@ impl Core {
     /// From here ops may run that nobody tells of; or they have run, and used and written any
     /// block that was there, as all were.
     pub(crate) fn set_watched(&mut self, watched: bool) -> Result<(), Error> {
-        if !watched {
-            // Nothing leaves until then, so the host's memory is for others.
-            let DeviceMemory { arena, streams, .. } = &mut self.memory;
-            arena.trim(streams)?;
-        }
         self.watch.is_on = watched;
         self.memory.pool.let_nothing_leave(!watched);
         if !watched {

@@ -53,6 +53,8 @@ impl<P: Planner> Session<P> {
             self.layouts = self.layouts.afresh();
             self.slept = true;
         }
+        // What left is home by now.
+        self.engine.trim_host()?;
         if let Some(shared) = &mut self.shared {
             shared.asleep = true;
         }

@@ -69,7 +69,9 @@ bool may_be_large(c10::ArrayRef<const c10::IValue> inputs) {
   bool has_tensors = false;
   const auto is_large = [&](const at::Tensor& tensor) {
     has_tensors = true;
-    return tensor.defined() && growth * tensor.nbytes() >= attached().least_bytes;
+    // What is sparse has no one size; how large it is, is not worth the asking.
+    return tensor.defined() &&
+        (!tensor.has_storage() || growth * tensor.nbytes() >= attached().least_bytes);
   };
   for (const auto& input : inputs) {
     if (input.isTensor() ? is_large(input.toTensor())

@@ -33,10 +33,19 @@ _inside = threading.local()
 
 
 def _sizes_bytes(values: Sequence[Any]) -> list[int]:
-    if are_plain(values):
-        return [value.nbytes for value in values]
-    parts = map(local_part, values)
-    return [part.nbytes if isinstance(part, torch.Tensor) else 0 for part in parts]
+    return [_size_bytes(value) for value in values]
+
+
+def _size_bytes(value: Any) -> int:
+    value = local_part(value)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    if value.layout is torch.strided:
+        return value.nbytes
+    # What is sparse has no size of its own, and this one asks for no copy of it.
+    if value.layout is torch.sparse_coo:
+        return value._indices().nbytes + value._values().nbytes
+    return value.values().nbytes
 
 
 def split(lists: Sequence[Sequence[Any]], limit_bytes: int) -> list[tuple[int, int]]:

@@ -65,6 +65,12 @@ def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> 
     return function.__name__ in _ELEMENTWISE and all(map(_are_shards, zip(*others, strict=True)))
 
 
+def _are_strided(values: Sequence[Any]) -> bool:
+    """Whether none is sparse: the memory of such a gradient is another one after each backward."""
+    tensors = (local_part(one) for one in values if isinstance(one, torch.Tensor))
+    return all(tensor.layout is torch.strided for tensor in tensors)
+
+
 def _are_shards(tensors: Sequence[Any]) -> bool:
     """Whether tensors are cut into shards alike."""
     cuts = [
@@ -124,6 +130,7 @@ class DeferredUpdates:
             and self._keeps_lists.get(function, False)
             and not kwargs.get("differentiable")
             and _are_local(function, lists)
+            and all(map(_are_strided, lists))
         )
 
     @contextmanager

@@ -463,10 +463,11 @@ def _finish(opened: _Open) -> None:
     tell_news(_native.adapter())
     # Memory had to be found on demand all the time, and nobody else says so.
     short = now["requested_bytes"]["peak"] > now["limit_bytes"]
-    is_unplanned = now["steps"] == 0 and short and not _has_failed()
+    has_failed = _has_failed()
+    is_unplanned = now["steps"] == 0 and short and not has_failed
     level = logging.WARNING if is_unplanned else logging.INFO
     if _log.isEnabledFor(level):
-        _log.log(level, "%s", run_summary(now))
+        _log.log(level, "%s", run_summary(now, has_failed=has_failed))
 
 
 def _has_failed() -> bool:

@@ -221,13 +221,13 @@ def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool
     return True
 
 
-def run_summary(now: dict[str, Any]) -> str:
-    """One line about the run so far, from `stats()`."""
+def run_summary(now: dict[str, Any], *, has_failed: bool = False) -> str:
+    """One line about the run so far, from `stats()`, and whether an error ended it."""
     asked, held = (format_size(now[f"{name}_bytes"]["peak"]) for name in ("requested", "reserved"))
     out, back = (format_size(now[f"swapped_{way}_bytes"]) for way in ("out", "in"))
     return (
-        f"{_steps(now)}; tensors took {asked} at most, and {held} were held of a cap of "
-        f"{format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
+        f"{_steps(now, has_failed)}; tensors took {asked} at most, and {held} were held of a cap "
+        f"of {format_size(now['limit_bytes'])}; moved out {out}, in {back}; "
         f"waited {now['stall_us'] / 1e6:.3f} s{_deferred(now['deferred_updates'])}"
     )
 
@@ -236,9 +236,11 @@ def _deferred(count: int) -> str:
     return f"; {count} parts of optimizer updates ran when they were used" if count else ""
 
 
-def _steps(now: dict[str, Any]) -> str:
+def _steps(now: dict[str, Any], has_failed: bool) -> str:
     """The steps by stage, in words."""
     by_stage = [f"{count} {stage}" for stage, count in now["steps_by_stage"].items() if count]
+    if not by_stage and has_failed:
+        return "0 steps before an error"
     if not by_stage:
         return (
             "0 steps, so nothing was planned: no optimizer of torch.optim stepped; call "

@@ -187,16 +187,17 @@ SPARSE = """
     push_out()
     shown(csr.values())
     shown((coo + coo).coalesce().values())
-    table = torch.nn.EmbeddingBag(5000, 64, sparse=True, mode="sum")
-    optimizer = torch.optim.SparseAdam(table.parameters())
-    for _ in range(4):
-        loss = table(torch.randint(0, 5000, (500, 8))).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        push_out()
-        optimizer.step()
-        print(loss.item().hex())
-    shown(table.weight.detach())
+    for kind in (torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad):
+        table = torch.nn.EmbeddingBag(5000, 64, sparse=True, mode="sum")
+        optimizer = kind(table.parameters(), lr=0.1)
+        for _ in range(6):
+            loss = table(torch.randint(0, 5000, (500, 8))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            push_out()
+            optimizer.step()
+            print(loss.item().hex())
+        shown(table.weight.detach())
 """
 
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use swap_core::Signature;
+use swap_core::{Bytes, Signature};
 
 use super::{Measured, Stage};
 use crate::search::Prediction;
@@ -132,11 +132,11 @@ impl fmt::Display for Turn {
                 write!(f, "follows the plan of another kind, except for {strayed_ops} ops")
             }
             Turn::Varies { members, ordinary_bytes, levels } => {
-                let ordinary = Gib(ordinary_bytes);
+                let ordinary = Bytes(ordinary_bytes);
                 write!(f, "comes in {members} sizes, mostly up to {ordinary}: plans for {levels}")
             }
             Turn::PlannedUpTo { probe_bytes, actions, predicted } => {
-                let (size, ms) = (Gib(probe_bytes), Ms(predicted));
+                let (size, ms) = (Bytes(probe_bytes), Ms(predicted));
                 write!(f, "planned up to {size}: {actions} actions, {ms} predicted")
             }
             Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
@@ -155,12 +155,12 @@ impl fmt::Display for Turn {
                 write!(f, "adopts no plan, {measured}: {why}")
             }
             Turn::LaidOut { lots_bytes, beside_bytes, excess_bytes, is_used } => {
-                let (lots, beside) = (Gib(lots_bytes), Gib(beside_bytes));
+                let (lots, beside) = (Bytes(lots_bytes), Bytes(beside_bytes));
                 f.write_str(if is_used { "laid out: " } else { "not laid out: " })?;
                 write!(
                     f,
                     "{lots} in lots, {beside} beside them, {} over the cap",
-                    Gib(excess_bytes)
+                    Bytes(excess_bytes)
                 )
             }
             Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
@@ -193,15 +193,6 @@ struct Ms(Prediction);
 impl fmt::Display for Ms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.3} ms", self.0.step_us / 1e3)
-    }
-}
-
-/// Bytes.
-struct Gib(u64);
-
-impl fmt::Display for Gib {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3} GiB", self.0 as f64 / f64::from(1 << 30))
     }
 }
 

@@ -389,7 +389,7 @@ fn what_was_done_is_told() {
     let told: Vec<String> =
         under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
     let begins = |start: &str| told.iter().any(|line| line.starts_with(start));
-    assert!(begins("comes in 3 sizes, mostly up to 0.065 GiB: plans for 4"), "{told:?}");
-    assert!(begins("planned up to 0.065 GiB: "), "{told:?}");
+    assert!(begins("comes in 3 sizes, mostly up to 66.7 MiB: plans for 4"), "{told:?}");
+    assert!(begins("planned up to 66.7 MiB: "), "{told:?}");
     assert_eq!(under_test.families()[0].recorded_bytes, [40, 56, 64].map(|mib| mib * MIB));
 }

@@ -5,7 +5,6 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
@@ -29,6 +28,7 @@
 #include "replay.h"
 #include "seals.h"
 #include "shortage.h"
+#include "step_bounds.h"
 #include "tensors.h"
 
 namespace smartswap::observer {
@@ -83,7 +83,6 @@ Thread& thread() {
   return value;
 }
 
-std::atomic<bool> step_has_begun{false};
 std::optional<at::CallbackHandle> handle;
 // While one is woken inside a backward pass, perhaps.
 std::optional<at::CallbackHandle> node_handle;
@@ -144,14 +143,7 @@ bool is_aside(Thread& own) {
     }
     own.begin_to_train();
   }
-  if (step_has_begun.load(std::memory_order_relaxed)) {
-    return false;
-  }
-  if (!at::GradMode::is_enabled()) {
-    return true;
-  }
-  step_has_begun.store(true, std::memory_order_relaxed);
-  return false;
+  return !step_bounds::has_next();
 }
 
 // Keeps an operator from running. One that needs no memory may.
@@ -391,7 +383,7 @@ void train_here() {
 
 void step_ended() {
   train_here();
-  step_has_begun.store(false, std::memory_order_relaxed);
+  step_bounds::end_step();
   settle(wakings.load());
 }
 

@@ -214,7 +214,7 @@ def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool
     _log.log(
         logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
         "no step is like another; the cap of %s costs %.2fx to %.2fx for those that are not larger "
-        "than most, and there are plans for %d larger sizes",
+        "than most; larger sizes that have a plan: %d",
         format_size(explained["limit_bytes"]), least, most,
         sum(one["plan_actions"] is not None for one in family["levels"][1:]),
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .deferred import DeferredUpdates, are_plain, is_list, lists_in, local_part
+from .deferred import DeferredUpdates, is_list, lists_in, local_part
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]

@@ -38,9 +38,9 @@ print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats(
 """
 
 
-def train(*words):
+def train(*words, program=PROGRAM):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, words)],
+        [sys.executable, "-c", program, *map(str, words)],
         capture_output=True, text=True, timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -140,17 +140,8 @@ print(json.dumps({"losses": losses, "bits": bits.hexdigest(), "in_stable": in_st
 def test_what_follows_each_update_is_of_the_step_and_an_evaluation_is_not(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("slow_ratio = 1000000.0\n")
-
-    def train_averaged(*words):
-        done = subprocess.run(
-            [sys.executable, "-c", AVERAGED, *map(str, words)],
-            capture_output=True, text=True, timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
-
-    capped = train_averaged("capped", config)
-    plain = train_averaged("plain", config, len(capped["losses"]))
+    capped = train("capped", config, program=AVERAGED)
+    plain = train("plain", config, len(capped["losses"]), program=AVERAGED)
     assert (capped["losses"], capped["bits"]) == (plain["losses"], plain["bits"])
     calls, branches = zip(*capped["in_stable"], strict=True)
     assert len(calls) == 7

@@ -95,9 +95,10 @@ def test_batches_of_changing_lengths_with_room_for_all_soon_make_few_memory_call
     *steps, _ = with_room["steps"]
     assert sum(step["swapped_out_bytes"] for step in steps) == 0
     assert max(step["calls_made"] for step in steps[:4]) > 20, "its blocks are small"
-    # A chunk of another size serves, so that each next length makes none of its own.
+    # A chunk of another size serves, so that each next length makes none of its own. Evaluations
+    # do beside a layout, and falling asleep once, whenever a step is short enough for it.
     settled = [step["calls_made"] for step in steps[-20:]]
-    assert sum(settled) <= 3 * len(settled), settled
+    assert sorted(settled)[len(settled) // 2] == 0, settled
 
 
 def test_batches_of_changing_lengths_are_planned_for_at_any_size(tmp_path):

@@ -138,6 +138,16 @@ bool has_mode() {
   return !(keys.included_ - c10::default_included_set).empty();
 }
 
+// Whether a transform of torch.func (vmap, grad, jvp) takes the calls of this thread: it does them by
+// calls of its own, of the same operator or of others, until none of its layers is left.
+bool is_transformed() {
+  constexpr c10::DispatchKeySet layers(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+       c10::DispatchKey::FuncTorchDynamicLayerBackMode});
+  const auto keys = c10::impl::tls_local_dispatch_key_set();
+  return (keys.included_ - keys.excluded_).has_any(layers);
+}
+
 // Where what a value names is, as far as it says.
 enum class Whereabouts { unsaid, here, elsewhere };
 
@@ -262,6 +272,9 @@ const Operator* find_operator(const at::RecordFunction& fn) {
 }
 
 bool calls_others(const at::RecordFunction& fn, const Operator& op) {
+  if (C10_UNLIKELY(is_transformed()) && !op.is_collective) {
+    return true;
+  }
   const auto type = attached().type;
   const bool casts = op.autocasts && at::autocast::is_autocast_enabled(type);
   if (!op.only_calls && !(casts && op.name.compare(0, 6, "aten::") == 0)) {

@@ -159,3 +159,53 @@ def test_what_matmul_copies_for_its_backward_pass_can_leave(tmp_path):
     print("done")
     """
     assert run(tmp_path, text.replace("PATIENT", repr(str(PATIENT)))) == "done\n"
+
+
+def test_what_transforms_of_torch_func_make_can_leave(tmp_path):
+    """Gradients of each sample: what a call under `vmap` makes is of the calls that it stands for,
+    each of which is an op that is watched, and may run again."""
+    text = """
+    from torch.func import functional_call, grad, vmap
+
+    def train(after_step):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.Dropout(0.1),
+            torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.AvgPool2d(4),
+            torch.nn.Flatten(), torch.nn.Linear(16 * 49, 64), torch.nn.ReLU(),
+            torch.nn.Linear(64, 10),
+        )
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+        def loss(weights, image, target):
+            made = functional_call(model, weights, (image[None],))
+            return torch.nn.functional.cross_entropy(made, target[None])
+
+        of_each = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+        norms = []
+        for _ in range(30):
+            weights = {name: value.detach() for name, value in model.named_parameters()}
+            images, targets = torch.randn(24, 1, 28, 28), torch.randint(0, 10, (24,))
+            gradients = of_each(weights, images, targets)
+            norm = torch.stack([each.flatten(1).norm(dim=1) for each in gradients.values()])
+            share = (1 / (norm.norm(dim=0) + 1e-6)).clamp(max=1)
+            for name, value in model.named_parameters():
+                value.grad = torch.einsum("n...,n->...", gradients[name], share) / 24
+            optimizer.step()
+            norms.append(norm.mean().item())
+            after_step()
+        return norms
+
+    plain = train(lambda: None)
+    # One op needs 5 MiB. Were all that a transformed call makes its workspace, it would be 10.
+    smartswap.enable("7MiB", device="host", min_block="16KiB", config=PATIENT)
+    stats = []
+    assert train(lambda: stats.append(smartswap.stats())) == plain
+    stable = [each for each in stats if each["stage"] == "Stable"]
+    assert len(stable) > 5, [each["stage"] for each in stats]
+    first, last = stable[1], stable[-1]
+    assert last["swapped_out_bytes"] + last["recomputed_ops"] > first["swapped_out_bytes"]
+    assert last["misses"] == first["misses"] and last["rescues"] == first["rescues"], (first, last)
+    print("done")
+    """
+    assert run(tmp_path, text.replace("PATIENT", repr(str(PATIENT)))) == "done\n"

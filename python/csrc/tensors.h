@@ -34,11 +34,15 @@ void visit_storages(const at::Tensor& tensor, const Body& body) {
   }
   auto* impl = tensor.unsafeGetTensorImpl();
   if (impl->has_storage()) {
+    // A wrapper of Python's has none, and its device may be for Python to say.
+    if (start_of(impl->unsafe_storage()) == nullptr) {
+      return;
+    }
     const auto& owner = attached();
     const auto device = tensor.device();
     const bool is_ours = device.type() == owner.type &&
         (owner.type == c10::DeviceType::CPU || device.index() == owner.index);
-    if (is_ours && start_of(impl->unsafe_storage()) != nullptr) {
+    if (is_ours) {
       body(impl->unsafe_storage());
     }
   } else if (const auto* sparse = dynamic_cast<const at::SparseTensorImpl*>(impl)) {

@@ -88,7 +88,8 @@ impl ShownStep {
             let same = before.filter(|before| before.is_like(kind, plan));
             let known = same.as_ref().map(|before| before.host_costs).unwrap_or_default();
             host_costs = report.counters.host_costs().or(known);
-            let own = report.lanes.clone().filter(|_| report.strayed_ops == 0).map(Arc::new);
+            let own = report.lanes.clone().filter(|_| report.strayed_ops == 0);
+            let own = own.map(|lanes| Arc::new(lanes.named_by(trace)));
             lanes = own.or_else(|| same.as_ref()?.lanes.clone());
             times_us = same.map(|before| before.times_us).unwrap_or_default();
             times_us.push_back(report.device_us);

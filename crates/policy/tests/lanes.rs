@@ -5,8 +5,8 @@
 
 use policy::synthetic::{Numbers, RandomShape, TransformerShape, random_trace, transformer_trace};
 use policy::{
-    FileError, GenerateConfig, Lanes, Link, Machine, Part, Plan, Trace, compare_lanes, generate,
-    load_lanes, predicted_lanes, save_lanes, simulate,
+    BlockIndex, FileError, GenerateConfig, Lanes, Link, Machine, Part, Plan, Trace, compare_lanes,
+    generate, load_lanes, predicted_lanes, save_lanes, simulate,
 };
 
 fn machine(limit_bytes: u64) -> Machine {
@@ -106,6 +106,32 @@ fn a_step_that_was_changed_parts_from_its_prediction_there() {
         }
     }
     assert!(changed.iter().all(|&count| count >= 5), "{changed:?}");
+}
+
+/// A training may leave other blocks from step to step, and copies of them come first.
+#[test]
+fn copies_name_no_block_that_the_recorded_step_does_not_have() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lanes.json");
+    let mut changed = 0;
+    for (trace, lanes, _) in steps() {
+        assert_eq!(lanes.clone().named_by(&trace), lanes);
+        let Some(first) = lanes.copies.first() else { continue };
+        let unknown = BlockIndex(trace.blocks.len() as u32);
+        for (block, size_bytes) in
+            [(first.block, first.size_bytes + 512), (Some(unknown), first.size_bytes)]
+        {
+            let mut strange = lanes.clone();
+            (strange.copies[0].block, strange.copies[0].size_bytes) = (block, size_bytes);
+            let named = strange.named_by(&trace);
+            assert_eq!(named.copies[0].block, None);
+            assert_eq!(named.copies[1..], lanes.copies[1..]);
+            save_lanes(&path, &named, &lanes).expect("saved");
+            assert_eq!(load_lanes(&path, &trace).expect("of the step"), named);
+            changed += 1;
+        }
+    }
+    assert!(changed >= 10, "{changed}");
 }
 
 #[test]

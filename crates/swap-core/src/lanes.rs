@@ -8,7 +8,7 @@ use vmem::{BlockId, EventHandle, Point, Stall, StreamId};
 use crate::core::Core;
 use crate::error::Error;
 use crate::report::Direction;
-use crate::trace::{BlockIndex, OpIndex};
+use crate::trace::{BlockIndex, OpIndex, Trace};
 
 /// What happened when in one step, as measured or predicted. Times are in microseconds since the
 /// device began the step.
@@ -25,6 +25,18 @@ pub struct Lanes {
     pub copies: Vec<LaneCopy>,
     /// Waits of ops for copies, in order.
     pub waits: Vec<LaneWait>,
+}
+
+impl Lanes {
+    /// The lanes of a step like the recorded one. What an earlier step had left may have differed,
+    /// so copies name no block that the recorded one does not have.
+    #[must_use]
+    pub fn named_by(mut self, trace: &Trace) -> Lanes {
+        for copy in self.copies.iter_mut().filter(|copy| !copy.is_of(trace)) {
+            copy.block = None;
+        }
+        self
+    }
 }
 
 /// An outermost op.
@@ -68,6 +80,14 @@ pub struct LaneCopy {
     pub start_us: f64,
     /// When it was over.
     pub end_us: f64,
+}
+
+impl LaneCopy {
+    /// Whether the step has the block that the copy names, if any, and of that size.
+    pub fn is_of(&self, trace: &Trace) -> bool {
+        let block = self.block.map(|block| trace.blocks.get(block.0 as usize));
+        block.is_none_or(|block| block.is_some_and(|block| block.size_bytes == self.size_bytes))
+    }
 }
 
 /// Time that an op spent waiting for a copy.

@@ -101,11 +101,7 @@ fn is_of(lanes: &Lanes, trace: &Trace) -> bool {
         let host_is_span = op.host_us.is_none_or(|(start_us, end_us)| is_span(start_us, end_us));
         is_outermost(op.op) && is_span(op.start_us, op.end_us) && host_is_span
     };
-    let has_size = |copy: &LaneCopy| {
-        let block = copy.block.map(|block| trace.blocks.get(block.0 as usize));
-        block.is_none_or(|block| block.is_some_and(|block| block.size_bytes == copy.size_bytes))
-    };
-    let is_copy = |copy: &LaneCopy| is_span(copy.start_us, copy.end_us) && has_size(copy);
+    let is_copy = |copy: &LaneCopy| is_span(copy.start_us, copy.end_us) && copy.is_of(trace);
     let is_wait = |wait: &LaneWait| {
         let is_known = wait.copy.is_none_or(|copy| copy < lanes.copies.len());
         is_outermost(wait.op) && is_known && is_span(wait.start_us, wait.end_us)

@@ -138,8 +138,8 @@ bool has_mode() {
   return !(keys.included_ - c10::default_included_set).empty();
 }
 
-// Whether a transform of torch.func (vmap, grad, jvp) takes the calls of this thread: it does them by
-// calls of its own, of the same operator or of others, until none of its layers is left.
+// Whether a transform of torch.func (vmap, grad, jvp) takes the calls of this thread: it does them
+// by calls of its own, of the same operator or of others, until none of its layers is left.
 bool is_transformed() {
   constexpr c10::DispatchKeySet layers(
       {c10::DispatchKey::FuncTorchDynamicLayerFrontMode,

@@ -125,7 +125,9 @@ class Progress:
         number = self._plans.index(plan) + 1 if plan else 0
         # A step of another kind has a search of its own.
         of = f" of {now['search_steps']}" if number <= now["search_steps"] else ""
-        return f"trying plan {number}{of}" if plan else "finding out what it needs"
+        # The best so far is taken up again, or kinds of steps take turns.
+        verb = "trying" if number == len(self._plans) else "under"
+        return f"{verb} plan {number}{of}" if plan else "finding out what it needs"
 
 
 def _costs(now: dict[str, Any]) -> str:

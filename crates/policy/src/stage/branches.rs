@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use swap_core::{Signature, StepReport};
+use swap_core::{MEMORY_CALLS_IGNORED, Signature, StepReport};
 
 use super::track::Track;
 use super::{Loop, Measured, Seen, Stage, Turn};
@@ -16,22 +16,37 @@ const ROW_STEPS: u32 = 8;
 const ALIKE_STEPS: u32 = 4;
 
 /// After so many in a row that took long the plan no longer serves: as a pool fills, it has less
-/// memory, say.
+/// memory, say. Or that made memory calls: part of what they do has never been planned for, such
+/// as the updates of a layer that trains from some step on. Each plan that is given up doubles it.
 const UNSERVED_STEPS: u32 = 16;
 
 /// Kinds that are remembered, so that each is told of once.
 const TOLD_MAX: usize = 256;
 
 /// What is known of such steps.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Branches {
     /// How many came since the last step that was none.
     row: u32,
-    /// How many of the last of those took long.
+    /// How many of the last of those took long, or made memory calls.
     unserved: u32,
+    /// How many there have to be for the plan to be given up.
+    unserved_least: u32,
     /// The last one, and how many like it came in a row.
     last: Option<(Signature, u32)>,
     told: BTreeSet<Signature>,
+}
+
+impl Default for Branches {
+    fn default() -> Branches {
+        Branches {
+            row: 0,
+            unserved: 0,
+            unserved_least: UNSERVED_STEPS,
+            last: None,
+            told: BTreeSet::new(),
+        }
+    }
 }
 
 impl Branches {
@@ -47,7 +62,13 @@ impl Branches {
 
     /// Whether the plan has not served for long, and no step of its own came that would tell.
     pub(super) fn are_unserved(&self) -> bool {
-        self.unserved >= UNSERVED_STEPS
+        self.unserved >= self.unserved_least
+    }
+
+    /// The plan is given up.
+    pub(super) fn give_up(&mut self) {
+        self.unserved_least = self.unserved_least.saturating_mul(2);
+        self.end_row();
     }
 
     /// Counts one, which waited longer than the plan's own steps take in all or did not, and which
@@ -96,7 +117,8 @@ impl<P: Planner> Loop<P> {
             track.branched(self.steps);
             if self.branches.are_unserved() {
                 track.outlived_its_plan(&self.config, Measured::of(report));
-                self.branches.end_row();
+                self.branches.give_up();
+                self.roaming.plans_soon();
             }
             let turns = track.take_turns();
             self.tell(kind, report.op_count, turns);
@@ -108,18 +130,22 @@ impl<P: Planner> Loop<P> {
 
     /// Whether a step waited for copies longer than those that it was to be like take in all.
     fn waited_long(&self, report: &StepReport) -> bool {
-        self.usual_us().is_some_and(|usual_us| report.counters.stall_us > usual_us)
+        self.usual().is_some_and(|usual| report.counters.stall_us > usual.step_us)
     }
 
-    /// Whether a step took hardly longer than those that it was to be like.
+    /// Whether a step took hardly longer than those that it was to be like, and made hardly more
+    /// memory calls.
     fn is_served(&self, report: &StepReport) -> bool {
-        let slow_us = self.usual_us().map(|usual_us| self.config.slow_ratio * usual_us);
-        slow_us.is_none_or(|slow_us| report.device_us <= slow_us)
+        self.usual().is_none_or(|usual| {
+            let calls = report.counters.memory_calls.total();
+            report.device_us <= self.config.slow_ratio * usual.step_us
+                && calls <= usual.memory_calls + MEMORY_CALLS_IGNORED
+        })
     }
 
-    /// What steps of the expected kind take, in microseconds.
-    fn usual_us(&self) -> Option<f64> {
-        let usual = self.expected.and_then(|kind| self.tracks.get(&kind)).and_then(Track::best);
-        usual.map(|(usual, _)| usual.step_us)
+    /// What steps of the expected kind come to.
+    fn usual(&self) -> Option<&Measured> {
+        let track = self.expected.and_then(|kind| self.tracks.get(&kind));
+        track.and_then(Track::best).map(|(measured, _)| measured)
     }
 }

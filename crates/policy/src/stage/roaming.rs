@@ -52,6 +52,12 @@ impl Roaming {
         self.row_least = self.row_least.saturating_mul(2);
     }
 
+    /// The plan of such steps was given up. That they differ is known, and without one each is
+    /// served on demand: the second from here on is planned for, as the first brings all home.
+    pub(super) fn plans_soon(&mut self) {
+        self.row = self.row_least.saturating_sub(2);
+    }
+
     /// The kind whose plan serves the next step, where the last one did not follow it.
     pub(super) fn serves(&self) -> Option<Signature> {
         self.planned.filter(|_| self.is_alone)

@@ -1,5 +1,6 @@
 //! Tests of steps that go by the plan of another kind, apart from a few ops.
 
+use super::super::branches::Branches;
 use super::*;
 
 /// A step of another signature that left the plan and found it again. It missed and took long.
@@ -137,11 +138,42 @@ fn a_plan_that_serves_none_of_many_branches_in_a_row_is_given_up() {
         let told: Vec<String> =
             under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
         assert!(told.iter().any(|line| line.starts_with("searches again")), "{told:?}");
-        // What comes is planned for as steps are that never had a plan.
-        let stages: Vec<Stage> =
-            (0..6).map(|number| under_test.observe(&roaming(200 + number)).stage).collect();
-        assert_eq!(stages[..5], [Stage::WarmUp; 5]);
-        assert_eq!(stages[5], Stage::SearchPolicy);
+        // What comes is known to differ, so it is planned for soon.
+        let stages = [200, 201].map(|number| under_test.observe(&roaming(number)).stage);
+        assert_eq!(stages, [Stage::WarmUp, Stage::SearchPolicy]);
+    }
+}
+
+/// From some step on, each branch does what no plan knows: it takes no longer, and maps each time.
+#[test]
+fn a_plan_whose_branches_all_make_memory_calls_is_given_up() {
+    let calling = |mapped: u64, number: u64| {
+        let memory_calls = MemoryCalls { mapped, ..MemoryCalls::default() };
+        let counters = StepCounters { memory_calls, ..StepCounters::default() };
+        StepReport { device_us: 100.0, counters, ..strayed(Signature(0x1000 + number)) }
+    };
+    let mut under_test = stable();
+    for number in 0..40 {
+        under_test.observe(&calling(16, number));
+        assert_eq!(under_test.stage(), Stage::Stable, "branch {number} makes few");
+    }
+    for number in 40..55 {
+        under_test.observe(&calling(17, number));
+        assert_eq!(under_test.stage(), Stage::Stable, "branch {number}");
+    }
+    assert_eq!(under_test.observe(&calling(17, 55)).stage, Stage::WarmUp);
+}
+
+#[test]
+fn each_plan_that_is_given_up_makes_the_next_one_last_longer() {
+    let mut branches = Branches::default();
+    for least in [16, 32, 64] {
+        for number in 1..=least {
+            assert!(!branches.are_unserved(), "after {number} of {least}");
+            branches.came(Signature(number), false, false);
+        }
+        assert!(branches.are_unserved());
+        branches.give_up();
     }
 }
 

@@ -23,6 +23,21 @@ PREPARED = """
 """
 
 
+TRAINS_UNDER = f"""
+    def trains_under(cap, min_block, train, least, first):
+        plain = train(lambda: None)
+        smartswap.enable(cap, device="host", min_block=min_block, config={str(PATIENT)!r})
+        stats = []
+        assert train(lambda: stats.append(smartswap.stats())) == plain
+        stable = [each for each in stats if each["stage"] == "Stable"]
+        assert len(stable) > least, [each["stage"] for each in stats]
+        start, end = stable[first], stable[-1]
+        assert end["swapped_out_bytes"] + end["recomputed_ops"] > start["swapped_out_bytes"]
+        assert end["misses"] == start["misses"], (start, end)
+        assert end["rescues"] == start["rescues"], (start, end)
+"""
+
+
 def test_hooks_of_saved_tensors(tmp_path):
     text = PREPARED + """
     def pack(tensor):
@@ -146,19 +161,11 @@ def test_what_matmul_copies_for_its_backward_pass_can_leave(tmp_path):
             after_step()
         return losses
 
-    plain = train(lambda: None)
     # It takes 28 MiB. With the copies on the device, 10 would be too few.
-    smartswap.enable("10MiB", device="host", min_block="64KiB", config=PATIENT)
-    stats = []
-    assert train(lambda: stats.append(smartswap.stats())) == plain
-    stable = [each for each in stats if each["stage"] == "Stable"]
-    assert len(stable) > 10, [each["stage"] for each in stats]
-    first, last = stable[2], stable[-1]
-    assert last["swapped_out_bytes"] + last["recomputed_ops"] > first["swapped_out_bytes"]
-    assert last["misses"] == first["misses"] and last["rescues"] == first["rescues"], (first, last)
+    trains_under("10MiB", "64KiB", train, least=10, first=2)
     print("done")
     """
-    assert run(tmp_path, text.replace("PATIENT", repr(str(PATIENT)))) == "done\n"
+    assert run(tmp_path, TRAINS_UNDER + text) == "done\n"
 
 
 def test_what_transforms_of_torch_func_make_can_leave(tmp_path):
@@ -196,16 +203,8 @@ def test_what_transforms_of_torch_func_make_can_leave(tmp_path):
             after_step()
         return norms
 
-    plain = train(lambda: None)
     # One op needs 5 MiB. Were all that a transformed call makes its workspace, it would be 10.
-    smartswap.enable("7MiB", device="host", min_block="16KiB", config=PATIENT)
-    stats = []
-    assert train(lambda: stats.append(smartswap.stats())) == plain
-    stable = [each for each in stats if each["stage"] == "Stable"]
-    assert len(stable) > 5, [each["stage"] for each in stats]
-    first, last = stable[1], stable[-1]
-    assert last["swapped_out_bytes"] + last["recomputed_ops"] > first["swapped_out_bytes"]
-    assert last["misses"] == first["misses"] and last["rescues"] == first["rescues"], (first, last)
+    trains_under("7MiB", "16KiB", train, least=5, first=1)
     print("done")
     """
-    assert run(tmp_path, text.replace("PATIENT", repr(str(PATIENT)))) == "done\n"
+    assert run(tmp_path, TRAINS_UNDER + text) == "done\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 import pkgutil
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from .deferred import DeferredUpdates, is_list, lists_in, local_part
+from .deferred import DeferredUpdates, are_in_one_block, is_list, is_strided, lists_in, local_part
 from .patches import Patches
 
 __all__ = ["CAP_DIVISOR", "ChunkedOps", "split"]
@@ -48,18 +49,46 @@ def _size_bytes(value: Any) -> int:
     return value.values().nbytes
 
 
-def split(lists: Sequence[Sequence[Any]], limit_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of places whose tensors hold at most `limit_bytes` together, at least one each."""
+def split(
+    lists: Sequence[Sequence[Any]], limit_bytes: int, most_bytes: int = 0
+) -> list[tuple[int, int]]:
+    """Ranges of places whose tensors hold at most `limit_bytes` together, at least one each.
+
+    They end at seams where they can, so that updates of tensors that share memory wait together:
+    the gradients of a layer lie side by side in one block under FSDP, as those of a bucket do under
+    DDP. To get to a seam a range may hold up to `most_bytes`.
+    """
     sizes = [sum(place) for place in zip(*map(_sizes_bytes, lists), strict=True)]
-    ranges = []
-    start, part_bytes = 0, 0
-    for place, size_bytes in enumerate(sizes):
-        if place > start and part_bytes + size_bytes > limit_bytes:
-            ranges.append((start, place))
-            start, part_bytes = place, 0
-        part_bytes += size_bytes
+    before_bytes = [0, *itertools.accumulate(sizes)]
+    if before_bytes[-1] <= limit_bytes:
+        return [(0, len(sizes))]
+    ranges, start, seam = [], 0, 0
+    for place, is_seam in enumerate(_seams(lists)):
+        seam = place if is_seam else seam
+        while (size_bytes := before_bytes[place + 1] - before_bytes[start]) > limit_bytes:
+            if seam > start:
+                end = seam
+            elif size_bytes > most_bytes and place > start:
+                end = place
+            else:
+                break
+            ranges.append((start, end))
+            start = end
     ranges.append((start, len(sizes)))
     return ranges
+
+
+def _seams(lists: Sequence[Sequence[Any]]) -> list[bool]:
+    """By place, whether no tensor of it is a part of the same block as the one before it."""
+    seams = [True] * len(lists[0])
+    for values in lists:
+        tensors = [local_part(value) for value in values if is_strided(value)]
+        # Of two in one block one does not begin it.
+        if len(tensors) < len(seams) or not any(one.storage_offset() for one in tensors):
+            continue
+        for place, pair in enumerate(itertools.pairwise(tensors), 1):
+            seams[place] = seams[place] and not are_in_one_block(*pair)
+    return seams
 
 
 def _first_list(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
@@ -150,7 +179,7 @@ class ChunkedOps:
             if updates is None:
                 return self._run_parts(function, args, kwargs, lists)
             if updates.takes(function, lists, kwargs):
-                slices = split(lists, updates.slice_bytes)
+                slices = split(lists, updates.slice_bytes, self.limit_bytes)
                 return updates.put_off(function, args, kwargs, length, slices)
             with updates.watching(function, lists):
                 return self._run_parts(function, args, kwargs, lists)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 __all__ = [
-    "MODES", "DeferredUpdates", "Told", "Trial", "are_plain", "is_list", "lists_in", "local_part"
+    "MODES", "DeferredUpdates", "Told", "Trial", "are_in_one_block", "are_plain", "is_list",
+    "is_strided", "lists_in", "local_part",
 ]
 
 MODES = ("auto", "on", "off")
@@ -57,6 +58,18 @@ def local_part(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def are_in_one_block(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two strided tensors are parts of the same block."""
+    # Not by address: whoever asks for one is taken to use it.
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def is_strided(value: Any) -> bool:
+    """Whether a value is a tensor of one block, so neither sparse nor a number."""
+    value = local_part(value)
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> bool:
     """Whether a function of these lists works on this rank's own memory alone."""
     others = [values for values in lists if not are_plain(values)]
@@ -67,8 +80,7 @@ def _are_local(function: Callable[..., Any], lists: Sequence[Sequence[Any]]) -> 
 
 def _are_strided(values: Sequence[Any]) -> bool:
     """Whether none is sparse: the memory of such a gradient is another one after each backward."""
-    tensors = (local_part(one) for one in values if isinstance(one, torch.Tensor))
-    return all(tensor.layout is torch.strided for tensor in tensors)
+    return all(is_strided(one) for one in values if isinstance(one, torch.Tensor))
 
 
 def _are_shards(tensors: Sequence[Any]) -> bool:
@@ -163,7 +175,7 @@ class DeferredUpdates:
         the state another tensor, changes nothing of it; scalars in tensors are copied.
 
         is_behind: whether what waits for the same tensors goes on waiting, and runs right before
-        this call. Else it runs now.
+        this call. Else it runs now. A range that shares a block with the one before is behind it.
         """
         args = [_kept(value, length) for value in args]
         kwargs = {name: _kept(value, length) for name, value in kwargs.items()}
@@ -173,7 +185,12 @@ class DeferredUpdates:
             cut = functools.partial(_cut, length=length, places=slice(start, end))
             own_kwargs = {name: cut(value) for name, value in kwargs.items()}
             run = functools.partial(function, *map(cut, args), **own_kwargs)
-            self._adapter.put_off(used, run, is_behind)
+            is_cut = start > 0 and any(
+                are_in_one_block(values[start - 1], values[start])
+                for values in lists
+                if is_strided(values[start - 1]) and is_strided(values[start])
+            )
+            self._adapter.put_off(used, run, is_behind or is_cut)
             self.n_deferred += 1
 
     def behind(

@@ -199,6 +199,20 @@ def test_parts_hold_no_more_than_the_limit_and_cover_all():
     assert split([tensors], 1) == [(place, place + 1) for place in range(6)]
 
 
+def test_parts_end_where_no_memory_is_shared():
+    own = [torch.zeros(10) for _ in range(6)]
+    shared = [*torch.zeros(30).split(10), *torch.zeros(20).split(10), torch.zeros(10)]
+    # Two places at most, of 80 bytes each.
+    assert split([own, own], 160) == [(0, 2), (2, 4), (4, 6)]
+    assert split([own, shared], 160) == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert split([own, shared], 160, 240) == [(0, 3), (3, 5), (5, 6)]
+    assert split([own, shared], 1, 160) == [(0, 2), (2, 3), (3, 5), (5, 6)]
+    assert split([own, shared], 240) == [(0, 3), (3, 6)]
+    # Those of the embedding and of the head lie in one block under FSDP.
+    around = [shared[0], *own[1:5], shared[1]]
+    assert split([own, around], 160, 10**6) == [(0, 2), (2, 4), (4, 6)]
+
+
 def test_install_and_remove_leave_nothing_behind():
     module = importlib.import_module("torch.optim.adam")
     before = (module._fused_adam, module._multi_tensor_adam, torch._foreach_add_)

@@ -56,6 +56,28 @@ OPTIMIZERS = [
 NEVER_WAIT = {"Adafactor(P, lr=1e-2, foreach=True)"}
 
 
+# Gradients as under FSDP: those of a layer in one block, and here of two layers at the end.
+SHARED = """
+    P = list(model.parameters())
+    optimizer = torch.optim.AdamW(P, lr=1e-2, fused=True)
+    blocks = [P[:1], *(P[at:at + 2] for at in range(1, 9, 2)), P[9:]]
+    for _ in range(6):
+        optimizer.zero_grad()
+        backward()
+        for block in blocks:
+            sizes = [value.numel() for value in block]
+            flat = torch.cat([value.grad.flatten() for value in block]).split(sizes)
+            for value, gradient in zip(block, flat):
+                value.grad = gradient.view_as(value)
+        optimizer.step()
+        if CAP:
+            adapter = _native.adapter()
+            waited.append(sum(adapter.put_off_number(value) > 0 for value in P))
+    print(digest(P))
+    print(waited)
+"""
+
+
 def train(tmp_path, body, *, cap=None, mode="on"):
     """What a training prints that ends with `body`: a line of digests, and how often it waited."""
     text = (TRAINING + body).replace("CAP", repr(cap)).replace("MODE", repr(mode))
@@ -165,6 +187,16 @@ EVERY_LOOK = """
     print(digest(P))
     print(waited)
 """
+
+
+# Under the smaller one a block is cut, as it is more than a slice may have.
+@pytest.mark.parametrize("cap", ["4MiB", "2MiB"])
+def test_updates_of_gradients_in_one_block_wait_together(tmp_path, cap):
+    plain, _ = train(tmp_path, SHARED)
+    capped, waited = train(tmp_path, SHARED, cap=cap)
+    assert capped == plain
+    # The first step makes the state.
+    assert waited[0] == 0 and waited[1:] == [13] * 5, waited
 
 
 def test_whoever_looks_finds_the_update_done(tmp_path):

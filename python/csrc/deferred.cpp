@@ -42,9 +42,11 @@ struct Update {
   // How many wait in front of it at most, one behind the other.
   size_t depth = 0;
   std::function<void()> run;
-  // As it was where the update was put off: gradients off, the optimizer's stream.
+  // As it was where the update was put off: gradients off, the optimizer's stream, and what that
+  // had been given to do.
   at::ThreadLocalState state;
   std::optional<c10::Stream> stream;
+  std::optional<c10::Event> given;
   // Set once it runs.
   std::optional<std::thread::id> runner;
   bool has_ended = false;
@@ -89,7 +91,17 @@ class RunningHere {
   uint64_t before_;
 };
 
-// Runs on the stream of then; what the calling thread does next waits for it.
+// What `stream` is given from here on waits for what `other` has been given so far.
+void wait_on(const c10::Stream& stream, const c10::Stream& other) {
+  c10::Event given(other.device_type());
+  given.record(other);
+  given.block(stream);
+}
+
+// Runs with the settings of then, on the stream of whoever uses its memory: that may run ahead of
+// the optimizer's, as where shards are gathered for the next layer beside this one's compute. What
+// the optimizer's stream is given later waits for it, as if it had run there. Behind an update that
+// may have run on another stream meanwhile, it runs on the optimizer's.
 void run_as_then(Update& update) {
   const py::gil_scoped_acquire held;
   const auto now = stream_now();
@@ -102,13 +114,17 @@ void run_as_then(Update& update) {
     run();
     return;
   }
+  if (update.depth == 0) {
+    update.given->block(*now);
+    run();
+    wait_on(*update.stream, *now);
+    return;
+  }
   {
     const c10::StreamGuard on_its_stream(*update.stream);
     run();
   }
-  c10::Event done(now->device_type());
-  done.record(*update.stream);
-  done.block(*now);
+  wait_on(*now, *update.stream);
 }
 
 void forget(const std::shared_ptr<Update>& update) {
@@ -248,6 +264,10 @@ void put_off(const std::vector<at::Tensor>& tensors, std::function<void()> run, 
   }
   update->run = std::move(run);
   update->stream = stream_now();
+  if (update->stream) {
+    update->given.emplace(update->stream->device_type());
+    update->given->record(*update->stream);
+  }
   auto& all = updates();
   const std::lock_guard<std::mutex> guard(all.lock);
   update->number = ++all.last_number;

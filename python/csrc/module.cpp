@@ -162,9 +162,9 @@ void resume() {
 
 // Ranks that judge each step together; see smartswap.h.
 
-void share(bool on) {
+void share(int role) {
   py::gil_scoped_release released;
-  check(smartswap_share(on ? 1 : 0));
+  check(smartswap_share(static_cast<smartswap_role>(role)));
 }
 
 std::vector<double> figures() {

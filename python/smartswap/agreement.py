@@ -22,6 +22,8 @@ _log = logging.getLogger("smartswap")
 
 # `smartswap_round`: when the next round is.
 _LATER, _NEXT_STEP, _AT_ONCE, _TIMES = range(4)
+# `smartswap_role`.
+_ALONE, _FOLLOWS, _LEADS = range(3)
 _ALONE_KEY = "alone"
 # Numbers in a message. All are as long, since gloo ends the process where lengths differ. The
 # first two are its number: those of ranks that lost count differ too, and then all go on alone.
@@ -152,7 +154,7 @@ class Agreement:
             self._name = f"rank {dist.get_rank()}"
             try:
                 self._peers = _Peers(self._wait_s)
-                self._adapter.share(True)
+                self._adapter.share(_LEADS if dist.get_rank() == 0 else _FOLLOWS)
             except Exception as error:
                 self._go_on_alone(error)
         elif self._peers is not None and not has_group:
@@ -205,7 +207,7 @@ class Agreement:
         self._peers, self._is_over = None, True
         # If the engine fails, its next call says so.
         with suppress(Exception):
-            self._adapter.share(False)
+            self._adapter.share(_ALONE)
 
     def leave(self) -> None:
         """Chooses alone from here on, without a word. Waits for the running round: a rank that is

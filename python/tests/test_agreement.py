@@ -20,8 +20,8 @@ class Adapter:
     def step(self):
         self.calls.append("step")
 
-    def share(self, on):
-        self.calls.append(f"share {on}")
+    def share(self, role):
+        self.calls.append(f"share {role}")
 
     def figures(self):
         self.calls.append("figures")
@@ -123,7 +123,7 @@ def test_a_rank_that_loses_the_others_says_so_once_and_trains_on(caplog):
     steps(rank, adapter)
     group.failure = RuntimeError("[pair.cc:1] Connection closed by peer\nand a trace")
     with caplog.at_level(logging.WARNING, logger="smartswap"):
-        assert steps(rank, adapter, 3) == ["step", "figures", "share False", "step", "step"]
+        assert steps(rank, adapter, 3) == ["step", "figures", "share 0", "step", "step"]
     assert len(caplog.messages) == 1
     assert caplog.messages[0].endswith("alone from here on: another rank left")
     assert rank.n_ranks == 1
@@ -143,7 +143,7 @@ def test_leaving_waits_for_the_running_round_and_says_nothing(caplog):
     group.failure = RuntimeError("too late")
     assert steps(rank, adapter) == ["step", "figures"]
     rank.leave()
-    assert adapter.calls[-1] == "share False"
+    assert adapter.calls[-1] == "share 0"
     assert steps(rank, adapter) == ["step"]
     assert not caplog.messages
 

@@ -354,10 +354,14 @@ int smartswap_awake(void);
  * front end carries numbers, of which all ranks get the largest each. It calls smartswap_share on
  * all ranks in the same step, and after each smartswap_step goes through a round:
  * smartswap_get_figures, the largest of each, smartswap_agree. Its result says when the next round
- * is. A front end that loses the others calls smartswap_share(0). */
+ * is. A front end that loses the others calls smartswap_share(SMARTSWAP_ALONE). */
 
 /* Numbers of a round. */
-#define SMARTSWAP_FIGURES 21u
+#define SMARTSWAP_FIGURES 22u
+
+/* How a rank's steps are judged: alone, also those that still wait for others, or together. Where
+ * all recorded the same step they plan for what the ops of one rank use, which leads. */
+typedef enum { SMARTSWAP_ALONE, SMARTSWAP_FOLLOWS, SMARTSWAP_LEADS } smartswap_role;
 
 /* When the next round is. */
 typedef enum smartswap_round {
@@ -373,10 +377,8 @@ typedef enum smartswap_round {
   SMARTSWAP_TIMES = 3
 } smartswap_round;
 
-/* 1: steps are judged together with other ranks from the running one on; begin with a round of
- * SMARTSWAP_NEXT_STEP. 0: alone again, also those that still wait for the others. Call it between
- * steps. */
-int smartswap_share(int on);
+/* From the running step on, called between steps. Begin with a round of SMARTSWAP_NEXT_STEP. */
+int smartswap_share(smartswap_role role);
 
 /* What this rank tells of the oldest step that the ranks have not agreed on. */
 int smartswap_get_figures(double *figures, uint32_t n_figures);
@@ -386,7 +388,7 @@ int smartswap_get_figures(double *figures, uint32_t n_figures);
 int smartswap_agree(
     const double *worst, uint32_t n_figures, smartswap_round *round, uint32_t *n_times);
 
-/* The times of the step's ops in microseconds, and its own; then where it frees its blocks. */
+/* The step as numbers: times in microseconds, what is told of blocks, and what ops use. */
 int smartswap_get_times(double *times, uint32_t n_times);
 
 /* Of each time the largest. `round` becomes any but SMARTSWAP_TIMES. */

@@ -292,15 +292,17 @@ impl Context {
         Ok(())
     }
 
-    /// Judges steps together with other ranks from now on, or alone again.
-    pub(crate) fn share(&self, on: bool) -> Result<(), Failure> {
+    /// Judges steps together with other ranks from now on; this one may lead them.
+    pub(crate) fn share(&self, leads: bool) -> Result<(), Failure> {
         let mut course = self.course();
-        if !on {
-            return Ok(course.session.part()?);
-        }
-        let finished = course.session.share()?;
+        let finished = course.session.share(leads)?;
         self.note(&mut course, &finished);
         Ok(())
+    }
+
+    /// Judges steps alone again.
+    pub(crate) fn part(&self) -> Result<(), Failure> {
+        Ok(self.course().session.part()?)
     }
 
     /// Keeps what is known of steps. What goes wrong in that is told and ends no training.

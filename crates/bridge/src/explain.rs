@@ -1,7 +1,8 @@
 //! What the engine decided and why, as JSON.
 
 use adaptive::{
-    Decision, FamilySummary, Held, LevelSummary, Named, Planner, Prefer, Simulation, Trace,
+    Decision, FamilySummary, Generated, Held, LevelSummary, Machine, Named, Planner, Prefer,
+    Simulation, Trace, unlimited_us,
 };
 use serde_json::{Value, json};
 
@@ -30,21 +31,9 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
     let unplanned = last.filter(|made| shown.is_some_and(|shown| shown.is_about(made)));
     let generated = shown.and_then(|shown| shown.made.as_deref()).or(unplanned);
     let [warm_up, search, stable] = totals.steps_by_stage;
-    let prediction = generated.map(|generated| {
-        json!({
-            "prefer": Prefer::of(generated.movable).name(),
-            "step_us": generated.simulation.step_us,
-            "unlimited_us": generated.unlimited_us,
-            "added_us": generated.added_us(),
-            "bound_us": trace.as_ref().map(|trace| planner.bound_us(trace)),
-            "stall_us": generated.simulation.stall_us,
-            "peak_bytes": generated.simulation.held_bytes_peak,
-            "swapped_out_bytes": generated.simulation.swapped_out_bytes,
-            "swapped_in_bytes": generated.simulation.swapped_in_bytes,
-            "recomputed_us": generated.simulation.recomputed_us,
-            "infeasible_bytes": generated.infeasible.as_ref().map(|lack| lack.missing_bytes),
-            "waits": trace.as_ref().map(|trace| waits(trace, &generated.simulation)),
-        })
+    let prediction = generated.zip(shown).map(|(made, shown)| {
+        let bound_us = planner.bound_us(&shown.trace());
+        predicted(made, shown, &machine, bound_us)
     });
     let decisions = generated.map_or(&[][..], |generated| &generated.decisions);
     Ok(json!({
@@ -84,6 +73,30 @@ pub(crate) fn explain(context: &Context) -> Result<Value, Failure> {
         "families": course.session.policy().families().iter().map(family).collect::<Vec<_>>(),
         "decisions": largest(decisions),
     }))
+}
+
+/// What is said of a step by its plan, or why it has none.
+fn predicted(made: &Generated, shown: &ShownStep, machine: &Machine, bound_us: f64) -> Value {
+    let trace = shown.trace();
+    let simulation = match shown.plan {
+        Some(_) => &shown.simulation(machine),
+        None => &made.simulation,
+    };
+    let unlimited_us = unlimited_us(&trace);
+    json!({
+        "prefer": Prefer::of(made.movable).name(),
+        "step_us": simulation.step_us,
+        "unlimited_us": unlimited_us,
+        "added_us": simulation.step_us - unlimited_us,
+        "bound_us": bound_us,
+        "stall_us": simulation.stall_us,
+        "peak_bytes": simulation.held_bytes_peak,
+        "swapped_out_bytes": simulation.swapped_out_bytes,
+        "swapped_in_bytes": simulation.swapped_in_bytes,
+        "recomputed_us": simulation.recomputed_us,
+        "infeasible_bytes": made.infeasible.as_ref().map(|lack| lack.missing_bytes),
+        "waits": waits(&trace, simulation),
+    })
 }
 
 /// For what operators the step waits, the longest waits first.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use adaptive::{
-    FinishedStep, Generated, HostCosts, Lanes, Machine, Plan, Signature, Stage, Trace,
-    predicted_lanes, simulate,
+    FinishedStep, Generated, HostCosts, Lanes, Machine, Plan, Signature, Simulation, Stage, Trace,
+    predicted_lanes, simulate, unlimited_us,
 };
 
 /// Stable steps of which the median time is told.
@@ -33,6 +33,8 @@ pub(crate) struct ShownStep {
     memory_calls: u64,
     /// Of the last Stable steps under this plan, in microseconds.
     times_us: VecDeque<f64>,
+    /// What it would take with memory for all, in microseconds.
+    unlimited_us: f64,
     /// When what ran in the last of them that was measured so far.
     pub(crate) lanes: Option<Arc<Lanes>>,
 }
@@ -82,6 +84,8 @@ impl ShownStep {
         let outdoes = |before: &ShownStep| (is_stable, plan.is_some()) >= before.rank();
         let shows = tells && before.as_ref().is_none_or(outdoes);
         let Some(trace) = trace.filter(|_| shows) else { return before };
+        let same_trace = before.as_ref().filter(|before| Arc::ptr_eq(&before.trace, trace));
+        let unlimited_us = same_trace.map_or_else(|| unlimited_us(trace), |same| same.unlimited_us);
         let (mut times_us, mut lanes) = (VecDeque::new(), None);
         let mut host_costs = HostCosts::default();
         if is_stable && sizes.is_none() {
@@ -106,6 +110,7 @@ impl ShownStep {
             held_bytes: report.held_bytes_peak,
             memory_calls: report.counters.memory_calls.total(),
             times_us,
+            unlimited_us,
             lanes,
         })
     }
@@ -130,7 +135,7 @@ impl ShownStep {
 
     /// What it would take with memory for all, in microseconds; 0 if no plan is known.
     pub(crate) fn unlimited_us(&self) -> f64 {
-        self.made.as_ref().map_or(0.0, |made| made.unlimited_us)
+        self.made.as_ref().map_or(0.0, |_| self.unlimited_us)
     }
 
     /// As it was recorded, with what its engine's work costs the host by now.
@@ -138,12 +143,16 @@ impl ShownStep {
         Trace::with_host_costs(&self.trace, self.host_costs)
     }
 
+    /// What it should come to, as it was recorded last: plans are made early, of steps that seemed
+    /// to take longer.
+    pub(crate) fn simulation(&self, machine: &Machine) -> Simulation {
+        let none = Plan::default();
+        simulate(&self.trace(), self.plan.as_deref().unwrap_or(&none), machine)
+    }
+
     /// When what should run in it.
     pub(crate) fn predicted(&self, machine: &Machine) -> Lanes {
-        let none = Plan::default();
-        let plan = self.plan.as_deref().unwrap_or(&none);
-        let trace = self.trace();
-        predicted_lanes(&trace, &simulate(&trace, plan, machine))
+        predicted_lanes(&self.trace(), &self.simulation(machine))
     }
 
     /// What was measured, if Stable steps were.

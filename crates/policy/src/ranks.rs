@@ -9,8 +9,11 @@ use swap_core::StepReport;
 
 use crate::machine::Link;
 use crate::search::Measured;
-use crate::session::frees;
+use crate::session::agreed;
 use crate::stage::Stage;
+
+/// Ranks whose steps touch more blocks plan alone.
+const TOUCHES_MOST: f64 = (1_u32 << 24) as f64;
 
 /// What a rank tells of one step: numbers, of which the ranks take the largest each.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +60,8 @@ pub(crate) enum Figure {
     Kind,
     /// The same below zero: the largest is the smallest kind.
     KindBelowZero,
+    /// How many touches the leading rank recorded, 0 from the others.
+    Touches,
     /// Time per byte to the host, in microseconds.
     OutUs,
     /// Time per byte from the host, in microseconds.
@@ -75,8 +80,8 @@ pub enum Round {
     NextStep,
     /// Begin another at once, and wait for it.
     AtOnce,
-    /// The ranks recorded the same step: take the largest of so many times first, and of so many
-    /// places where a block is freed.
+    /// The ranks recorded the same step: take the largest of so many times first, and of what else
+    /// tells the step.
     Times(usize),
 }
 
@@ -147,11 +152,21 @@ impl Figures {
     #[must_use]
     pub(crate) fn with_kind(self, report: &StepReport) -> Figures {
         let Some(trace) = &report.trace else { return self };
-        let counts = [trace.ops.len(), trace.blocks.len(), frees::counted(trace)];
-        let mixed = counts.iter().fold(trace.signature, |mixed, &count| mixed.mix(count as u64));
         // The bits that a double holds, and not 0.
-        let kind = (mixed.0 >> 12).max(1) as f64;
+        let kind = (agreed::kind(trace).0 >> 12).max(1) as f64;
         self.with(Figure::Kind, kind).with(Figure::KindBelowZero, -kind)
+    }
+
+    /// Adds how much there is to tell of a recorded step, if this rank leads.
+    #[must_use]
+    pub(crate) fn with_recorded(self, report: &StepReport, leads: bool) -> Figures {
+        let touches = report.trace.as_ref().filter(|_| leads).map_or(0, agreed::touch_count);
+        self.with(Figure::Touches, touches as f64)
+    }
+
+    /// How many touches the leading rank has to tell of.
+    pub(crate) fn touch_count(&self) -> usize {
+        self.get(Figure::Touches) as usize
     }
 
     #[must_use]
@@ -172,9 +187,11 @@ impl Figures {
         })
     }
 
-    /// Whether all ranks recorded the same step.
+    /// Whether all ranks recorded the same step, and one of them tells what its ops touch.
     pub(crate) fn are_of_one_kind(&self) -> bool {
-        self.is(Figure::Kind) && self.get(Figure::Kind) == -self.get(Figure::KindBelowZero)
+        self.is(Figure::Kind)
+            && self.get(Figure::Kind) == -self.get(Figure::KindBelowZero)
+            && (1.0..=TOUCHES_MOST).contains(&self.get(Figure::Touches))
     }
 
     /// Whether the ranks ran so much alike that a rank in `stage` is judged by all of them. A

@@ -10,7 +10,7 @@ use crate::ranks::Figures;
 use crate::search::{Planner, fingerprint};
 use crate::stage::{Directive, Loop, LoopConfig, News, Sizes, Stage};
 
-pub(crate) mod frees;
+pub(crate) mod agreed;
 mod layouts;
 mod measuring;
 mod ranks;
@@ -84,6 +84,8 @@ struct Shared {
     worst: Option<Figures>,
     /// Steps are not told op by op, at least the last one was not.
     asleep: bool,
+    /// All plan for what this rank's ops touch.
+    leads: bool,
 }
 
 /// A step that has to be judged.

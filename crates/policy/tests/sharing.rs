@@ -40,7 +40,7 @@ fn times_are_asked_for_once_for_each_step() {
     let engine = Engine::new(device, config).expect("opens");
     let settings = LoopConfig { limit_bytes: LIMIT, warmup_steps: 9, ..LoopConfig::default() };
     let mut session = Session::new(engine.clone(), settings, Nothing).expect("a first step");
-    session.share().expect("the device works");
+    session.share(true).expect("the device works");
     for _ in 0..2 {
         step(&engine).expect("it fits");
         session.end_step().expect("the device works");

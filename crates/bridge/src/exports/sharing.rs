@@ -7,6 +7,13 @@ use adaptive::{Figures, Round};
 use crate::context;
 use crate::failure::{Failure, code};
 
+/// `SMARTSWAP_ALONE`.
+const ALONE: c_int = 0;
+/// `SMARTSWAP_FOLLOWS`.
+const FOLLOWS: c_int = 1;
+/// `SMARTSWAP_LEADS`.
+const LEADS: c_int = 2;
+
 /// `smartswap_round`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -36,8 +43,15 @@ impl SmartswapRound {
 
 /// See `smartswap.h`.
 #[unsafe(no_mangle)]
-pub extern "C" fn smartswap_share(on: c_int) -> c_int {
-    code(|| context::current()?.share(on != 0))
+pub extern "C" fn smartswap_share(role: c_int) -> c_int {
+    code(|| {
+        let context = context::current()?;
+        match role {
+            ALONE => context.part(),
+            FOLLOWS | LEADS => context.share(role == LEADS),
+            _ => Err(Failure::usage("role is not one of smartswap_role")),
+        }
+    })
 }
 
 /// See `smartswap.h`.

@@ -3,7 +3,7 @@
 use std::ptr;
 
 use super::rig::{
-    ASIDE, FIGURES, OK, READ, STEP, Stats, Turn, USAGE, agree, agree_times, assert_fails,
+    ASIDE, FIGURES, LEADS, OK, READ, STEP, Stats, Turn, USAGE, agree, agree_times, assert_fails,
     base_alloc, begin_named, deferral, explain, figures, find, find_nothing, free_no_text,
     get_stats, held, hold, last_error, lend, save_report, save_trace, smartswap_abi_version,
     smartswap_allocate, smartswap_allocate_swapped, smartswap_awake, smartswap_bring_home,
@@ -48,7 +48,7 @@ fn every_function_says_that_no_engine_is_open() {
         smartswap_capture_ended(),
         smartswap_graph_include(1, 2),
         smartswap_graph_touch(1),
-        smartswap_share(1),
+        smartswap_share(LEADS),
         figures(&mut [0.0; FIGURES as usize]),
         agree(Some(&[0.0; FIGURES as usize])).expect_err("nothing is agreed on"),
         times(&mut [0.0; 2]),

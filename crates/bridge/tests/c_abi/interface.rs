@@ -15,7 +15,9 @@ pub(crate) const UNKNOWN: c_int = 3;
 pub(crate) const OUTPUT: c_int = 4;
 pub(crate) const STEP: c_int = 0;
 pub(crate) const ASIDE: c_int = 1;
-pub(crate) const FIGURES: u32 = 21;
+pub(crate) const FIGURES: u32 = 22;
+pub(crate) const ALONE: c_int = 0;
+pub(crate) const LEADS: c_int = 2;
 pub(crate) const LATER: c_int = 0;
 pub(crate) const NEXT_STEP: c_int = 1;
 pub(crate) const AT_ONCE: c_int = 2;
@@ -170,7 +172,7 @@ unsafe extern "C" {
     pub(crate) safe fn smartswap_awake() -> c_int;
     pub(crate) safe fn smartswap_checks_order() -> c_int;
     pub(crate) safe fn smartswap_note_order(call: c_int, event: u64, stream: u64) -> c_int;
-    pub(crate) safe fn smartswap_share(on: c_int) -> c_int;
+    pub(crate) safe fn smartswap_share(role: c_int) -> c_int;
     fn smartswap_get_figures(figures: *mut f64, n_figures: u32) -> c_int;
     fn smartswap_agree(
         worst: *const f64,

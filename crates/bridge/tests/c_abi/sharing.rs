@@ -4,9 +4,9 @@
 use std::ffi::c_void;
 
 use super::rig::{
-    AT_ONCE, BLOCK, FIGURES, LATER, MIB, NEXT_STEP, OK, Rig, TIMES, USAGE, agree, agree_times,
-    assert_fails, check, figures, free, last_error, make, smartswap_may_sleep, smartswap_share,
-    smartswap_sleep, stats, step, times,
+    ALONE, AT_ONCE, BLOCK, FIGURES, LATER, LEADS, MIB, NEXT_STEP, OK, Rig, TIMES, USAGE, agree,
+    agree_times, assert_fails, check, figures, free, last_error, make, smartswap_may_sleep,
+    smartswap_share, smartswap_sleep, stats, step, times,
 };
 
 const WARM_UP: u32 = 0;
@@ -15,10 +15,10 @@ const STABLE: u32 = 2;
 /// The first figure: the rank has no finished step.
 const LACKS: usize = 0;
 const RESCUES: usize = 6;
-/// Three times for each of the four ops of a step, and three for all of it.
-const STEP_TIME: usize = 3 * 4;
-/// These, and a place for each of the four blocks.
-const N_TIMES: u32 = STEP_TIME as u32 + 3 + 4;
+/// Behind five numbers for each of the four ops of a step, and two for each of the four blocks.
+const STEP_TIME: usize = 5 * 4 + 2 * 4;
+/// Of all of it there are four, and each op uses one block.
+const N_TIMES: u32 = STEP_TIME as u32 + 4 + 4;
 
 struct Training {
     rig: Rig,
@@ -31,7 +31,7 @@ impl Training {
         let rig = Rig::open(16 * MIB);
         let weights = (0..4).map(|tag| make(BLOCK, tag)).collect();
         step();
-        assert_eq!(smartswap_share(1), OK, "{}", last_error());
+        assert_eq!(smartswap_share(LEADS), OK, "{}", last_error());
         Training { rig, weights }
     }
 
@@ -152,9 +152,9 @@ fn a_rank_that_lost_the_others_judges_what_it_has() {
         training.step();
         assert_eq!(stats().stage, WARM_UP);
     }
-    assert_eq!(smartswap_share(0), OK, "{}", last_error());
+    assert_eq!(smartswap_share(ALONE), OK, "{}", last_error());
     assert_eq!(stats().stage, STABLE);
-    assert_eq!(smartswap_share(0), OK, "it is alone already");
+    assert_eq!(smartswap_share(ALONE), OK, "it is alone already");
     training.end();
 }
 
@@ -167,6 +167,7 @@ fn rounds_out_of_order() {
     assert_fails(agree(Some(&numbers)).expect_err("alone"), USAGE, alone);
     assert_fails(times(&mut numbers), USAGE, alone);
     assert_fails(agree_times(&numbers).expect_err("alone"), USAGE, alone);
+    assert_fails(smartswap_share(LEADS + 1), USAGE, "not one of smartswap_role");
     rig.close();
     let training = Training::new();
     assert_fails(

@@ -1,8 +1,8 @@
 //! Judging steps together with other ranks: each step waits until all have told their figures.
 
-use swap_core::{Error, HostCosts, StepReport, TraceOp};
+use swap_core::{Error, StepReport};
 
-use super::{FinishedStep, Session, Shared, Waiting, frees};
+use super::{FinishedStep, Session, Shared, Waiting, agreed};
 use crate::ranks::{Figure, Figures, Round};
 use crate::search::Planner;
 use crate::stage::Stage;
@@ -12,12 +12,15 @@ impl<P: Planner> Session<P> {
     /// one that runs. Waits for the device and returns the steps that are still owed: they are
     /// judged by this rank alone. All ranks begin in the same step.
     ///
+    /// leads: whether all plan for what this rank's ops touch, where they recorded the same step.
+    /// One rank leads.
+    ///
     /// # Errors
     /// If the driver fails.
-    pub fn share(&mut self) -> Result<Vec<FinishedStep>, Error> {
+    pub fn share(&mut self, leads: bool) -> Result<Vec<FinishedStep>, Error> {
         let finished = self.drain()?;
         self.policy.planner_mut().begin_anew();
-        self.shared.get_or_insert_default();
+        self.shared.get_or_insert_default().leads = leads;
         Ok(finished)
     }
 
@@ -94,7 +97,9 @@ impl<P: Planner> Session<P> {
             {
                 self.policy.void_figures()
             }
-            Some(Waiting::Finished(told)) => self.policy.figures(&told.report),
+            Some(Waiting::Finished(told)) => {
+                self.policy.figures(&told.report).with_recorded(&told.report, shared.leads)
+            }
         };
         let hurries = !shared.asleep && self.policy.stage() != Stage::Stable;
         Ok(figures
@@ -116,7 +121,9 @@ impl<P: Planner> Session<P> {
             return Ok(next);
         }
         let n_times = match shared.waiting.front() {
-            Some(Waiting::Finished(told)) if worst.are_of_one_kind() => n_times(&told.report),
+            Some(Waiting::Finished(told)) if worst.are_of_one_kind() => {
+                time_count(&told.report, worst)
+            }
             Some(_) => 0,
             None => {
                 return Err(Error::Usage("the ranks agreed on a step that this rank has not run"));
@@ -133,25 +140,22 @@ impl<P: Planner> Session<P> {
         Ok(Round::Times(n_times))
     }
 
-    /// The times of the step that the ranks agree on, in microseconds: those of its ops, of device
-    /// and host, and its own; then where it frees its blocks.
+    /// The step that the ranks agree on, as numbers: times in microseconds, then what is told of
+    /// its blocks and of what its ops touch.
     ///
     /// # Errors
     /// [`Error::Usage`] if [`agree`](Session::agree) did not ask for them.
     pub fn times(&self) -> Result<Vec<f64>, Error> {
         let shared = self.shared()?;
-        let front = shared.waiting.front().filter(|_| shared.worst.is_some());
-        let Some(Waiting::Finished(told)) = front else { return Err(not_asked()) };
+        let (Some(worst), Some(Waiting::Finished(told))) = (shared.worst, shared.waiting.front())
+        else {
+            return Err(not_asked());
+        };
         let Some(trace) = &told.report.trace else { return Err(not_asked()) };
-        let waits = |op: &TraceOp| f64::from(u8::from(op.host_waits));
-        let ops = trace.ops.iter().flat_map(|op| [op.device_us, op.host_us, waits(op)]);
-        let HostCosts { replay_us, move_us } = trace.host_costs;
-        let step = [trace.step_us, replay_us, move_us];
-        Ok(ops.chain(step).chain(frees::places(trace)).collect())
+        Ok(agreed::numbers(trace, shared.leads, worst.touch_count()))
     }
 
-    /// Takes in the largest of each time and place, so that ranks with the same step plan for the
-    /// same one.
+    /// Takes in the largest of each number, so that ranks with the same step plan for the same one.
     ///
     /// # Errors
     /// [`Error::Usage`] if there are not as many as [`agree`](Session::agree) asked for; else as
@@ -160,19 +164,11 @@ impl<P: Planner> Session<P> {
         let shared = self.shared_mut()?;
         let Some(worst) = shared.worst else { return Err(not_asked()) };
         if let Some(Waiting::Finished(told)) = shared.waiting.front_mut() {
-            if times.len() != n_times(&told.report) {
+            if times.len() != time_count(&told.report, &worst) {
                 return Err(Error::Usage("the number of times is not the one that was asked for"));
             }
             if let Some(trace) = &mut told.report.trace {
-                let (ops, rest) = times.split_at(TIMES_PER_OP * trace.ops.len());
-                for (op, times) in trace.ops.iter_mut().zip(ops.chunks(TIMES_PER_OP)) {
-                    (op.device_us, op.host_us, op.host_waits) =
-                        (times[0], times[1], times[2] > 0.0);
-                }
-                let (step, places) = rest.split_at(TIMES_PER_STEP);
-                trace.step_us = step[0];
-                trace.host_costs = HostCosts { replay_us: step[1], move_us: step[2] };
-                frees::set_places(trace, places);
+                agreed::set_numbers(trace, times);
             }
         }
         shared.worst = None;
@@ -201,11 +197,6 @@ impl<P: Planner> Session<P> {
     }
 }
 
-/// Of the device and of the host, and whether the host waits.
-const TIMES_PER_OP: usize = 3;
-/// Its own, and what the engine's work costs the host.
-const TIMES_PER_STEP: usize = 3;
-
 const ALONE: Error =
     Error::Usage("this rank does not share its steps with others: call share first");
 
@@ -218,9 +209,7 @@ fn asleep() -> Figures {
 }
 
 /// How many times there are to agree on; 0 if the step was not recorded.
-fn n_times(report: &StepReport) -> usize {
-    report
-        .trace
-        .as_ref()
-        .map_or(0, |trace| TIMES_PER_OP * trace.ops.len() + TIMES_PER_STEP + trace.blocks.len())
+fn time_count(report: &StepReport, worst: &Figures) -> usize {
+    let trace = report.trace.as_ref();
+    trace.map_or(0, |trace| agreed::number_count(trace, worst.touch_count()))
 }

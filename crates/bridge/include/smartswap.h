@@ -357,7 +357,7 @@ int smartswap_awake(void);
  * is. A front end that loses the others calls smartswap_share(SMARTSWAP_ALONE). */
 
 /* Numbers of a round. */
-#define SMARTSWAP_FIGURES 22u
+#define SMARTSWAP_FIGURES 25u
 
 /* How a rank's steps are judged: alone, also those that still wait for others, or together. Where
  * all recorded the same step they plan for what the ops of one rank use, which leads. */

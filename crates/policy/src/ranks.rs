@@ -5,7 +5,7 @@
 //! of the slowest rank; what one rank had to rescue, all did. Steps are matched by their number
 //! since the ranks began to share.
 
-use swap_core::StepReport;
+use swap_core::{Signature, StepReport};
 
 use crate::machine::Link;
 use crate::search::Measured;
@@ -60,8 +60,14 @@ pub(crate) enum Figure {
     Kind,
     /// The same below zero: the largest is the smallest kind.
     KindBelowZero,
+    /// A number of the blocks in it.
+    Blocks,
+    /// The same below zero.
+    BlocksBelowZero,
     /// How many touches the leading rank recorded, 0 from the others.
     Touches,
+    /// The ranks recorded the same ops, but not the same blocks. No rank tells that by itself.
+    Again,
     /// Time per byte to the host, in microseconds.
     OutUs,
     /// Time per byte from the host, in microseconds.
@@ -153,8 +159,12 @@ impl Figures {
     pub(crate) fn with_kind(self, report: &StepReport) -> Figures {
         let Some(trace) = &report.trace else { return self };
         // The bits that a double holds, and not 0.
-        let kind = (agreed::kind(trace).0 >> 12).max(1) as f64;
-        self.with(Figure::Kind, kind).with(Figure::KindBelowZero, -kind)
+        let number = |signature: Signature| (signature.0 >> 12).max(1) as f64;
+        let (kind, blocks) = (number(agreed::kind(trace)), number(agreed::blocks(trace)));
+        self.with(Figure::Kind, kind)
+            .with(Figure::KindBelowZero, -kind)
+            .with(Figure::Blocks, blocks)
+            .with(Figure::BlocksBelowZero, -blocks)
     }
 
     /// Adds how much there is to tell of a recorded step, if this rank leads.
@@ -189,9 +199,20 @@ impl Figures {
 
     /// Whether all ranks recorded the same step, and one of them tells what its ops touch.
     pub(crate) fn are_of_one_kind(&self) -> bool {
-        self.is(Figure::Kind)
-            && self.get(Figure::Kind) == -self.get(Figure::KindBelowZero)
+        self.recorded_the_same(Figure::Kind, Figure::KindBelowZero)
+            && self.recorded_the_same(Figure::Blocks, Figure::BlocksBelowZero)
             && (1.0..=TOUCHES_MOST).contains(&self.get(Figure::Touches))
+    }
+
+    /// Whether all ranks recorded the same ops, but not the same blocks: on one rank a thread of a
+    /// communication library frees in this step what it should have freed in the last one.
+    pub(crate) fn differ_in_blocks(&self) -> bool {
+        self.recorded_the_same(Figure::Kind, Figure::KindBelowZero)
+            && !self.recorded_the_same(Figure::Blocks, Figure::BlocksBelowZero)
+    }
+
+    fn recorded_the_same(&self, number: Figure, below_zero: Figure) -> bool {
+        self.is(number) && self.get(number) == -self.get(below_zero)
     }
 
     /// Whether the ranks ran so much alike that a rank in `stage` is judged by all of them. A

@@ -86,6 +86,8 @@ struct Shared {
     asleep: bool,
     /// All plan for what this rank's ops touch.
     leads: bool,
+    /// In how many steps in a row the ranks had different blocks.
+    put_off_steps: u32,
 }
 
 /// A step that has to be judged.

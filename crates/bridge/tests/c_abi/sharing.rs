@@ -15,6 +15,8 @@ const STABLE: u32 = 2;
 /// The first figure: the rank has no finished step.
 const LACKS: usize = 0;
 const RESCUES: usize = 6;
+/// A number of the blocks that the rank recorded.
+const BLOCKS: usize = 18;
 /// Behind five numbers for each of the four ops of a step, and two for each of the four blocks.
 const STEP_TIME: usize = 5 * 4 + 2 * 4;
 /// Of all of it there are four, and each op uses one block.
@@ -87,6 +89,24 @@ fn what_another_rank_had_to_rescue_counts_here() {
     };
     assert_eq!(stages(0.0), [WARM_UP, STABLE]);
     assert_eq!(stages(1.0), [WARM_UP, SEARCH_POLICY]);
+}
+
+#[test]
+fn a_step_of_which_another_rank_recorded_other_blocks_is_put_off_a_few_times() {
+    let training = Training::new();
+    let stage_after_another = || {
+        training.step();
+        let mut worst = own();
+        worst[BLOCKS] += 1.0;
+        assert_eq!(round(&worst), NEXT_STEP);
+        stats().stage
+    };
+    for _ in 0..8 {
+        assert_eq!(stage_after_another(), WARM_UP);
+    }
+    // Then it is one of two in WarmUp, for which this rank makes a plan of its own.
+    assert_eq!([stage_after_another(), stage_after_another()], [WARM_UP, STABLE]);
+    training.end();
 }
 
 #[test]

@@ -20,12 +20,16 @@ const MODES: [AccessMode; 3] = [AccessMode::Read, AccessMode::Write, AccessMode:
 const MODE_VALUES: u64 = 4;
 const BLOCK_VALUES: u64 = 1 << 24;
 
-/// Tells steps apart that ranks cannot agree on.
+/// Tells steps of other models apart.
 pub(crate) fn kind(trace: &Trace) -> Signature {
-    let counts = [trace.ops.len(), trace.blocks.len(), trace.events.iter().filter(counts).count()];
+    let counts = [trace.ops.len(), trace.events.iter().filter(counts).count()];
+    counts.into_iter().fold(trace.signature, |mixed, count| mixed.mix(count as u64))
+}
+
+/// Tells steps with other blocks apart.
+pub(crate) fn blocks(trace: &Trace) -> Signature {
     let sizes = trace.blocks.iter().map(|block| block.size_bytes);
-    let counts = counts.into_iter().map(|count| count as u64);
-    counts.chain(sizes).fold(trace.signature, Signature::mix)
+    sizes.fold(Signature::default(), Signature::mix)
 }
 
 /// How many touches there are.

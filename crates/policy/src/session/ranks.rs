@@ -120,6 +120,9 @@ impl<P: Planner> Session<P> {
         if worst.is(Figure::Lacks) {
             return Ok(next);
         }
+        let differs = worst.differ_in_blocks();
+        let again = differs && shared.put_off_steps < PUT_OFF_STEPS_MOST;
+        let worst = &worst.with_flag(Figure::Again, again);
         let n_times = match shared.waiting.front() {
             Some(Waiting::Finished(told)) if worst.are_of_one_kind() => {
                 time_count(&told.report, worst)
@@ -129,6 +132,8 @@ impl<P: Planner> Session<P> {
                 return Err(Error::Usage("the ranks agreed on a step that this rank has not run"));
             }
         };
+        let shared = self.shared_mut()?;
+        shared.put_off_steps = if differs { shared.put_off_steps.saturating_add(1) } else { 0 };
         if let Some(link) = worst.link() {
             self.policy.planner_mut().set_link(link);
         }
@@ -196,6 +201,9 @@ impl<P: Planner> Session<P> {
         self.shared.as_mut().ok_or(ALONE)
     }
 }
+
+/// Of steps in a row that differ in blocks so many are put off; then each rank plans for its own.
+const PUT_OFF_STEPS_MOST: u32 = 8;
 
 const ALONE: Error =
     Error::Usage("this rank does not share its steps with others: call share first");

@@ -46,6 +46,11 @@ impl Seen {
         self.worst.is_some_and(|worst| worst.is(Figure::Void))
     }
 
+    /// Whether the next step is to be judged instead, as ranks have recorded different blocks.
+    pub(super) fn is_put_off(&self) -> bool {
+        self.worst.is_some_and(|worst| worst.is(Figure::Again))
+    }
+
     /// Whether a plan that is made beside the training is not there yet on some rank.
     pub(super) fn is_planned_for(&self) -> bool {
         self.worst.is_some_and(|worst| worst.is(Figure::Planning))

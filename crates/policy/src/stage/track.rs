@@ -216,6 +216,8 @@ impl Track {
     ) {
         let judged = seen.judged(report, self.state.stage());
         match &mut self.state {
+            State::WarmUp { .. } | State::Search(Try { waits: None, holds: None, .. })
+                if seen.is_put_off() => {}
             State::WarmUp { .. } => self.warm_up(config, planner, report, seen),
             // It ran under a plan for other steps, which says nothing about this kind.
             State::Search(_) | State::Stable { .. } if seen.surprise => {}

@@ -68,10 +68,11 @@ fn ranks_take_the_longest_times_and_the_most_small_memory() {
 }
 
 #[test]
-fn steps_with_blocks_of_other_sizes_are_of_another_kind() {
+fn steps_with_blocks_of_other_sizes_are_told_apart() {
     let mut other = step(0, 0);
     other.blocks[0].size_bytes += 1 << 20;
-    assert_ne!(kind(&step(0, 0)), kind(&other));
+    assert_eq!(kind(&step(0, 0)), kind(&other));
+    assert_ne!(blocks(&step(0, 0)), blocks(&other));
 }
 
 /// The trace as another rank could have recorded it: some touches fewer, some frees later, other
@@ -102,6 +103,7 @@ proptest! {
             seen_elsewhere(&trace, &delays[1], &missed, 0),
         ];
         prop_assert_eq!(kind(&ranks[0]), kind(&ranks[1]));
+        prop_assert_eq!(blocks(&ranks[0]), blocks(&ranks[1]));
         let told = [touches(&ranks[0]), places(&ranks[0]), places(&ranks[1])];
         agree(&mut ranks);
         prop_assert_eq!(crate::check_trace(&ranks[0]), Ok(()));

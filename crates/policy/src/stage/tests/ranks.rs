@@ -57,6 +57,27 @@ fn the_slowest_rank_decides_which_plan_is_best() {
 }
 
 #[test]
+fn no_plan_is_made_or_judged_by_a_step_of_which_ranks_recorded_other_blocks() {
+    let mut rank = looping(9);
+    let mut after = |report: &StepReport, again: bool| {
+        let worst = rank.figures(report).with_flag(Figure::Again, again);
+        let directive = rank.observe_together(report, &worst);
+        (directive.stage, plan_number(&directive))
+    };
+    let course = [
+        (rescued(A), false, (Stage::WarmUp, 0)),
+        (rescued(A), true, (Stage::WarmUp, 0)),
+        (rescued(A), false, (Stage::SearchPolicy, 1)),
+        (taking(A, 100.0), false, (Stage::SearchPolicy, 1)),
+        (taking(A, 100.0), true, (Stage::SearchPolicy, 1)),
+        (taking(A, 100.0), false, (Stage::SearchPolicy, 2)),
+    ];
+    for (place, (report, again, expect)) in course.into_iter().enumerate() {
+        assert_eq!(after(&report, again), expect, "step {place}");
+    }
+}
+
+#[test]
 fn what_one_rank_meets_counts_on_all() {
     let check = |event: StepReport, stage: Stage, plan: u32| {
         let mut ranks =
@@ -155,12 +176,18 @@ fn figures_are_combined_by_the_largest() {
         both_bytes_per_us: rate / 2.0,
     };
     let told = |device_us: f64, rate: f64| {
-        looping(0).figures(&taking(A, device_us)).with_link(Some(link(rate)))
+        let report = taking(A, device_us);
+        let figures = looping(0).figures(&report).with_link(Some(link(rate)));
+        figures.with(Figure::Touches, 1.0)
     };
     let worst = told(100.0, 8.0).worst(told(70.0, 4.0));
     assert_eq!(worst.get(Figure::StepUs), 100.0);
     assert_eq!(worst.link(), Some(link(4.0)), "the slowest");
     assert!(worst.are_of_one_kind());
+    assert!(!worst.with(Figure::Touches, 0.0).are_of_one_kind(), "nobody leads");
+    let elsewhere = worst.with(Figure::Blocks, worst.get(Figure::Blocks) + 1.0);
+    assert!(elsewhere.differ_in_blocks() && !elsewhere.are_of_one_kind());
+    assert!(!worst.differ_in_blocks());
     let other = looping(0).figures(&step(B));
     assert!(!worst.worst(other).are_of_one_kind());
     let unrecorded = looping(0).figures(&StepReport { trace: None, ..step(A) });

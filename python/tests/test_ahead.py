@@ -82,8 +82,6 @@ def test_a_batch_that_is_loaded_ahead_is_where_the_plan_has_it(tmp_path):
     assert sum(step["rescues"] for step in planned) == 0, steps
     stable = [step for step in planned if step["stage"] == "Stable"]
     assert len(stable) >= 3, "it never was Stable"
-    # Once, on a busy machine, one of them moved nothing, with the right losses all the same.
-    moving = [step for step in stable if step["swapped_out_bytes"] + step["remade"] > 0]
-    assert 2 * len(moving) > len(stable), ("all fits", stable)
+    assert all(step["swapped_out_bytes"] + step["remade"] > 0 for step in stable), stable
     assert sum(step["misses"] for step in stable) == 0, stable
     assert max(step["calls"] for step in stable) <= 16, stable

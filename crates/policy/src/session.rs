@@ -309,7 +309,7 @@ impl<P: Planner> Session<P> {
         if next == self.current { Ok(()) } else { self.follow(next) }
     }
 
-    /// Keeps a recorded step. Its ops take the least that they ever took.
+    /// Keeps a recorded step. Its ops, and the engine's work, take the least that they ever took.
     fn keep_trace(&mut self, step: u64, trace: &mut Trace) {
         if let Some(before) = self.traces.get(&trace.signature)
             && before.trace.ops.len() == trace.ops.len()
@@ -317,7 +317,7 @@ impl<P: Planner> Session<P> {
             for (op, before) in trace.ops.iter_mut().zip(&before.trace.ops) {
                 op.take_least(before);
             }
-            trace.host_costs = before.host_costs.or(trace.host_costs);
+            trace.host_costs = before.host_costs.least(trace.host_costs);
         }
         let host_costs = trace.host_costs;
         let recorded = Recorded { step, trace: Arc::new(trace.clone()), host_costs };

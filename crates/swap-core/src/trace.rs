@@ -111,6 +111,16 @@ impl HostCosts {
             move_us: known(self.move_us, other.move_us),
         }
     }
+
+    /// Of each the least that is known.
+    #[must_use]
+    pub fn least(self, other: HostCosts) -> HostCosts {
+        let (one, other) = (self.or(other), other.or(self));
+        HostCosts {
+            replay_us: one.replay_us.min(other.replay_us),
+            move_us: one.move_us.min(other.move_us),
+        }
+    }
 }
 
 impl TraceOp {
@@ -184,5 +194,14 @@ mod tests {
         let costs = Trace::with_host_costs(&trace, told).host_costs;
         assert_eq!(costs, HostCosts { replay_us: 50.0, ..known });
         assert_eq!(trace.host_costs, known);
+    }
+
+    #[test]
+    fn the_least_cost_is_one_that_is_known() {
+        let one = HostCosts { replay_us: 40.0, move_us: 3_000.0 };
+        let other = HostCosts { replay_us: 0.0, move_us: 30.0 };
+        let least = HostCosts { replay_us: 40.0, move_us: 30.0 };
+        assert_eq!(one.least(other), least);
+        assert_eq!(other.least(one), least);
     }
 }

@@ -60,11 +60,26 @@ impl<'a> Chooser<'a> {
             }
             selection = self.select(hidden_share, &taste);
         }
-        self.make(hidden_share, taste, selection, Way::FIRST)
+        let placement = self.placer(&selection).place(None, Way::FIRST);
+        let mut made = self.made(hidden_share, taste, selection, placement);
+        for way in Way::WHERE_LINK_IS_FULL {
+            let simulation = &made.placement.simulation;
+            let hardly_waits = simulation.stall_us <= STALL_SHARE_IGNORED * simulation.step_us;
+            if hardly_waits {
+                break;
+            }
+            made.keep(made.placed(way));
+        }
+        made
     }
 
-    fn make(self, hidden_share: f64, taste: Taste, selection: Selection, way: Way) -> Made<'a> {
-        let placement = self.placer(&selection).place(None, way);
+    fn made(
+        self,
+        hidden_share: f64,
+        taste: Taste,
+        selection: Selection,
+        placement: Placement,
+    ) -> Made<'a> {
         let (placements, changes, is_stuck, is_early_tried) = (0, 0, false, false);
         Made {
             chooser: self,
@@ -113,6 +128,8 @@ impl<'a> Chooser<'a> {
     }
 }
 
+/// Waits below this share of the step are not worth another placement of a first choice.
+const STALL_SHARE_IGNORED: f64 = 0.01;
 /// A choice that leaves too much on the device is repaired so often.
 const REPAIRS_MAX: usize = 6;
 /// Parts of the limit that are left free in turn where replays found less room than was reckoned.
@@ -141,8 +158,10 @@ impl Rank {
 impl<'a> Made<'a> {
     /// The choice with other wishes, placed like this one.
     pub(super) fn with(&self, hidden_share: f64, taste: Taste) -> Made<'a> {
+        let Placement { simulation, way, .. } = &self.placement;
         let selection = self.chooser.select(hidden_share, &taste);
-        let made = self.chooser.make(hidden_share, taste, selection, self.placement.way);
+        let placement = self.chooser.placer(&selection).place(Some(simulation), *way);
+        let made = self.chooser.made(hidden_share, taste, selection, placement);
         Made { changes: self.changes, ..made }
     }
 
@@ -169,8 +188,16 @@ impl<'a> Made<'a> {
         }
     }
 
+    /// Places the same choice in another way.
+    fn placed(&self, way: Way) -> Placement {
+        self.chooser.placer(&self.selection).place(Some(&self.placement.simulation), way)
+    }
+
     fn keep(&mut self, placement: Placement) {
-        if Cost::new(0, &placement.simulation) < Cost::new(0, &self.placement.simulation) {
+        let [one, other] = [&placement.simulation, &self.placement.simulation];
+        let is_faster = !other.went_to_plan() || Cost::new(0, one) < Cost::new(0, other);
+        // What is left to demand goes by the order of touches, which is to change nothing.
+        if one.went_to_plan() && is_faster {
             self.placement = placement;
         }
     }
@@ -184,9 +211,7 @@ impl<'a> Made<'a> {
                 break;
             }
             self.placements += 1;
-            let placer = self.chooser.placer(&self.selection);
-            let placement = placer.place(Some(simulation), Way::number(self.placements));
-            self.keep(placement);
+            self.keep(self.placed(Way::number(self.placements)));
         }
     }
 

@@ -19,8 +19,8 @@ use crate::usage::Usage;
 /// other traffic.
 const TRIES: [(Departure, f64); 7] = [
     (Departure::WhenFree, 1.1),
-    (Departure::WhenFree, 3.0),
     (Departure::AtOnce, 1.1),
+    (Departure::WhenFree, 3.0),
     (Departure::WhenFree, 10.0),
     (Departure::WhenFree, f64::INFINITY),
     (Departure::AtOnce, 10.0),
@@ -30,6 +30,8 @@ const TRIES: [(Departure, f64); 7] = [
 /// A time lies at most so many steps away, however short the steps are. No copy is issued more than
 /// a step ahead, so that is as good as any.
 const STEPS_MAX: f64 = 1e6;
+/// Times that differ by less are the same.
+const ROUNDING_US: f64 = 1e-3;
 
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
@@ -55,6 +57,13 @@ pub(super) struct Way {
 
 impl Way {
     pub(super) const FIRST: Way = Way { number: 0, as_seen: false, from_peak: false };
+    /// For steps that wait for the link. By the times of a step in which nobody waits the link is
+    /// free too late: what leaves then takes the room that copies back need, and copies run in one
+    /// direction at a time.
+    pub(super) const WHERE_LINK_IS_FULL: [Way; 2] = [
+        Way { number: 1, as_seen: false, from_peak: false },
+        Way { number: 3, as_seen: true, from_peak: false },
+    ];
 
     /// Ways in turn: all as if nobody waited, and then for ever as it was seen.
     pub(super) fn number(number: usize) -> Way {
@@ -121,7 +130,9 @@ pub(super) struct Placer<'a> {
 impl Placer<'_> {
     /// A placement. `seen` is a step with these choices, or ones much like them.
     pub(super) fn place(&self, seen: Option<&Simulation>, way: Way) -> Placement {
-        let timeline = self.timeline(seen.filter(|_| way.as_seen));
+        // Where moves were left to demand, times depend on the order of touches.
+        let seen = seen.filter(|seen| way.as_seen && seen.went_to_plan());
+        let timeline = self.timeline(seen);
         let times = self.times(&timeline, way);
         let plan = plan_of(self.trace, self.usage, self.selection, &times);
         let simulation = simulate_with(self.trace, self.usage, &plan, self.machine);
@@ -389,8 +400,10 @@ impl Timeline {
         to - to % slot_count + self.slot_at(time_us)
     }
 
-    /// The slot under way at a time, which may lie in a step before or after this one.
+    /// The slot under way at a time, which may lie in a step before or after this one. An op that
+    /// waited for a copy begins when that is done, whatever rounding makes of both.
     fn slot_at(&self, time_us: f64) -> i64 {
+        let time_us = time_us + ROUNDING_US;
         let steps = (time_us / self.step_us).floor();
         let rest_us = time_us - steps * self.step_us;
         let slot = self.slot_us.partition_point(|&start_us| start_us <= rest_us) as i64 - 1;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use adaptive::devices::{HostConfig, HostDriver, HostLink, MeterDriver};
 use adaptive::{
-    AccessMode, ArenaConfig, BlockId, Compute, Config, Driver, Engine, Error, FinishedStep,
-    GenerateConfig, JointConfig, JointPlanner, Link, LoopConfig, Machine, MemoryCalls, OpIndex,
-    OpName, OpStack, Origin, Plan, PoolConfig, Recipe, RecipeUse, RecordedConfig, Session, Stage,
-    Trace, TraceEvent, load_trace, simulate,
+    AccessMode, ArenaConfig, BlockId, BlockIndex, Compute, Config, Driver, Engine, Error,
+    FinishedStep, GenerateConfig, JointConfig, JointPlanner, Link, LoopConfig, Machine,
+    MemoryCalls, OpIndex, OpName, OpStack, Origin, Plan, PoolConfig, Recipe, RecipeUse,
+    RecordedConfig, Session, Stage, Trace, TraceBlock, TraceEvent, load_trace, simulate,
 };
 
 const SCALE: u64 = 32;
@@ -41,6 +41,37 @@ fn recorded(file: &str) -> Trace {
     }
     trace.segment_bytes = 0;
     trace
+}
+
+/// The same step where the script keeps the largest result until some ops of the next step have
+/// run after its like was made, as a loop keeps its last logits.
+fn keeping_the_largest(trace: &Trace) -> Trace {
+    let mut kept = trace.clone();
+    let is_persistent = |block: &TraceBlock| block.origin == Origin::Persistent;
+    let last = BlockIndex(trace.blocks.iter().filter(|block| is_persistent(block)).count() as u32);
+    let made = (0..).zip(&trace.blocks).filter(|(_, block)| !is_persistent(block));
+    let (largest, block) = made.max_by_key(|(_, block)| block.size_bytes).expect("it makes some");
+    kept.blocks.insert(last.0 as usize, TraceBlock { origin: Origin::Persistent, ..block.clone() });
+    let place = |block: BlockIndex| BlockIndex(block.0 + u32::from(block >= last));
+    let largest = place(BlockIndex(largest));
+    let renamed = |&event: &TraceEvent| match event {
+        TraceEvent::Allocate(block) => TraceEvent::Allocate(place(block)),
+        TraceEvent::Touch(block, mode) => TraceEvent::Touch(place(block), mode),
+        TraceEvent::Free(block) => TraceEvent::Free(place(block)),
+        other => other,
+    };
+    kept.events = trace.events.iter().map(renamed).collect();
+    kept.events.retain(|&event| event != TraceEvent::Free(largest));
+    let made_at = kept.events.iter().position(|&event| event == TraceEvent::Allocate(largest));
+    let made_at = made_at.expect("an op makes it");
+    let is_over = |event: &TraceEvent| match event {
+        TraceEvent::End(op) => trace.ops[op.0 as usize].depth == 0,
+        _ => false,
+    };
+    let mut over = (made_at..).zip(&kept.events[made_at..]).filter(|(_, event)| is_over(event));
+    let (freed_at, _) = over.nth(4).expect("more ops follow");
+    kept.events.insert(freed_at + 1, TraceEvent::Free(last));
+    kept
 }
 
 /// A training whose every step makes the calls of a recorded one.
@@ -206,8 +237,11 @@ impl<'a> Training<'a> {
 
 /// Trains until some steps were Stable, and looks at those.
 fn goes_to_plan(file: &str, share: f64) {
-    let trace = recorded(file);
-    let mut training = Training::new(&trace, share);
+    check_goes_to_plan(&recorded(file), file, share);
+}
+
+fn check_goes_to_plan(trace: &Trace, file: &str, share: f64) {
+    let mut training = Training::new(trace, share);
     let (mut stable, mut calls, mut n_recorded) = (Vec::new(), Vec::new(), 0);
     for _ in 0..STEPS_MAX {
         let is_stable = training.session.stage() == Stage::Stable;
@@ -248,6 +282,13 @@ fn a_decoder_goes_to_plan() {
 #[test]
 fn a_step_under_autocast_goes_to_plan() {
     goes_to_plan("../policy/tests/data/nanogpt.json.gz", 0.6);
+}
+
+#[test]
+fn a_step_that_keeps_its_result_until_the_next_has_its_like_goes_to_plan() {
+    let file = "../policy/tests/data/nanogpt.json.gz";
+    let trace = keeping_the_largest(&recorded(file));
+    check_goes_to_plan(&trace, "nanogpt with its logits kept", 0.65);
 }
 
 #[test]

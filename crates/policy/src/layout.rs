@@ -2,15 +2,25 @@
 //! on the device, so that nothing has to be mapped while the plan runs.
 //!
 //! Time is the order of calls. A step follows a step, so a block that outlives one and the block
-//! that it is in the next have one lot between them.
+//! that it is in the next have one lot between them. What is kept until the next step has made its
+//! like, as a loop keeps its last loss and logits, needs two lots, and steps take turns: what lies
+//! in one of them in a step, lies in the other in the step behind it.
+//!
+//! ```text
+//!   turn 0   A ___#######     turn 1   A ####_____     turn 0   A ___#######
+//!            B ####______              B ___######              B ####______
+//! ```
+//!
+//! Others lie where these are not, in each turn in another place.
 
-use swap_core::{Lot, LotPiece, Origin, Plan, Trace, TraceEvent};
+use swap_core::{Lot, LotPiece, Plan, Trace, TraceEvent};
 
 use crate::check::check_trace;
 use crate::machine::Machine;
 use crate::simulate::{Change, Residency, laid_out_us, residency};
-use crate::usage::{NONE, Usage};
+use crate::usage::Usage;
 
+mod lineage;
 mod meeting;
 mod nested;
 mod pack;
@@ -18,6 +28,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
+use lineage::{Lineage, lineages};
 pub use nested::nested;
 use pack::pack_pressed;
 pub use pack::{Item, Packing, Stay, pack};
@@ -25,13 +36,17 @@ pub use pack::{Item, Packing, Stay, pack};
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
 
+/// Steps take turns if one of them alone would make a step take more than so many times what it
+/// takes where nobody waits for a lot.
+const WAITED_FOR: f64 = 1.001;
+
 /// Where the blocks of a step lie while its plan runs.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Layout {
-    /// By [`BlockIndex`](swap_core::BlockIndex). Nothing for a block that is always on the device,
-    /// or never, and for one whose like of the next step is there beside it: these have their
-    /// memory elsewhere.
-    pub lots: Vec<Option<Lot>>,
+    /// By turn, then by [`BlockIndex`](swap_core::BlockIndex): steps take one or two turns. Nothing
+    /// for a block that is always on the device, or never, and for one of which more than two are
+    /// there at once: these have their memory elsewhere.
+    pub turns: Vec<Vec<Option<Lot>>>,
     /// What lots above `height_bytes` show, in the order of where: they are in pieces, as there
     /// was no room for them in one place.
     pub pieces: Vec<LotPiece>,
@@ -78,31 +93,51 @@ impl Layout {
 /// A trace that is not well formed ([`check_trace`](crate::check_trace)) gets no lots, nor does one
 /// whose steps under the plan do not come to start alike.
 pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
-    let none = || Layout { lots: vec![None; trace.blocks.len()], ..Layout::default() };
+    let none = || Layout { turns: vec![vec![None; trace.blocks.len()]], ..Layout::default() };
     if check_trace(trace).is_err() {
         return none();
     }
     let usage = Usage::new(trace);
     let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
-    let lineages = lineages(trace, &usage, &residency);
-    let has_lot = has_lot(trace, &lineages);
-    let [need_bytes, beside_bytes] = most_bytes(trace, &residency, &has_lot);
-    let items = |left_alone: bool| -> Vec<Item> {
-        let cleared = cleared(&residency, left_alone);
-        lineages.iter().map(|lineage| lineage.item(trace, &cleared)).collect()
+    let laid_out = |turns: u32| {
+        let lineages = lineages(trace, &usage, &residency, turns);
+        let layout = packed(trace, &residency, &lineages, turns, machine.limit_bytes);
+        let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
+        Layout { step_us, ..layout }
     };
-    let enough_bytes = machine.limit_bytes.saturating_sub(beside_bytes);
+    let one = laid_out(1);
+    let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
+    if rank(&one) <= (0, residency.step_us * WAITED_FOR) {
+        return one;
+    }
+    // Each turn has addresses of its own to map.
+    let two = laid_out(2);
+    if rank(&two) < rank(&one) { two } else { one }
+}
+
+/// Lots that are low enough under a cap, if that is found.
+fn packed(
+    trace: &Trace,
+    residency: &Residency,
+    lineages: &[Lineage],
+    turns: u32,
+    limit_bytes: u64,
+) -> Layout {
+    let [need_bytes, beside_bytes] = most_bytes(trace, residency, &has_lot(trace, lineages));
+    let items = |left_alone: bool| -> Vec<Item> {
+        let cleared = cleared(residency, left_alone);
+        lineages.iter().map(|lineage| lineage.item(trace, &cleared, turns)).collect()
+    };
+    let enough_bytes = limit_bytes.saturating_sub(beside_bytes);
     let packing = pack_pressed(&items(true), &items(false), enough_bytes);
-    let layout = Layout { need_bytes, beside_bytes, ..in_lots(trace, &lineages, packing) };
-    let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
-    Layout { step_us, ..layout }
+    Layout { need_bytes, beside_bytes, ..in_lots(trace, lineages, turns, packing) }
 }
 
 /// Lots for all blocks of these lineages, those in pieces beyond the others.
-fn in_lots(trace: &Trace, lineages: &[Lineage], packing: Packing) -> Layout {
+fn in_lots(trace: &Trace, lineages: &[Lineage], turns: u32, packing: Packing) -> Layout {
     let Packing { spots, height_bytes, .. } = packing;
-    let lots = vec![None; trace.blocks.len()];
-    let mut layout = Layout { lots, height_bytes, ..Layout::default() };
+    let turns = vec![vec![None; trace.blocks.len()]; turns as usize];
+    let mut layout = Layout { turns, height_bytes, ..Layout::default() };
     let mut beyond_bytes = height_bytes;
     for (lineage, spots) in lineages.iter().zip(&spots) {
         let lot = match spots[..] {
@@ -116,7 +151,7 @@ fn in_lots(trace: &Trace, lineages: &[Lineage], packing: Packing) -> Layout {
                 Lot { offset_bytes: start_bytes, size_bytes: beyond_bytes - start_bytes }
             }
         };
-        lineage.blocks.iter().for_each(|&owner| layout.lots[owner] = Some(lot));
+        lineage.members.iter().for_each(|it| layout.turns[it.turn][it.block] = Some(lot));
     }
     layout
 }
@@ -124,8 +159,8 @@ fn in_lots(trace: &Trace, lineages: &[Lineage], packing: Packing) -> Layout {
 /// By block.
 fn has_lot(trace: &Trace, lineages: &[Lineage]) -> Vec<bool> {
     let mut has_lot = vec![false; trace.blocks.len()];
-    for &block in lineages.iter().flat_map(|lineage| &lineage.blocks) {
-        has_lot[block] = true;
+    for member in lineages.iter().flat_map(|lineage| &lineage.members) {
+        has_lot[member.block] = true;
     }
     has_lot
 }
@@ -173,92 +208,4 @@ fn most_bytes(trace: &Trace, residency: &Residency, has_lot: &[bool]) -> [u64; 2
     });
     most_bytes[1] += grown.max().unwrap_or(0).max(trace.segment_bytes);
     most_bytes
-}
-
-/// Blocks that are one and the same in steps that follow each other.
-#[derive(Clone, Default)]
-struct Lineage {
-    blocks: Vec<usize>,
-    stays: Vec<Stay>,
-}
-
-impl Lineage {
-    /// What is to be packed. Each stay goes on until its bytes are cleared, or the next begins;
-    /// the last one into the next step.
-    fn item(&self, trace: &Trace, cleared: &[u32]) -> Item {
-        let count = cleared.len() as u32;
-        let first = self.stays[0].0;
-        let until = |end: u32| cleared.get(end as usize).map_or(end, |&until| until.max(end));
-        let starts = self.stays[1..].iter().map(|stay| stay.0).chain([count + first]);
-        let ends = self.stays.iter().zip(starts).map(|(stay, next)| until(stay.1).min(next));
-        let ends: Vec<u32> = ends.collect();
-        let beyond = ends[ends.len() - 1].saturating_sub(count);
-        let last_step = (beyond > 0).then_some((0, beyond));
-        let stays = self.stays.iter().zip(&ends).map(|(stay, &end)| (stay.0, end.min(count)));
-        Item {
-            size_bytes: trace.blocks[self.blocks[0]].size_bytes,
-            stays: last_step.into_iter().chain(stays).collect(),
-        }
-    }
-}
-
-/// What has a lot.
-fn lineages(trace: &Trace, usage: &Usage, residency: &Residency) -> Vec<Lineage> {
-    let mut lineages = vec![Lineage::default(); trace.blocks.len()];
-    let ancestors = ancestors(usage);
-    for (block, stays) in stays(residency).into_iter().enumerate() {
-        let lineage = &mut lineages[ancestors[block]];
-        lineage.blocks.push(block);
-        lineage.stays.extend(stays);
-    }
-    let whole = [(0, residency.changes.len() as u32)];
-    lineages.retain_mut(|Lineage { blocks, stays }| {
-        stays.sort_unstable();
-        let moves = !stays.is_empty() && *stays != whole;
-        // What the step makes for the next one may live beside what the last step made.
-        let alone = stays.windows(2).all(|pair| pair[0].1 <= pair[1].0);
-        moves && alone && blocks.iter().all(|&block| returns(trace, usage, block))
-    });
-    lineages
-}
-
-/// By block: the first of those that are one block in steps that follow each other.
-fn ancestors(usage: &Usage) -> Vec<usize> {
-    let mut ancestors: Vec<usize> = (0..usage.successor.len()).collect();
-    // Survivors close up, so nobody's successor comes after it.
-    for block in (0..ancestors.len()).rev() {
-        let successor = usage.successor[block];
-        if successor != NONE {
-            ancestors[successor as usize] = ancestors[block];
-        }
-    }
-    ancestors
-}
-
-/// Whether what a step finds of a block is what the last step left of one.
-fn returns(trace: &Trace, usage: &Usage, block: usize) -> bool {
-    let persistent = trace.blocks[block].origin == Origin::Persistent;
-    let found = !persistent || usage.predecessor[block] != NONE;
-    let left = usage.freed[block] != NONE || usage.successor[block] != NONE;
-    found && left
-}
-
-/// By block: from which change to which it is on the device.
-fn stays(residency: &Residency) -> Vec<Vec<Stay>> {
-    let mut stays = vec![Vec::new(); residency.at_start.len()];
-    let mut since: Vec<Option<u32>> =
-        residency.at_start.iter().map(|&resident| resident.then_some(0)).collect();
-    for (now, change) in (0..).zip(&residency.changes) {
-        let block = change.block as usize;
-        match since[block].take() {
-            _ if change.arrives => since[block] = Some(now),
-            Some(start) if start < now => stays[block].push((start, now)),
-            _ => {}
-        }
-    }
-    let end = residency.changes.len() as u32;
-    for (block, since) in since.into_iter().enumerate() {
-        stays[block].extend(since.filter(|&start| start < end).map(|start| (start, end)));
-    }
-    stays
 }

@@ -366,7 +366,7 @@ impl<P: Planner> Session<P> {
             };
             Arc::new(match layout {
                 Some(layout) => {
-                    orders.with_lots(layout.lots.clone()).with_pieces(layout.pieces.clone())
+                    orders.with_lots(layout.turns.clone()).with_pieces(layout.pieces.clone())
                 }
                 None => orders,
             })

@@ -40,6 +40,7 @@ struct Judge<'a> {
     open: Vec<Vec<u32>>,
     /// Whose bytes are whose: kept only while judging.
     owners: Option<BTreeMap<u32, Lot>>,
+    turn: usize,
     need_bytes: u64,
     /// Arrivals by block in a step.
     arrivals: Vec<u32>,
@@ -59,6 +60,7 @@ impl<'a> Judge<'a> {
             awaiting: Vec::new(),
             open: Vec::new(),
             owners: None,
+            turn: 0,
             need_bytes: 0,
             arrivals: Vec::new(),
         }
@@ -204,10 +206,13 @@ impl<'a> Judge<'a> {
         self.give_lot_back(block);
     }
 
+    fn lot(&self, block: u32) -> Option<Lot> {
+        self.layout.turns[self.turn][block as usize]
+    }
+
     fn take_lot(&mut self, block: u32) {
-        let (Some(owners), Some(lot)) = (&mut self.owners, self.layout.lots[block as usize]) else {
-            return;
-        };
+        let lot = self.lot(block);
+        let (Some(owners), Some(lot)) = (&mut self.owners, lot) else { return };
         assert_eq!(lot.size_bytes, self.trace.blocks[block as usize].size_bytes);
         let memory = memory_of(self.layout, lot);
         assert!(memory.iter().all(|lot| lot.end_bytes() <= self.layout.height_bytes));
@@ -225,9 +230,9 @@ impl<'a> Judge<'a> {
     }
 
     fn give_lot_back(&mut self, block: u32) {
+        let lot = self.lot(block);
         if let Some(owners) = &mut self.owners {
-            let had = owners.remove(&block);
-            assert_eq!(had, self.layout.lots[block as usize], "block {block} left another lot");
+            assert_eq!(owners.remove(&block), lot, "block {block} left another lot");
         }
     }
 
@@ -244,13 +249,13 @@ impl<'a> Judge<'a> {
         let new = |old: u32| names.binary_search(&old).expect("it lives") as u32;
         let states = std::mem::take(&mut self.states);
         self.states = states.into_iter().map(|(old, state)| (new(old), state)).collect();
-        if let Some(owners) = &mut self.owners {
-            let rename = |(old, lot)| {
-                assert_eq!(self.layout.lots[new(old) as usize], Some(lot), "{old} must move");
-                (new(old), lot)
-            };
-            *owners = std::mem::take(owners).into_iter().map(rename).collect();
-        }
+        self.turn = (self.turn + 1) % self.layout.turns.len();
+        let owners = self.owners.take();
+        let rename = |(old, lot)| {
+            assert_eq!(self.lot(new(old)), Some(lot), "{old} must move");
+            (new(old), lot)
+        };
+        self.owners = owners.map(|owners| owners.into_iter().map(rename).collect());
     }
 }
 
@@ -295,6 +300,8 @@ struct Seen {
     circular: u32,
     replays: u32,
     perfect: u32,
+    /// Layouts of which steps take turns.
+    turns: u32,
     /// By more than a hundredth.
     faster_with_room: u32,
     slower_with_room: u32,
@@ -317,7 +324,8 @@ impl Seen {
         judge.run();
         let freed = |block| trace.events.contains(&TraceEvent::Free(BlockIndex(block)));
         self.layouts += 1;
-        for (block, _) in (0..).zip(&layout.lots).filter(|(_, lot)| lot.is_some()) {
+        self.turns += u32::from(layout.turns.len() > 1);
+        for (block, _) in (0..).zip(&layout.turns[0]).filter(|(_, lot)| lot.is_some()) {
             self.several_stays += u32::from(judge.arrivals[block as usize] > 1);
             self.circular += u32::from(!freed(block));
         }
@@ -364,6 +372,7 @@ fn random_steps_under_generated_plans_share_no_bytes() {
     }
     assert!(seen.layouts > 300 && seen.perfect > 200, "{seen:?}");
     assert!(seen.several_stays > 100 && seen.circular > 50 && seen.replays > 20, "{seen:?}");
+    assert!(seen.turns > 100, "{seen:?}");
     assert!(seen.faster_with_room > 200 && seen.slower_with_room < 10, "{seen:?}");
 }
 
@@ -460,6 +469,6 @@ fn a_trace_that_is_not_well_formed_gets_no_lots() {
     let twice = trace.events[free.expect("something is freed")];
     trace.events.push(twice);
     let layout = lay_out(&trace, &Plan::default(), &machine(1 << 50));
-    assert_eq!(layout.lots, vec![None; trace.blocks.len()]);
+    assert_eq!(layout.turns, [vec![None; trace.blocks.len()]]);
     assert_eq!((layout.height_bytes, layout.need_bytes), (0, 0));
 }

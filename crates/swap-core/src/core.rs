@@ -367,8 +367,7 @@ impl Core {
 
     /// Where the orders want the block to lie, if it can.
     fn planned_lot(&self, id: BlockId) -> Result<Option<Lot>, Error> {
-        let orders = self.orders.current();
-        let lot = self.entry(id)?.planned.and_then(|place| orders?.lot(place));
+        let lot = self.entry(id)?.planned.and_then(|place| self.orders.lot(place));
         Ok(lot.filter(|&lot| self.memory.pool.could_lie_in(id, lot)))
     }
 

@@ -27,8 +27,8 @@ pub struct Orders {
     droppers: Vec<OpIndex>,
     /// Blocks are dropped that no op of the step allocated: any op may have written them.
     drops_others: bool,
-    /// Where blocks lie, by their place in the step.
-    lots: Vec<Option<Lot>>,
+    /// Where blocks lie, by turn, then by their place in the step.
+    turns: Vec<Vec<Option<Lot>>>,
     pieces: Vec<LotPiece>,
     /// The recorded step, if the plan is for it.
     path: Option<Arc<Path>>,
@@ -44,6 +44,8 @@ pub(crate) struct StandingOrders {
     current: Option<Arc<Orders>>,
     /// What steps begin under: a large one may go on under the orders for larger ones.
     at_begin: Option<Arc<Orders>>,
+    /// Whose turn it is, where steps of the plan lie now here and now there.
+    turn: usize,
 }
 
 impl StandingOrders {
@@ -54,6 +56,28 @@ impl StandingOrders {
     /// A step begins.
     pub(crate) fn begin_step(&mut self) {
         self.current = self.at_begin.clone();
+    }
+
+    /// It is the turn of these lots.
+    pub(crate) fn take_turn(&mut self, turn: usize) {
+        self.turn = turn;
+    }
+
+    /// Where a block lies in the running step.
+    pub(crate) fn lot(&self, index: BlockIndex) -> Option<Lot> {
+        self.current()?.lot(index, self.turn)
+    }
+
+    /// The same for one of this size: a lot is larger only where steps may be smaller than the one
+    /// that they were laid out for, as what is left of it serves nobody.
+    pub(crate) fn lot_of_size(&self, index: BlockIndex, size_bytes: u64) -> Option<Lot> {
+        let path = self.current()?.path();
+        let varies = path.is_some_and(|path| path.expects() == Sizes::UpTo);
+        let fits = |lot: &Lot| match varies {
+            true => lot.size_bytes >= size_bytes,
+            false => lot.size_bytes == size_bytes,
+        };
+        self.lot(index).filter(fits)
     }
 
     /// The running step goes on under the orders for larger ones.
@@ -98,7 +122,7 @@ impl Orders {
             event_count: 0,
             droppers,
             drops_others,
-            lots: Vec::new(),
+            turns: Vec::new(),
             pieces: Vec::new(),
             path: None,
             probes: Vec::new(),
@@ -230,9 +254,11 @@ impl Orders {
     }
 
     /// Orders under which blocks lie in lots, by their place in the step. Those without one have
-    /// chunks of their own.
-    pub fn with_lots(self, lots: Vec<Option<Lot>>) -> Orders {
-        Orders { lots, ..self }
+    /// chunks of their own. Where there are several `turns`, a step takes that in which the most
+    /// bytes are to lie where they are when it begins.
+    #[must_use]
+    pub fn with_lots(self, turns: Vec<Vec<Option<Lot>>>) -> Orders {
+        Orders { turns, ..self }
     }
 
     /// Lots beyond all memory are in these pieces.
@@ -248,23 +274,17 @@ impl Orders {
 
     /// All lots.
     pub(crate) fn lots(&self) -> Vec<Lot> {
-        self.lots.iter().copied().flatten().collect()
+        self.turns.iter().flatten().copied().flatten().collect()
     }
 
-    /// Where a block lies.
-    pub(crate) fn lot(&self, index: BlockIndex) -> Option<Lot> {
-        *self.lots.get(index.0 as usize)?
+    /// How many turns steps take; 0 if nothing is laid out.
+    pub(crate) fn turn_count(&self) -> usize {
+        self.turns.len()
     }
 
-    /// The same for one of this size: a lot is larger only where steps may be smaller than the one
-    /// that they were laid out for, as what is left of it serves nobody.
-    pub(crate) fn lot_of_size(&self, index: BlockIndex, size_bytes: u64) -> Option<Lot> {
-        let varies = self.path.as_ref().is_some_and(|path| path.expects() == Sizes::UpTo);
-        let fits = |lot: &Lot| match varies {
-            true => lot.size_bytes >= size_bytes,
-            false => lot.size_bytes == size_bytes,
-        };
-        self.lot(index).filter(fits)
+    /// Where a block lies in a step of this turn.
+    pub(crate) fn lot(&self, index: BlockIndex, turn: usize) -> Option<Lot> {
+        *self.turns.get(turn)?.get(index.0 as usize)?
     }
 
     /// The actions of one op boundary, in their order. Not all that sort before them are over: an

@@ -30,7 +30,9 @@ impl Core {
         if asker == Asker::Replay && pool.is_swappable_size(size_bytes) {
             return Whereabouts::Planned(pool.idle_lot(size_bytes));
         }
-        let Some(orders) = self.orders.current() else { return Whereabouts::BySize };
+        if self.orders.current().is_none() {
+            return Whereabouts::BySize;
+        }
         let follower = &self.step.follower;
         let place_of = |fresh| {
             let place = follower.coming_block(fresh).or_else(|| follower.coming_stand_in(fresh));
@@ -38,7 +40,7 @@ impl Core {
         };
         match fresh.and_then(place_of) {
             Some((place, size_bytes)) => {
-                Whereabouts::Planned(orders.lot_of_size(place, size_bytes))
+                Whereabouts::Planned(self.orders.lot_of_size(place, size_bytes))
             }
             None if pool.is_swappable_size(size_bytes) => {
                 Whereabouts::Planned(pool.spare_lot(size_bytes))

@@ -273,6 +273,25 @@ impl Core {
             self.entry_mut(id).expect("it is in the table").planned = place;
         }
         self.step.follower = follower;
+        self.orders.take_turn(self.turn_of(&live));
+    }
+
+    /// The turn in which the most bytes of these blocks are to lie where they are.
+    fn turn_of(&self, live: &[(BlockId, u64)]) -> usize {
+        let Some(orders) = self.orders.current().filter(|orders| orders.turn_count() > 1) else {
+            return 0;
+        };
+        let lies_there = |id: BlockId, turn: usize| {
+            let place = self.entry(id).ok().and_then(|entry| entry.planned);
+            let lot = place.and_then(|place| orders.lot(place, turn));
+            lot.is_some_and(|lot| self.memory.pool.is_of(id, lot))
+        };
+        let bytes = |turn: usize| -> u64 {
+            let there = live.iter().filter(|(id, _)| lies_there(*id, turn));
+            there.map(|(_, size_bytes)| size_bytes).sum()
+        };
+        // Of several alike the first.
+        (0..orders.turn_count()).rev().max_by_key(|&turn| bytes(turn)).unwrap_or(0)
     }
 
     /// A block of the plan has this size. Where that is more than the plan knows, the orders for

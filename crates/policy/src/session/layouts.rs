@@ -23,8 +23,11 @@ const PATIENCE_STEPS_MAX: u32 = 4096;
 /// A sketch is laid out if there is no better plan after so many steps.
 const SKETCH_STEPS: u32 = 8;
 
-/// The first steps with a layout map it, which says nothing about its plan.
-const MOVING_IN_STEPS: u32 = 2;
+/// The first steps with a layout map it, which says nothing about its plan: one finds blocks
+/// elsewhere, and those behind it map what each turn has of it.
+fn moving_in_steps(layout: &Layout) -> u32 {
+    1 + layout.turns.len() as u32
+}
 
 /// How long a plan has been running, and with which layout.
 #[derive(Debug, Default)]
@@ -78,15 +81,13 @@ impl Layouts {
         self.moving_in_steps > 0
     }
 
-    /// Whether the step that begins is one of those that unmap what is away: one in so many. The
-    /// next one maps it again, so neither says anything about the plan.
+    /// Whether the step that begins is one of those that unmap what is away: one in so many. Those
+    /// behind it map it again, so none of them says anything about the plan.
     pub(super) fn unmaps(&mut self, every_steps: u32) -> bool {
-        let is_turn = self.steady_steps.checked_rem(every_steps) == Some(0);
-        let is_due = is_turn && self.layout.is_some() && !self.is_moving_in();
-        if is_due {
-            self.moving_in_steps = MOVING_IN_STEPS;
-        }
-        is_due
+        let is_time = self.steady_steps.checked_rem(every_steps) == Some(0);
+        let layout = self.layout.as_deref().filter(|_| is_time && !self.is_moving_in());
+        self.moving_in_steps = layout.map_or(self.moving_in_steps, moving_in_steps);
+        layout.is_some()
     }
 
     /// Whether this is the time to lay the step out.
@@ -116,7 +117,7 @@ impl<P: Planner> Session<P> {
             let useful = layout.filter(|layout| layout.is_useful(limit_bytes));
             let layouts = &mut self.layouts;
             layouts.is_decided = true;
-            layouts.moving_in_steps = if useful.is_some() { MOVING_IN_STEPS } else { 0 };
+            layouts.moving_in_steps = useful.as_deref().map_or(0, moving_in_steps);
             layouts.layout = useful;
         }
         self.layouts.layout.clone()

@@ -278,6 +278,9 @@ impl<'a> State<'a> {
         }
         self.put_off.retain(|&block| block != NONE);
         self.blocks = next;
+        if let Some(lots) = &mut self.lots {
+            lots.roll_over();
+        }
         for index in 0..self.blocks.len() {
             let orphan = usage.predecessor[index] == NONE;
             if orphan

@@ -105,7 +105,7 @@ impl<'a> Replayer<'a> {
     pub(crate) fn run_in(&mut self, plan: &Plan, layout: Layout) -> Result<Vec<StepReport>, Error> {
         self.start_as_the_simulator_does(plan)?;
         let orders = Orders::with_trace(plan, self.trace);
-        let orders = Arc::new(orders.with_lots(layout.lots).with_pieces(layout.pieces));
+        let orders = Arc::new(orders.with_lots(layout.turns).with_pieces(layout.pieces));
         let orders = (!plan.actions.is_empty()).then_some(orders);
         self.engine.set_orders(false, orders)?;
         let mut reports = Vec::new();

@@ -89,7 +89,7 @@ fn planned() -> (Lab, BlockId, Plan, MemoryCalls) {
         ],
     };
     let lot = |number: u64| Some(Lot { offset_bytes: number * BLOCK, size_bytes: BLOCK });
-    let orders = Orders::with_trace(&plan, &trace).with_lots(vec![lot(0), lot(1)]);
+    let orders = Orders::with_trace(&plan, &trace).with_lots(vec![vec![lot(0), lot(1)]]);
     lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
     let mut calls = MemoryCalls::default();
     for _ in 0..3 {

@@ -20,12 +20,17 @@ fn lot(number: u64) -> Option<Lot> {
 /// Orders for a step of which all blocks are there before: they lie in these lots, and the first
 /// op begins with these actions.
 fn set(lab: &mut Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) {
-    lab.end_step();
-    let orders = orders(lab, lots, actions);
-    lab.engine.set_orders(false, orders).expect("between steps");
+    set_turns(lab, vec![lots.to_vec()], actions);
 }
 
-fn orders(lab: &Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) -> Option<Arc<Orders>> {
+/// The same where steps take turns.
+fn set_turns(lab: &mut Lab, turns: Vec<Vec<Option<Lot>>>, actions: &[(ActionKind, usize)]) {
+    lab.end_step();
+    let orders = Arc::new(orders(lab, actions).with_lots(turns));
+    lab.engine.set_orders(false, Some(orders)).expect("between steps");
+}
+
+fn orders(lab: &Lab, actions: &[(ActionKind, usize)]) -> Orders {
     let blocks = (0..lab.places.len()).map(|at| PlanBlock {
         index: BlockIndex(at as u32),
         size_bytes: BLOCK,
@@ -39,7 +44,7 @@ fn orders(lab: &Lab, lots: &[Option<Lot>], actions: &[(ActionKind, usize)]) -> O
         due: OpIndex(0),
     });
     let plan = Plan { blocks: blocks.collect(), actions: actions.collect(), ..Plan::default() };
-    Some(Arc::new(Orders::new(&plan).with_lots(lots.to_vec())))
+    Orders::new(&plan)
 }
 
 /// Sends all blocks away and brings them back to these lots.
@@ -109,6 +114,32 @@ fn blocks_that_are_away_find_the_lots_of_new_orders_or_chunks() {
         lab.tick();
         lab.op(&[read(blocks[0], 4), read(blocks[1], 5), read(blocks[2], 6)]).expect("reads");
         assert_eq!(blocks.map(|block| lab.engine.address(block)), addresses);
+    }
+    lab.finish();
+}
+
+/// Where nothing tells, the first turn is taken.
+#[test]
+fn a_step_takes_the_turn_in_which_blocks_are_to_lie_where_they_are() {
+    let mut lab = lab(4);
+    let blocks = [1, 2].map(|tag| lab.make(tag));
+    let [straight, crossed] = [[lot(0), lot(1)], [lot(1), lot(0)]];
+    for (there, turns) in [
+        (straight, [straight, crossed]),
+        (straight, [crossed, straight]),
+        (crossed, [straight, crossed]),
+        (crossed, [[lot(1), None], crossed]),
+    ] {
+        move_to(&mut lab, &blocks, &there);
+        let calls = lab.engine.memory_stats().expect("counts").calls;
+        for kind in [ActionKind::SwapOut, ActionKind::SwapIn] {
+            let turns = turns.map(|lots| lots.to_vec()).to_vec();
+            set_turns(&mut lab, turns, &[(kind, 0), (kind, 1)]);
+            lab.tick();
+            lab.complete_all();
+        }
+        lab.op(&[read(blocks[0], 1), read(blocks[1], 2)]).expect("reads");
+        assert_eq!(lab.engine.memory_stats().expect("counts").calls, calls, "{turns:?}");
     }
     lab.finish();
 }
@@ -184,8 +215,8 @@ fn the_same_lots_once_more_are_other_memory() {
     lab.end_step();
     // The first layout has no time to go: the block's address still shows its memory.
     lab.engine.set_orders(false, None).expect("between steps");
-    let again = orders(&lab, &lots, &[]);
-    lab.engine.set_orders(false, again).expect("between steps");
+    let again = Arc::new(orders(&lab, &[]).with_lots(vec![lots.to_vec()]));
+    lab.engine.set_orders(false, Some(again)).expect("between steps");
     lab.op(&[read(made, 2)]).expect("replays into the lot of the second");
     set(&mut lab, &lots, &[(ActionKind::SwapOut, 1)]);
     lab.tick();

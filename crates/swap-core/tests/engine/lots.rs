@@ -21,10 +21,17 @@ pub(crate) fn random_lots(
     }
 }
 
-/// Orders under which blocks lie in these lots, some of them in pieces.
+/// Orders under which blocks lie in these lots, some of them in pieces. Under most, steps take
+/// turns: in the other one each block has the lot of the block behind it, so that what has moved
+/// up by one, as another was freed, lies where it is to.
 pub(crate) fn laid_out(orders: Orders, lots: &[Option<Lot>], granularity_bytes: u64) -> Orders {
     let (lots, pieces) = cut_some(lots, granularity_bytes);
-    orders.with_lots(lots).with_pieces(pieces)
+    let mut turns = vec![lots.clone()];
+    if lots.len() % 3 > 0 {
+        let behind = lots[1..].iter().chain(&lots[..1]);
+        turns.push(behind.copied().collect());
+    }
+    orders.with_lots(turns).with_pieces(pieces)
 }
 
 /// The same memory, of which some lots have the upper half below the lower one: these are in

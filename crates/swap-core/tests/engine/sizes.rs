@@ -104,7 +104,7 @@ fn smaller_steps_go_by_the_plan_of_the_largest_in_its_lots() {
     let lot = Some(Lot { offset_bytes: 0, size_bytes: 4 * BLOCK });
     let probe = BlockIndex(0);
     let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, &[probe]);
-    let orders = orders.with_lots(vec![lot, lot]);
+    let orders = orders.with_lots(vec![vec![lot, lot]]);
     lab.engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
     let family = step(&mut lab, 4, 2).1.family;
     for (tag, units) in (3..).zip([4, 1, 3, 2, 4, 1]) {
@@ -128,7 +128,7 @@ fn what_is_too_small_to_be_swappable_by_itself_is_so_where_the_plan_has_it_large
         assert_eq!(nths, [1, 0], "one small block came before the first");
         let lot = Some(Lot { offset_bytes: 0, size_bytes: 4 * BLOCK }).filter(|_| is_laid_out);
         let orders = Orders::for_sizes_up_to(&plan(&trace, 0), &trace, &[BlockIndex(0)]);
-        let orders = Arc::new(orders.with_lots(vec![lot, lot]));
+        let orders = Arc::new(orders.with_lots(vec![vec![lot, lot]]));
         lab.engine.set_orders(false, Some(orders.clone())).expect("between steps");
         step(&mut lab, 4, 2);
         let segment_bytes = lab.engine.memory_stats().expect("counts").segment_bytes.current;

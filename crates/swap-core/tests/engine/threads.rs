@@ -138,7 +138,7 @@ fn threads_share_a_device_without_seeing_each_other() {
 fn lay_out(engine: &Engine) {
     let lot = |at: u64| Lot { offset_bytes: at % 11 * (BLOCK / 2), size_bytes: BLOCK };
     let lots = (0..400).map(|at| Some(lot(at))).collect();
-    let orders = Orders::new(&Plan::default()).with_lots(lots);
+    let orders = Orders::new(&Plan::default()).with_lots(vec![lots]);
     engine.set_orders(false, Some(Arc::new(orders))).expect("between steps");
 }
 

@@ -178,6 +178,19 @@ impl Pool {
         }
     }
 
+    /// Whether the block lies in this lot of the present layout, or left it and no other memory.
+    ///
+    /// # Panics
+    /// If the block is not live.
+    pub fn is_of(&self, id: BlockId, lot: Lot) -> bool {
+        match &self.block(id).memory {
+            BlockMemory::Swappable { backing: Backing::Lot { lot: has, .. }, .. } => {
+                Some(has.layout) == self.layouts.present && has.lot == lot
+            }
+            _ => self.left(id, lot),
+        }
+    }
+
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.
     pub fn idle_lot(&self, size_bytes: u64) -> Option<Lot> {
         let size_bytes = size_bytes.checked_next_multiple_of(self.granularity_bytes)?;

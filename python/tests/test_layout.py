@@ -39,12 +39,17 @@ print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats(
 
 
 def train(*words, program=PROGRAM):
+    return train_aloud(*words, program=program)[0]
+
+
+def train_aloud(*words, program):
+    """What it found, and what was said meanwhile."""
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, words)],
         capture_output=True, text=True, timeout=300,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -148,3 +153,51 @@ def test_what_follows_each_update_is_of_the_step_and_an_evaluation_is_not(tmp_pa
     # An evaluation makes its own, and moves what is in its way: the step behind it may map that.
     assert sorted(calls)[3] <= 2, calls
     assert branches[-1] == 0, branches
+
+
+# As many public loops do, it keeps its logits until it has the next ones.
+KEEPING = """
+import hashlib, json, logging, sys
+import torch
+stats = dict
+if sys.argv[1] != "plain":
+    import smartswap
+    logging.basicConfig(level=logging.DEBUG)
+    smartswap.enable("90MiB", device="host", min_block="256KiB", config=sys.argv[2])
+    stats = smartswap.stats
+torch.manual_seed(0)
+torch.set_num_threads(1)
+layers = [part for _ in range(8) for part in (torch.nn.Linear(256, 256), torch.nn.GELU())]
+model = torch.nn.Sequential(*layers, torch.nn.Linear(256, 8192))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+n_steps = int(sys.argv[3]) if len(sys.argv) > 3 else 240
+losses, n_stable = [], 0
+while len(losses) < n_steps and n_stable < 5:
+    targets = torch.randint(0, 8192, (512,))
+    logits = model(torch.randn(512, 256))
+    loss = torch.nn.functional.cross_entropy(logits, targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.item() + logits.detach()[::64, ::256].sum().item())
+    n_stable += stats().get("stage") == "Stable"
+bits = hashlib.sha256(logits.detach().clone().numpy().tobytes())
+for parameter in model.parameters():
+    bits.update(parameter.detach().clone().numpy().tobytes())
+print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats()}))
+"""
+
+
+def test_what_is_kept_until_the_next_is_there_lies_in_two_lots_by_turns(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text("slow_ratio = 1000000.0\n")
+    capped, said = train_aloud("capped", config, program=KEEPING)
+    plain = train("plain", config, len(capped["losses"]), program=KEEPING)
+    assert capped["losses"] == plain["losses"]
+    assert capped["weights"] == plain["weights"]
+    laid_out = [line for line in said.splitlines() if "laid out: " in line]
+    assert "in lots by turns" in laid_out[-1], said
+    stats = capped["stats"]
+    assert stats["stage"] == "Stable", len(capped["losses"])
+    assert stats["swapped_out_bytes"] + stats["recomputed_ops"] > 0, "nothing was away"
+    assert sum(stats["last_memory_calls"].values()) <= 2, stats["last_memory_calls"]

@@ -233,6 +233,7 @@ impl<P: Planner> Loop<P> {
     pub(crate) fn laid_out(&mut self, plan: &Plan, layout: &Layout) {
         let turn = Turn::LaidOut {
             lots_bytes: layout.height_bytes,
+            turns: layout.turns.len(),
             beside_bytes: layout.beside_bytes,
             excess_bytes: layout.excess_bytes(self.config.limit_bytes),
             is_used: layout.is_useful(self.config.limit_bytes),

@@ -88,6 +88,8 @@ pub enum Turn {
     LaidOut {
         /// What its lots take together.
         lots_bytes: u64,
+        /// How many turns steps take.
+        turns: usize,
         /// What is there beside them, at most.
         beside_bytes: u64,
         /// What is too much of both.
@@ -154,14 +156,12 @@ impl fmt::Display for Turn {
             Turn::Adopted { actions: None, measured, why } => {
                 write!(f, "adopts no plan, {measured}: {why}")
             }
-            Turn::LaidOut { lots_bytes, beside_bytes, excess_bytes, is_used } => {
+            Turn::LaidOut { lots_bytes, turns, beside_bytes, excess_bytes, is_used } => {
                 let (lots, beside) = (Bytes(lots_bytes), Bytes(beside_bytes));
                 f.write_str(if is_used { "laid out: " } else { "not laid out: " })?;
-                write!(
-                    f,
-                    "{lots} in lots, {beside} beside them, {} over the cap",
-                    Bytes(excess_bytes)
-                )
+                let taken = if turns > 1 { " by turns" } else { "" };
+                let excess = Bytes(excess_bytes);
+                write!(f, "{lots} in lots{taken}, {beside} beside them, {excess} over the cap")
             }
             Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
         }

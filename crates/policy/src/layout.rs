@@ -36,8 +36,8 @@ pub use pack::{Item, Packing, Stay, pack};
 /// This part of a cap may be missing.
 const TOLERATED_DIVISOR: u64 = 32;
 
-/// Steps take turns if one of them alone would make a step take more than so many times what it
-/// takes where nobody waits for a lot.
+/// Where something gets a lot by that, steps take turns if a step would take more than so many
+/// times what it takes where nobody waits for a lot.
 const WAITED_FOR: f64 = 1.001;
 
 /// Where the blocks of a step lie while its plan runs.
@@ -99,19 +99,20 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
     }
     let usage = Usage::new(trace);
     let Some(residency) = residency(trace, &usage, plan, machine) else { return none() };
-    let laid_out = |turns: u32| {
-        let lineages = lineages(trace, &usage, &residency, turns);
-        let layout = packed(trace, &residency, &lineages, turns, machine.limit_bytes);
+    let laid_out = |lineages: &[Lineage], turns: u32| {
+        let layout = packed(trace, &residency, lineages, turns, machine.limit_bytes);
         let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
         Layout { step_us, ..layout }
     };
-    let one = laid_out(1);
+    let [alone, by_turns] = [1, 2].map(|turns| lineages(trace, &usage, &residency, turns));
+    let one = laid_out(&alone, 1);
     let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
-    if rank(&one) <= (0, residency.step_us * WAITED_FOR) {
+    // Each turn has addresses of its own to map, and packing twice as much takes twice as long.
+    let may_gain = has_lot(trace, &by_turns) != has_lot(trace, &alone);
+    if !may_gain || rank(&one) <= (0, residency.step_us * WAITED_FOR) {
         return one;
     }
-    // Each turn has addresses of its own to map.
-    let two = laid_out(2);
+    let two = laid_out(&by_turns, 2);
     if rank(&two) < rank(&one) { two } else { one }
 }
 

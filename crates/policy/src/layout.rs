@@ -104,12 +104,16 @@ pub fn lay_out(trace: &Trace, plan: &Plan, machine: &Machine) -> Layout {
         let step_us = laid_out_us(trace, &usage, plan, machine, &layout);
         Layout { step_us, ..layout }
     };
-    let [alone, by_turns] = [1, 2].map(|turns| lineages(trace, &usage, &residency, turns));
+    let lineages = |turns: u32| lineages(trace, &usage, &residency, turns);
+    let alone = lineages(1);
     let one = laid_out(&alone, 1);
     let rank = |layout: &Layout| (layout.excess_bytes(machine.limit_bytes), layout.step_us);
+    if rank(&one) <= (0, residency.step_us * WAITED_FOR) {
+        return one;
+    }
     // Each turn has addresses of its own to map, and packing twice as much takes twice as long.
-    let may_gain = has_lot(trace, &by_turns) != has_lot(trace, &alone);
-    if !may_gain || rank(&one) <= (0, residency.step_us * WAITED_FOR) {
+    let by_turns = lineages(2);
+    if has_lot(trace, &by_turns) == has_lot(trace, &alone) {
         return one;
     }
     let two = laid_out(&by_turns, 2);

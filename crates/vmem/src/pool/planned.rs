@@ -172,7 +172,7 @@ impl Pool {
     pub fn left(&self, id: BlockId, lot: Lot) -> bool {
         match &self.block(id).memory {
             BlockMemory::Swappable { mapping: Mapping::Kept { lot: kept, .. }, .. } => {
-                Some(kept.layout) == self.layouts.present && kept.lot == lot
+                self.is_at_present(*kept, lot)
             }
             _ => false,
         }
@@ -185,10 +185,15 @@ impl Pool {
     pub fn is_of(&self, id: BlockId, lot: Lot) -> bool {
         match &self.block(id).memory {
             BlockMemory::Swappable { backing: Backing::Lot { lot: has, .. }, .. } => {
-                Some(has.layout) == self.layouts.present && has.lot == lot
+                self.is_at_present(*has, lot)
             }
             _ => self.left(id, lot),
         }
+    }
+
+    /// Whether a planned lot is this one of the present layout.
+    fn is_at_present(&self, planned: PlannedLot, lot: Lot) -> bool {
+        Some(planned.layout) == self.layouts.present && planned.lot == lot
     }
 
     /// A lot of idle tiles for a block that goes before anybody else asks for one, as scratch does.

@@ -1,5 +1,8 @@
 """Runs scripts in processes of their own, with the built package."""
 
+import atexit
+import functools
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from forks import Forks, environment
 from smartswap import _native
 from smartswap.errors import NotBuiltError
 
@@ -19,6 +23,8 @@ except NotBuiltError:
 
 # Settings under which how long a step takes does not decide what a test sees.
 PATIENT = Path(__file__).parent / "training" / "patient.toml"
+# A script that takes longer hangs.
+PATIENCE_S = 400
 
 START = """
 import copy, ctypes, gc, io, os, pickle, sys, torch, smartswap
@@ -30,17 +36,54 @@ def values(seed, size=MIB):
 
 def python(*words, cwd=None):
     """Runs Python with these words behind it."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, words)]
     return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
     )
 
 
-def run(tmp_path, text, *words):
-    """Runs a script that starts with `START`. Returns what it printed."""
+@functools.cache
+def forks():
+    """The process from which the scripts of all tests are forked."""
+    made = Forks()
+    atexit.register(made.close)
+    return made
+
+
+def forked(script, *words, cwd):
+    """Runs a script as `python` does, in a process that has PyTorch loaded before it starts."""
+    assert "SMARTSWAP_MEMORY" not in os.environ, "it is heeded when PyTorch is imported"
+    files = [Path(f"{script}.{stream}") for stream in ("stdout", "stderr")]
+    request = {
+        "words": [str(script), *map(str, words)],
+        "cwd": str(cwd),
+        "environment": environment(),
+        "stdout": str(files[0]),
+        "stderr": str(files[1]),
+    }
+    [code] = forks().wait(forks().start([request]), PATIENCE_S)
+    printed = [file.read_text(errors="replace") for file in files]
+    for file in files:
+        file.unlink()
+    return subprocess.CompletedProcess(request["words"], code, *printed)
+
+
+def run(tmp_path, text, starts=forked):
+    """Runs a script that starts with `START`. Returns what it printed.
+
+    `starts` is `python` where what is set before PyTorch is loaded matters.
+    """
     script = tmp_path / "script.py"
     script.write_text(START + textwrap.dedent(text))
-    done = python(*words, script, cwd=tmp_path)
+    done = starts(script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def train(tmp_path, program, *words):
+    """Runs a program. Returns what its last line, of JSON, says, and what came on stderr."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    done = forked(script, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr

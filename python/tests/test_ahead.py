@@ -1,9 +1,7 @@
 """Batches that are loaded ahead of their use, so that each lives into the next step: from the first
 plan on the step goes as planned, with the same bits."""
 
-import json
-import subprocess
-import sys
+import processes
 
 # Under the cap it trains until some steps were Stable, however busy the machine is; plainly as
 # long. A batch is as large as a weight, so that its size does not tell it from one.
@@ -59,20 +57,15 @@ print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "steps": steps}
 """
 
 
-def train(*words):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, words)],
-        capture_output=True, text=True, timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+def train(tmp_path, *words):
+    return processes.train(tmp_path, PROGRAM, *words)[0]
 
 
 def test_a_batch_that_is_loaded_ahead_is_where_the_plan_has_it(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("slow_ratio = 1000000.0\n")
-    capped = train("capped", config)
-    plain = train("plain", config, len(capped["losses"]))
+    capped = train(tmp_path, "capped", config)
+    plain = train(tmp_path, "plain", config, len(capped["losses"]))
     assert capped["losses"] == plain["losses"]
     assert capped["weights"] == plain["weights"]
     steps = capped["steps"]

@@ -1,10 +1,6 @@
 """A loop in which some steps log, evaluate, or do other work in between: all go by one plan."""
 
-import json
-import subprocess
-import sys
-
-from processes import PATIENT
+import processes
 
 PROGRAM = """
 import hashlib, json, sys
@@ -100,17 +96,12 @@ print(json.dumps([digest, moved, planned, stats.get("steps_by_stage")]))
 """
 
 
-def train(program, *arguments):
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments, str(PATIENT)],
-        capture_output=True, text=True, timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+def train(tmp_path, program, *words):
+    return processes.train(tmp_path, program, *words, processes.PATIENT)[0]
 
 
-def test_steps_that_log_or_evaluate_go_by_the_plan_of_the_others():
-    plain, capped = train(PROGRAM, "plain"), train(PROGRAM, "capped")
+def test_steps_that_log_or_evaluate_go_by_the_plan_of_the_others(tmp_path):
+    plain, capped = (train(tmp_path, PROGRAM, word) for word in ("plain", "capped"))
     assert capped["logged"] == plain["logged"]
     assert capped["weights"] == plain["weights"]
     assert capped["moved"] > 0, "nothing was away"
@@ -125,16 +116,16 @@ def test_steps_that_log_or_evaluate_go_by_the_plan_of_the_others():
     assert "WarmUp" not in {step[0] for step in capped["steps"][first:]}, capped["steps"]
 
 
-def test_what_runs_on_another_device_is_no_part_of_the_step():
-    branches, by_stage = train(ELSEWHERE)
+def test_what_runs_on_another_device_is_no_part_of_the_step(tmp_path):
+    branches, by_stage = train(tmp_path, ELSEWHERE)
     # Else each count of such operators would be a kind of step of its own.
     assert branches[-1] == 0, branches
     assert by_stage["WarmUp"] <= 3, by_stage
     assert by_stage.get("SearchPolicy", 0) + by_stage.get("Stable", 0) >= 21, by_stage
 
 
-def test_steps_of_which_no_two_are_alike_go_by_a_plan_for_one_of_them():
-    plain, capped = train(POOL, "plain"), train(POOL, "capped")
+def test_steps_of_which_no_two_are_alike_go_by_a_plan_for_one_of_them(tmp_path):
+    plain, capped = (train(tmp_path, POOL, word) for word in ("plain", "capped"))
     weights, moved, planned, by_stage = capped
     assert weights == plain[0]
     assert moved > 0, "nothing was away"

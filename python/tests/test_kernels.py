@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from processes import run
+from processes import python, run
 
 pytest.importorskip("triton")
 
@@ -55,7 +55,7 @@ print(json.dumps([trained, recipes, misses]))
 def training(tmp_path, memory=None, drops=False):
     tests = str(__file__).rpartition("/")[0]
     text = TRAINING.format(tests=tests, capped=memory is not None, memory=memory, drops=drops)
-    return json.loads(run(tmp_path, text).splitlines()[-1])
+    return json.loads(run(tmp_path, text, python).splitlines()[-1])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
@@ -123,7 +123,7 @@ print(json.dumps([runs, adapter.recipes()]))
 
 
 def test_a_kernel_that_needs_what_was_there_is_never_run_again(tmp_path):
-    runs, recipes = json.loads(run(tmp_path, PLANTED).splitlines()[-1])
+    runs, recipes = json.loads(run(tmp_path, PLANTED, python).splitlines()[-1])
     assert recipes["unsure_ops"] == ["triton::adding", "triton::half"]
     # The one kernel that writes all, besides what operators of the check make again.
     assert runs[-1] > 0
@@ -162,7 +162,7 @@ print(json.dumps([runs, adapter.recipes()]))
 
 
 def test_operators_make_again_what_they_write_into_arguments(tmp_path):
-    runs, recipes = json.loads(run(tmp_path, OUT_ARGUMENTS).splitlines()[-1])
+    runs, recipes = json.loads(run(tmp_path, OUT_ARGUMENTS, python).splitlines()[-1])
     assert recipes["unsure_ops"] == []
     # Sorting writes two results, which is left alone.
     assert runs >= 3

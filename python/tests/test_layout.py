@@ -1,10 +1,7 @@
 """A Stable step that is laid out: no memory calls, the same bits."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from processes import train
 
 # Under the cap it trains until the plan is settled, however busy the machine is; plainly as long.
 PROGRAM = """
@@ -38,26 +35,12 @@ print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats(
 """
 
 
-def train(*words, program=PROGRAM):
-    return train_aloud(*words, program=program)[0]
-
-
-def train_aloud(*words, program):
-    """What it found, and what was said meanwhile."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
-        capture_output=True, text=True, timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout), done.stderr
-
-
 @pytest.mark.parametrize("strict", [False, True])
 def test_stable_steps_make_no_memory_calls_unless_they_are_to_be_strict(tmp_path, strict):
     config = tmp_path / "run.toml"
     config.write_text(f"strict = {str(strict).lower()}\nslow_ratio = 1000000.0\n")
-    capped = train("capped", config)
-    plain = train("plain", config, len(capped["losses"]))
+    capped, _ = train(tmp_path, PROGRAM, "capped", config)
+    plain, _ = train(tmp_path, PROGRAM, "plain", config, len(capped["losses"]))
     assert capped["losses"] == plain["losses"]
     assert capped["weights"] == plain["weights"]
     stats = capped["stats"]
@@ -93,11 +76,7 @@ print(json.dumps(smartswap.stats()))
 def test_a_step_that_just_fits_makes_no_memory_calls_either(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("slow_ratio = 1000000.0\n")
-    done = subprocess.run(
-        [sys.executable, "-c", TIGHT, config], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    stats = json.loads(done.stdout)
+    stats, _ = train(tmp_path, TIGHT, config)
     assert stats["stage"] == "Stable"
     assert stats["requested_bytes"]["peak"] > 0.95 * stats["limit_bytes"], "there is room"
     assert sum(stats["last_memory_calls"].values()) <= 2, stats["last_memory_calls"]
@@ -145,8 +124,8 @@ print(json.dumps({"losses": losses, "bits": bits.hexdigest(), "in_stable": in_st
 def test_what_follows_each_update_is_of_the_step_and_an_evaluation_is_not(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("slow_ratio = 1000000.0\n")
-    capped = train("capped", config, program=AVERAGED)
-    plain = train("plain", config, len(capped["losses"]), program=AVERAGED)
+    capped, _ = train(tmp_path, AVERAGED, "capped", config)
+    plain, _ = train(tmp_path, AVERAGED, "plain", config, len(capped["losses"]))
     assert (capped["losses"], capped["bits"]) == (plain["losses"], plain["bits"])
     calls, branches = zip(*capped["in_stable"], strict=True)
     assert len(calls) == 7
@@ -191,8 +170,8 @@ print(json.dumps({"losses": losses, "weights": bits.hexdigest(), "stats": stats(
 def test_what_is_kept_until_the_next_is_there_lies_in_two_lots_by_turns(tmp_path):
     config = tmp_path / "run.toml"
     config.write_text("slow_ratio = 1000000.0\n")
-    capped, said = train_aloud("capped", config, program=KEEPING)
-    plain = train("plain", config, len(capped["losses"]), program=KEEPING)
+    capped, said = train(tmp_path, KEEPING, "capped", config)
+    plain, _ = train(tmp_path, KEEPING, "plain", config, len(capped["losses"]))
     assert capped["losses"] == plain["losses"]
     assert capped["weights"] == plain["weights"]
     laid_out = [line for line in said.splitlines() if "laid out: " in line]

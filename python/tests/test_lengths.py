@@ -3,10 +3,9 @@ that is longer than all before."""
 
 import json
 import subprocess
-import sys
 
+import processes
 import pytest
-
 from smartswap import program
 
 # It trains until its plans are settled, and as long again; plainly as long.
@@ -75,13 +74,9 @@ print(json.dumps({
 """
 
 
-def train(memory, report, n_steps=400, steps="alike", min_block="64KiB"):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, memory, str(n_steps), str(report), steps, min_block],
-        capture_output=True, text=True, timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+def train(memory, tmp_path, n_steps=400, steps="alike", min_block="64KiB"):
+    words = (memory, n_steps, tmp_path, steps, min_block)
+    return processes.train(tmp_path, PROGRAM, *words)[0]
 
 
 @pytest.mark.parametrize("memory", ["uncapped", "64MiB"])

@@ -1,4 +1,5 @@
-"""One training run, capped by SmartSwap or with plain PyTorch, and what it came to."""
+"""One training run, capped by SmartSwap or with plain PyTorch, and what it came to: its word says
+which, as JSON."""
 
 import hashlib
 import json
@@ -66,10 +67,6 @@ def train(run):
 
 def execute(run):
     """Runs and writes the result as JSON into the run's file. Leaves by an exception on failure."""
-    os.environ.update(run.get("environment", {}))
-    log = os.open(run["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
     try:
         result = train(run)
     except BaseException:
@@ -77,3 +74,7 @@ def execute(run):
         raise SystemExit(3) from None
     with open(run["result"], "w") as file:
         json.dump(result, file)
+
+
+if __name__ == "__main__":
+    execute(json.loads(sys.argv[1]))

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from forks import Forks, environment
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1]
@@ -73,39 +72,36 @@ class Run:
 
 
 class Server:
-    """The process that forks runs."""
+    """Forks runs from a process that has loaded what they use."""
 
     def __init__(self, folder):
         self._folder = folder
         self._count = 0
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "server.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        self._forks = Forks(HERE, "child")
+
+    def _script(self, run):
+        """A run as a script with its word and its files."""
+        self._count += 1
+        run["result"] = str(self._folder / f"{self._count}.json")
+        log = str(self._folder / f"{self._count}.log")
+        return {
+            "words": [str(HERE / "child.py"), json.dumps(run)],
+            "environment": {**environment(), **run.get("environment", {})},
+            "stdout": log,
+            "stderr": log,
+        }
 
     def run(self, runs):
         """Starts runs at once and waits for them."""
-        for run in runs:
-            self._count += 1
-            run["log"] = str(self._folder / f"{self._count}.log")
-            run["result"] = str(self._folder / f"{self._count}.json")
-        self._process.stdin.write(json.dumps(runs) + "\n")
-        self._process.stdin.flush()
-        pids = json.loads(self._process.stdout.readline())
+        scripts = [self._script(run) for run in runs]
+        pids = self._forks.start(scripts)
         watch = Watch(pid for pid, run in zip(pids, runs) if run["cap_bytes"] is not None)
         watch.start()
-        reaper = threading.Timer(PATIENCE_S, lambda: [os.kill(pid, 9) for pid in pids])
-        reaper.start()
-        codes = json.loads(self._process.stdout.readline())
-        reaper.cancel()
+        codes = self._forks.wait(pids, PATIENCE_S)
         watch.stop()
         done = []
-        for pid, run, code in zip(pids, runs, codes):
-            log = Path(run["log"]).read_text(errors="replace")
+        for pid, run, script, code in zip(pids, runs, scripts, codes):
+            log = Path(script["stderr"]).read_text(errors="replace")
             made = Run(code, log, watch.peak_bytes.get(pid, 0))
             if code == 0:
                 made.result = json.loads(Path(run["result"]).read_text())
@@ -113,13 +109,12 @@ class Server:
         return done
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        self._forks.close()
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The process that forks runs, for all tests."""
+    """What forks runs, for all tests."""
     made = Server(tmp_path_factory.mktemp("runs"))
     yield made
     made.close()

@@ -116,7 +116,7 @@ pub use search::{Feedback, MarginConfig, Measured, Planner, Prediction, Proposal
 pub use session::{FinishedStep, Session};
 pub use simulate::{CopySpan, ReplaySpan, Shortfall, Simulation, Simulator, Span, simulate};
 pub use stage::{
-    Directive, FamilySummary, LevelSummary, Loop, LoopConfig, News, Sizes, Stage, Turn, Why,
+    Directive, Event, FamilySummary, LevelSummary, Loop, LoopConfig, News, Sizes, Stage, Why,
 };
 
 // What the layers above need of the engine and below.

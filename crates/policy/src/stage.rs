@@ -50,7 +50,7 @@ use branches::Branches;
 use families::Families;
 pub use families::{FamilySummary, LevelSummary, Sizes};
 use guarded::Guarded;
-pub use news::{News, Turn, Why};
+pub use news::{Event, News, Why};
 use numbered::NumberedPlan;
 use roaming::Roaming;
 use rows::Rows;
@@ -231,14 +231,14 @@ impl<P: Planner> Loop<P> {
 
     /// Tells of a plan's layout.
     pub(crate) fn laid_out(&mut self, plan: &Plan, layout: &Layout) {
-        let turn = Turn::LaidOut {
+        let event = Event::LaidOut {
             lots_bytes: layout.height_bytes,
             turns: layout.turns.len(),
             beside_bytes: layout.beside_bytes,
             excess_bytes: layout.excess_bytes(self.config.limit_bytes),
             is_used: layout.is_useful(self.config.limit_bytes),
         };
-        self.tell(plan.signature, plan.op_count, vec![turn]);
+        self.tell(plan.signature, plan.op_count, vec![event]);
     }
 
     /// What is known of steps that differ in their sizes alone, those met last first.
@@ -388,8 +388,8 @@ impl<P: Planner> Loop<P> {
         if roams && track.stage() == Stage::SearchPolicy {
             self.roaming.plans_for(signature);
         }
-        let turns = track.take_turns();
-        self.tell(signature, report.op_count, turns);
+        let events = track.take_events();
+        self.tell(signature, report.op_count, events);
 
         self.previous = Some(ran).filter(|_| intact && !seen.branch);
         self.rows.came(signature);
@@ -411,8 +411,8 @@ impl<P: Planner> Loop<P> {
             before.was_followed_by(kind);
         }
         let step = (self.steps, self.rows.last() == Some(kind));
-        let turns = self.families.observe(&self.config, &mut self.planner, report, step);
-        self.tell(kind, report.op_count, turns);
+        let events = self.families.observe(&self.config, &mut self.planner, report, step);
+        self.tell(kind, report.op_count, events);
         self.branches.end_row();
         self.previous = None;
         self.rows.came(kind);
@@ -420,9 +420,9 @@ impl<P: Planner> Loop<P> {
         true
     }
 
-    fn tell(&mut self, kind: Signature, op_count: u32, turns: Vec<Turn>) {
+    fn tell(&mut self, kind: Signature, op_count: u32, events: Vec<Event>) {
         let step = self.steps;
-        self.news.extend(turns.into_iter().map(|turn| News { step, kind, op_count, turn }));
+        self.news.extend(events.into_iter().map(|event| News { step, kind, op_count, event }));
         self.news.drain(..self.news.len().saturating_sub(NEWS_KEPT));
     }
 

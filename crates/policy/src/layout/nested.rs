@@ -12,7 +12,7 @@
 //!
 //! State comes back in the order of its use, which is that of its leaving, and long before it: an
 //! optimizer uses all of it within a few milliseconds. Blocks of the same size can take each
-//! other's turn then, and the step takes the same time and memory.
+//! other's return then, and the step takes the same time and memory.
 
 use std::collections::BTreeMap;
 
@@ -29,12 +29,12 @@ struct Away {
     leaves: Span,
     /// When its bytes are needed again, in microseconds.
     needed_us: f64,
-    turn: Turn,
+    back: Return,
 }
 
 /// A return: the place among the actions, and when the copy runs.
 #[derive(Clone, Copy)]
-struct Turn {
+struct Return {
     action: usize,
     copied: Span,
 }
@@ -56,8 +56,8 @@ pub fn nested(
         by_size.entry(trace.blocks[away.block.0 as usize].size_bytes).or_default().push(away);
     }
     let mut nested = plan.clone();
-    for (block, turn, due) in by_size.into_values().filter_map(assigned(plan)).flatten() {
-        let action = &mut nested.actions[turn.action];
+    for (block, back, due) in by_size.into_values().filter_map(assigned(plan)).flatten() {
+        let action = &mut nested.actions[back.action];
         *action = Action { block, due, ..*action };
     }
     if nested == *plan {
@@ -71,20 +71,20 @@ pub fn nested(
     is_as_good.then_some((nested, after))
 }
 
-/// Gives each block the latest turn that is early enough for it, those that leave first the first
+/// Gives each block the latest return that is early enough for it, those that leave first the first
 /// choice. `None` if one finds none, so that all stay as they are.
-fn assigned(plan: &Plan) -> impl Fn(Vec<Away>) -> Option<Vec<(BlockIndex, Turn, OpIndex)>> {
+fn assigned(plan: &Plan) -> impl Fn(Vec<Away>) -> Option<Vec<(BlockIndex, Return, OpIndex)>> {
     |mut away: Vec<Away>| {
         away.sort_by(|one, other| one.leaves.start_us.total_cmp(&other.leaves.start_us));
-        let mut turns: Vec<Turn> = away.iter().map(|away| away.turn).collect();
-        turns.sort_by(|one, other| one.copied.end_us.total_cmp(&other.copied.end_us));
+        let mut returns: Vec<Return> = away.iter().map(|away| away.back).collect();
+        returns.sort_by(|one, other| one.copied.end_us.total_cmp(&other.copied.end_us));
         let assigned = away.iter().map(|away| {
-            let is_fit = |turn: &Turn| {
-                turn.copied.end_us <= away.needed_us.max(away.turn.copied.end_us)
-                    && turn.copied.start_us >= away.leaves.end_us
+            let is_fit = |back: &Return| {
+                back.copied.end_us <= away.needed_us.max(away.back.copied.end_us)
+                    && back.copied.start_us >= away.leaves.end_us
             };
-            let turn = turns.remove(turns.iter().rposition(is_fit)?);
-            Some((away.block, turn, plan.actions[away.turn.action].due))
+            let back = returns.remove(returns.iter().rposition(is_fit)?);
+            Some((away.block, back, plan.actions[away.back.action].due))
         });
         assigned.collect()
     }
@@ -105,8 +105,8 @@ fn away(usage: &Usage, plan: &Plan, simulation: &Simulation) -> Vec<Away> {
         let needed =
             used.find_map(|used| usage.slots.get(used.slot as usize).filter(|&&op| op >= after))?;
         let needed_us = simulation.ops.get(needed.0 as usize)?.start_us;
-        let turn = Turn { action, copied };
-        let away = Away { block: BlockIndex(block), leaves, needed_us, turn };
+        let back = Return { action, copied };
+        let away = Away { block: BlockIndex(block), leaves, needed_us, back };
         (leaves.end_us <= copied.start_us).then_some(away)
     });
     away.collect()

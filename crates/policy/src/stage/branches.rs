@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use swap_core::{MEMORY_CALLS_IGNORED, Signature, StepReport};
 
 use super::track::Track;
-use super::{Loop, Measured, Seen, Stage, Turn};
+use super::{Event, Loop, Measured, Seen, Stage};
 use crate::search::Planner;
 
 /// After so many in a row that differ from each other they are the rule.
@@ -102,8 +102,8 @@ impl<P: Planner> Loop<P> {
         let waited_long = seen.worst.is_none() && self.waited_long(report);
         let is_served = seen.worst.is_some() || self.is_served(report);
         if self.branches.came(report.signature, waited_long, is_served) {
-            let turn = Turn::Branches { strayed_ops: report.strayed_ops };
-            self.tell(report.signature, report.op_count, vec![turn]);
+            let event = Event::Branches { strayed_ops: report.strayed_ops };
+            self.tell(report.signature, report.op_count, vec![event]);
         }
         // A search has to end, also where no step is like another.
         let is_rule = self.stage() == Stage::SearchPolicy && self.branches.are_the_rule();
@@ -120,8 +120,8 @@ impl<P: Planner> Loop<P> {
                 self.branches.give_up();
                 self.roaming.plans_soon();
             }
-            let turns = track.take_turns();
-            self.tell(kind, report.op_count, turns);
+            let events = track.take_events();
+            self.tell(kind, report.op_count, events);
         }
         if let (Some(sizes), Some(&(_, bytes))) = (&self.running.sizes, report.probes.first()) {
             self.families.branched(sizes.kind(), bytes);

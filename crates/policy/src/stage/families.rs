@@ -20,7 +20,7 @@ use std::sync::Arc;
 use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
-use super::{LoopConfig, NumberedPlan, Stage, Turn};
+use super::{Event, LoopConfig, NumberedPlan, Stage};
 use crate::search::Planner;
 
 mod known;
@@ -133,7 +133,7 @@ impl Families {
         planner: &mut Guarded<impl Planner>,
         report: &StepReport,
         (step, follows_its_like): (u64, bool),
-    ) -> Vec<Turn> {
+    ) -> Vec<Event> {
         let known = self.known.get_mut(&report.family);
         known.map_or_else(Vec::new, |known| {
             known.observe(config, planner, report, (step, follows_its_like), &mut self.given)

@@ -17,12 +17,12 @@ pub struct News {
     /// Its number of ops.
     pub op_count: u32,
     /// What was done.
-    pub turn: Turn,
+    pub event: Event,
 }
 
 /// What was done with a kind of step.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Turn {
+pub enum Event {
     /// It was met for the first time.
     Met,
     /// It went by the plan of the expected kind, apart from a few ops.
@@ -121,49 +121,49 @@ pub enum Why {
 
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let News { step, kind, op_count, turn } = self;
-        write!(f, "step {step}, kind {:08x} of {op_count} ops: {turn}", kind.0 >> 32)
+        let News { step, kind, op_count, event } = self;
+        write!(f, "step {step}, kind {:08x} of {op_count} ops: {event}", kind.0 >> 32)
     }
 }
 
-impl fmt::Display for Turn {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Turn::Met => write!(f, "new, in {:?}", Stage::WarmUp),
-            Turn::Branches { strayed_ops } => {
+            Event::Met => write!(f, "new, in {:?}", Stage::WarmUp),
+            Event::Branches { strayed_ops } => {
                 write!(f, "follows the plan of another kind, except for {strayed_ops} ops")
             }
-            Turn::Varies { members, ordinary_bytes, levels } => {
+            Event::Varies { members, ordinary_bytes, levels } => {
                 let ordinary = Bytes(ordinary_bytes);
                 write!(f, "comes in {members} sizes, mostly up to {ordinary}: plans for {levels}")
             }
-            Turn::PlannedUpTo { probe_bytes, actions, predicted } => {
+            Event::PlannedUpTo { probe_bytes, actions, predicted } => {
                 let (size, ms) = (Bytes(probe_bytes), Ms(predicted));
                 write!(f, "planned up to {size}: {actions} actions, {ms} predicted")
             }
-            Turn::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
-            Turn::Tries { number: 0, .. } => f.write_str("measures the adopted plan again"),
-            Turn::Tries { number, actions, predicted } => {
+            Event::Moved { from, to } => write!(f, "{from:?} -> {to:?}"),
+            Event::Tries { number: 0, .. } => f.write_str("measures the adopted plan again"),
+            Event::Tries { number, actions, predicted } => {
                 write!(f, "tries plan {number}: {actions} actions, {} predicted", Ms(predicted))
             }
-            Turn::Tried { number, predicted, measured, is_best } => {
+            Event::Tried { number, predicted, measured, is_best } => {
                 let verdict = if is_best { "the best so far" } else { "no better" };
                 write!(f, "plan {number}: {measured}, {} predicted: {verdict}", Ms(predicted))
             }
-            Turn::Adopted { actions: Some(actions), measured, why } => {
+            Event::Adopted { actions: Some(actions), measured, why } => {
                 write!(f, "adopts a plan of {actions} actions, {measured}: {why}")
             }
-            Turn::Adopted { actions: None, measured, why } => {
+            Event::Adopted { actions: None, measured, why } => {
                 write!(f, "adopts no plan, {measured}: {why}")
             }
-            Turn::LaidOut { lots_bytes, turns, beside_bytes, excess_bytes, is_used } => {
+            Event::LaidOut { lots_bytes, turns, beside_bytes, excess_bytes, is_used } => {
                 let (lots, beside) = (Bytes(lots_bytes), Bytes(beside_bytes));
                 f.write_str(if is_used { "laid out: " } else { "not laid out: " })?;
                 let taken = if turns > 1 { " by turns" } else { "" };
                 let excess = Bytes(excess_bytes);
                 write!(f, "{lots} in lots{taken}, {beside} beside them, {excess} over the cap")
             }
-            Turn::Disturbed { measured } => write!(f, "searches again: {measured}"),
+            Event::Disturbed { measured } => write!(f, "searches again: {measured}"),
         }
     }
 }

@@ -7,7 +7,7 @@ use swap_core::{Signature, StepReport, Trace};
 
 use super::guarded::Guarded;
 use super::trial::{Outcome, Try};
-use super::{LoopConfig, NumberedPlan, Seen, Stage, Turn, Why};
+use super::{Event, LoopConfig, NumberedPlan, Seen, Stage, Why};
 use crate::host::unlimited_us;
 use crate::machine::Machine;
 use crate::search::{Feedback, Measured, Planner, Prediction};
@@ -44,7 +44,7 @@ pub(crate) struct Track {
     op_count: u32,
     seen_at: u64,
     /// What was done with it and not told yet.
-    turns: Vec<Turn>,
+    events: Vec<Event>,
 }
 
 #[derive(Debug)]
@@ -88,14 +88,14 @@ impl Track {
             followers: [None; 2],
             op_count,
             seen_at,
-            turns: vec![Turn::Met],
+            events: vec![Event::Met],
         }
     }
 
     /// A kind of step that was not seen yet, with a plan to try first.
     pub(crate) fn adopted(numbered: NumberedPlan, seen_at: u64) -> Track {
         let op_count = numbered.plan.as_ref().map_or(0, |plan| plan.op_count);
-        let mut track = Track { turns: Vec::new(), ..Track::new(op_count, seen_at) };
+        let mut track = Track { events: Vec::new(), ..Track::new(op_count, seen_at) };
         track.start_try(numbered, Prediction::default(), 1, false);
         track
     }
@@ -157,8 +157,8 @@ impl Track {
     }
 
     /// What was done since the last call, oldest first.
-    pub(crate) fn take_turns(&mut self) -> Vec<Turn> {
-        std::mem::take(&mut self.turns)
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
     pub(crate) fn seen_at(&self) -> u64 {
@@ -176,7 +176,7 @@ impl Track {
     /// Its plan no longer serves the branches of this kind, which are all that comes.
     pub(crate) fn outlived_its_plan(&mut self, config: &LoopConfig, measured: Measured) {
         if self.stage() == Stage::Stable && self.warms_up_again(config, measured) {
-            self.turns.push(Turn::Moved { from: Stage::Stable, to: Stage::WarmUp });
+            self.events.push(Event::Moved { from: Stage::Stable, to: Stage::WarmUp });
         }
     }
 
@@ -203,7 +203,7 @@ impl Track {
         self.take_in(config, planner, report, seen);
         let to = self.stage();
         if from != to {
-            self.turns.push(Turn::Moved { from, to });
+            self.events.push(Event::Moved { from, to });
         }
     }
 
@@ -336,7 +336,7 @@ impl Track {
             seen.worst.is_none() && stays || measured.is_better_than(&best.measured)
         };
         let is_best = number == 0 || self.best.as_ref().is_none_or(is_better);
-        self.turns.push(Turn::Tried { number, predicted, measured, is_best });
+        self.events.push(Event::Tried { number, predicted, measured, is_best });
         if is_best {
             self.best = Some(Outcome { numbered, predicted, measured });
         }
@@ -426,7 +426,7 @@ impl Track {
             self.tried.insert(numbered.print);
         }
         let actions = numbered.plan.as_ref().map_or(0, |plan| plan.actions.len());
-        self.turns.push(Turn::Tries { number, actions, predicted });
+        self.events.push(Event::Tries { number, actions, predicted });
         let mut search = Try::new(numbered, predicted, number);
         search.is_sketch = is_sketch;
         self.state = State::Search(search);
@@ -447,7 +447,7 @@ impl Track {
             self.failed = 0;
         }
         if disturbed && self.may_search_again(config) {
-            self.turns.push(Turn::Disturbed { measured });
+            self.events.push(Event::Disturbed { measured });
             let predicted = self.best.as_ref().map(|best| best.predicted).unwrap_or_default();
             self.start_try(self.best_plan(), predicted, 0, false);
         }
@@ -470,7 +470,7 @@ impl Track {
     fn warms_up_again(&mut self, config: &LoopConfig, measured: Measured) -> bool {
         let may = self.may_search_again(config);
         if may {
-            self.turns.push(Turn::Disturbed { measured });
+            self.events.push(Event::Disturbed { measured });
             self.state = State::WarmUp { matched: 0, clean: true };
         }
         may
@@ -489,7 +489,7 @@ impl Track {
         let measured = self.best.as_ref().map(|best| best.measured).unwrap_or_default();
         let NumberedPlan { print, plan, .. } = self.best_plan();
         let actions = plan.map(|plan| plan.actions.len());
-        self.turns.push(Turn::Adopted { actions, measured, why });
+        self.events.push(Event::Adopted { actions, measured, why });
         let moving_in = matches!(&self.state, State::Search(last) if last.numbered.print != print);
         self.state = State::Stable { slow: 0, calm: 0, moving_in };
     }

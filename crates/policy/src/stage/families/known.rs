@@ -6,7 +6,7 @@ use std::sync::Arc;
 use swap_core::{BlockIndex, Plan, Signature, StepReport, Trace};
 
 use super::super::guarded::Guarded;
-use super::super::{LoopConfig, Measured, NumberedPlan, Stage, Turn};
+use super::super::{Event, LoopConfig, Measured, NumberedPlan, Stage};
 use super::FamilySummary;
 use super::level::{Level, Sizes};
 use crate::family::{Family, StepSize, peak_bytes, plan_for_member, with_state_held};
@@ -137,13 +137,13 @@ impl Known {
         report: &StepReport,
         (step, follows_its_like): (u64, bool),
         given: &mut u64,
-    ) -> Vec<Turn> {
+    ) -> Vec<Event> {
         self.seen_at = step;
-        let mut turns = Vec::new();
-        turns.extend(self.note(config, report, follows_its_like));
+        let mut events = Vec::new();
+        events.extend(self.note(config, report, follows_its_like));
         let changes = self.set_levels(config);
         if changes {
-            turns.push(Turn::Varies {
+            events.push(Event::Varies {
                 members: self.family.member_count(),
                 ordinary_bytes: self.lowest_bytes(),
                 levels: self.levels.len(),
@@ -155,8 +155,8 @@ impl Known {
         if changes || prints(&self.levels) != before {
             self.choose(given);
         }
-        turns.extend(planned);
-        turns
+        events.extend(planned);
+        events
     }
 
     /// Notes how large a step was, and, if it followed one of its family, whether memory was short.
@@ -165,7 +165,7 @@ impl Known {
         config: &LoopConfig,
         report: &StepReport,
         follows_its_like: bool,
-    ) -> Option<Turn> {
+    ) -> Option<Event> {
         let size = self.note_size(report)?;
         self.steady_steps = self.steady_steps.saturating_add(1);
         let measured = Measured::of(report);
@@ -186,7 +186,7 @@ impl Known {
         let predicted = made.map(|made| made.predicted).unwrap_or_default();
         self.feedback = self.feedback.after(predicted, measured, config.margin, config.limit_bytes);
         (self.short, self.widened, self.learnt_from) = (0, self.widened + 1, 0);
-        Some(Turn::Disturbed { measured })
+        Some(Event::Disturbed { measured })
     }
 
     /// Notes how large a step was, if it can be told.
@@ -335,11 +335,11 @@ impl Known {
     }
 
     /// Asks for plans that are missing.
-    fn plan(&mut self, config: &LoopConfig, planner: &mut Guarded<impl Planner>) -> Vec<Turn> {
+    fn plan(&mut self, config: &LoopConfig, planner: &mut Guarded<impl Planner>) -> Vec<Event> {
         if self.levels.iter().all(Level::is_done) {
             return Vec::new();
         }
-        let mut turns = Vec::new();
+        let mut events = Vec::new();
         // The step that comes next needs the lowest; all else is made beside the training.
         let is_needed = self.levels.first().is_some_and(Level::is_bare);
         let machine = Machine::of_loop(config.limit_bytes, planner.inner.link());
@@ -353,9 +353,9 @@ impl Known {
         for level in missing.take(if is_needed { 1 } else { PLANNED_AT_ONCE }) {
             let tries = if is_needed { 0 } else { self.feedback.tries.max(1) };
             let feedback = Feedback { tries, ..self.feedback.clone() };
-            turns.extend(level.plan(planner, &feedback, cost));
+            events.extend(level.plan(planner, &feedback, cost));
         }
-        turns
+        events
     }
 
     /// What the next step runs under, of what is in hand.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use swap_core::{BlockIndex, Orders, Plan, Signature, Trace};
 
 use super::super::guarded::Guarded;
-use super::super::{Measured, NumberedPlan, Turn};
+use super::super::{Event, Measured, NumberedPlan};
 use crate::host::unlimited_us;
 use crate::search::{Feedback, Planner, Prediction};
 
@@ -242,22 +242,22 @@ impl Level {
         planner: &mut Guarded<impl Planner>,
         feedback: &Feedback,
         cost: impl Fn(&Plan, &Trace) -> f64,
-    ) -> Vec<Turn> {
-        let mut turns = Vec::new();
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
         for variant in self.variants.iter_mut().filter(|variant| !variant.is_done()) {
             let Some(predicted) = variant.plan(planner, feedback, &self.probes, &cost) else {
                 continue;
             };
             let plan = variant.made().and_then(|made| made.numbered.plan.as_ref());
             let actions = plan.map_or(0, |plan| plan.actions.len());
-            turns.push(Turn::PlannedUpTo { probe_bytes: self.probe_bytes, actions, predicted });
+            events.push(Event::PlannedUpTo { probe_bytes: self.probe_bytes, actions, predicted });
             if feedback.tries == 0 {
                 // A step is about to begin: one is enough for it.
                 break;
             }
         }
         self.choose();
-        turns
+        events
     }
 }
 

@@ -35,7 +35,7 @@ fn a_loop_in_which_some_steps_have_more_ops_stays_stable_and_keeps_its_plan() {
     assert_eq!(kinds.iter().filter(|&&kind| kind == B).count(), 1, "each kind is told of once");
     assert_eq!(kinds.len(), 1 + 17);
     let line = "follows the plan of another kind, except for 5 ops";
-    assert!(told.iter().all(|news| news.turn.to_string() == line));
+    assert!(told.iter().all(|news| news.event.to_string() == line));
     assert_eq!(under_test.tracks.len(), 1);
 }
 
@@ -136,7 +136,7 @@ fn a_plan_that_serves_none_of_many_branches_in_a_row_is_given_up() {
         let directive = under_test.observe(&taking(126.0, 115));
         assert_eq!((directive.stage, directive.plan), (Stage::WarmUp, None));
         let told: Vec<String> =
-            under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
+            under_test.take_news().iter().map(|news| news.event.to_string()).collect();
         assert!(told.iter().any(|line| line.starts_with("searches again")), "{told:?}");
         // What comes is known to differ, so it is planned for soon.
         let stages = [200, 201].map(|number| under_test.observe(&roaming(number)).stage);
@@ -185,7 +185,7 @@ fn a_search_ends_although_no_step_is_like_another() {
         let faster = StepReport { device_us: 90.0, ..strayed(Signature(0x1000 + steps)) };
         under_test.observe(&faster);
     }
-    let is_end = |news: &News| matches!(news.turn, Turn::Adopted { .. });
+    let is_end = |news: &News| matches!(news.event, Event::Adopted { .. });
     assert!(under_test.take_news().iter().any(is_end), "it goes on for ever");
     assert!(under_test.directive().plan.is_some());
 }

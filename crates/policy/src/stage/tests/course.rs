@@ -375,7 +375,7 @@ fn a_plan_that_promises_nothing_is_tried_only_if_the_best_is_not_as_it_should_be
             under_test.observe(&StepReport { trace: Some(trace.clone()), ..took });
         }
         let news = under_test.take_news();
-        news.iter().filter(|news| matches!(news.turn, Turn::Tries { .. })).count()
+        news.iter().filter(|news| matches!(news.event, Event::Tries { .. })).count()
     };
     assert_eq!(tried(1.0), 1, "the second promises nothing");
     // Whatever makes it slower, or faster, is not known to the simulator.

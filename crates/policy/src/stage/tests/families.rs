@@ -387,7 +387,7 @@ fn what_was_done_is_told() {
     let mut under_test = looping();
     run(&mut under_test, &[64, 40, 56]);
     let told: Vec<String> =
-        under_test.take_news().iter().map(|news| news.turn.to_string()).collect();
+        under_test.take_news().iter().map(|news| news.event.to_string()).collect();
     let begins = |start: &str| told.iter().any(|line| line.starts_with(start));
     assert!(begins("comes in 3 sizes, mostly up to 66.7 MiB: plans for 4"), "{told:?}");
     assert!(begins("planned up to 66.7 MiB: "), "{told:?}");

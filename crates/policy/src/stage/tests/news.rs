@@ -4,7 +4,7 @@ use super::*;
 
 /// What was told until now, without its head.
 fn told(under_test: &mut Loop<Counting>) -> Vec<String> {
-    under_test.take_news().iter().map(|news| news.turn.to_string()).collect()
+    under_test.take_news().iter().map(|news| news.event.to_string()).collect()
 }
 
 #[test]

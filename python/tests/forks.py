@@ -27,20 +27,24 @@ class Forks:
         )
 
     def start(self, scripts):
-        """Starts scripts at once. Returns their process ids."""
+        """Starts scripts at once: words, `environment`, files `stdout` and `stderr`, and a folder
+        `cwd` if it is another one. Returns their process ids."""
         self._process.stdin.write(json.dumps(scripts) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        return self._answer()
 
     def wait(self, pids, patience_s):
         """Waits for what was started. Returns the exit codes."""
-        reaper = threading.Timer(
-            patience_s, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]
-        )
+        reaper = threading.Timer(patience_s, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids])
         reaper.start()
-        codes = json.loads(self._process.stdout.readline())
+        codes = self._answer()
         reaper.cancel()
         return codes
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        assert line, "what forks scripts has ended"
+        return json.loads(line)
 
     def close(self):
         """Ends it."""

@@ -24,7 +24,7 @@ except NotBuiltError:
 # Settings under which how long a step takes does not decide what a test sees.
 PATIENT = Path(__file__).parent / "training" / "patient.toml"
 # A script that takes longer hangs.
-PATIENCE_S = 400
+PATIENCE_S = 300
 
 START = """
 import copy, ctypes, gc, io, os, pickle, sys, torch, smartswap
@@ -38,7 +38,12 @@ def python(*words, cwd=None):
     """Runs Python with these words behind it."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
+        command,
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 
@@ -50,7 +55,7 @@ def forks():
     return made
 
 
-def forked(script, *words, cwd):
+def forked(script, *words, cwd, patience_s=PATIENCE_S):
     """Runs a script as `python` does, in a process that has PyTorch loaded before it starts."""
     assert "SMARTSWAP_MEMORY" not in os.environ, "it is heeded when PyTorch is imported"
     files = [Path(f"{script}.{stream}") for stream in ("stdout", "stderr")]
@@ -61,7 +66,7 @@ def forked(script, *words, cwd):
         "stdout": str(files[0]),
         "stderr": str(files[1]),
     }
-    [code] = forks().wait(forks().start([request]), PATIENCE_S)
+    [code] = forks().wait(forks().start([request]), patience_s)
     printed = [file.read_text(errors="replace") for file in files]
     for file in files:
         file.unlink()
@@ -80,10 +85,10 @@ def run(tmp_path, text, starts=forked):
     return done.stdout
 
 
-def train(tmp_path, program, *words):
-    """Runs a program. Returns what its last line, of JSON, says, and what came on stderr."""
+def train(tmp_path, program, *words, patience_s=PATIENCE_S):
+    """Runs a program. Returns what it printed, which is JSON, and what came on stderr."""
     script = tmp_path / "program.py"
     script.write_text(program)
-    done = forked(script, *words, cwd=tmp_path)
+    done = forked(script, *words, cwd=tmp_path, patience_s=patience_s)
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    return json.loads(done.stdout), done.stderr

@@ -76,7 +76,7 @@ print(json.dumps({
 
 def train(memory, tmp_path, n_steps=400, steps="alike", min_block="64KiB"):
     words = (memory, n_steps, tmp_path, steps, min_block)
-    return processes.train(tmp_path, PROGRAM, *words)[0]
+    return processes.train(tmp_path, PROGRAM, *words, patience_s=400)[0]
 
 
 @pytest.mark.parametrize("memory", ["uncapped", "64MiB"])

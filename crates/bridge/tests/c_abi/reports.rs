@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_int, c_void};
 use std::path::Path;
 
-use adaptive::{ActionKind, Direction, Lanes, Link, Machine, Plan};
+use adaptive::{ActionKind, Direction, Lanes, Link, Machine, Plan, Trace};
 use serde_json::Value;
 
 use super::rig::{
@@ -93,7 +93,8 @@ fn a_report_is_about_the_last_stable_step_whatever_came_after_it() {
 }
 
 /// Whether a step copied all that its plan moves, block by block. A host that is late calls some
-/// back before their copies begin, and nothing else is ever copied.
+/// back before their copies begin or before their memory has gone to others, and nothing else is
+/// ever copied.
 fn copies_what_is_ordered(plan: &Plan, measured: &Lanes) -> bool {
     let moved = |kind| {
         let actions = plan.actions.iter().filter(|action| action.kind == kind);
@@ -116,35 +117,47 @@ fn copies_what_is_ordered(plan: &Plan, measured: &Lanes) -> bool {
     })
 }
 
-#[test]
-fn a_report_has_a_measured_step_beside_its_prediction() {
-    let rig = Rig::open(8 * MIB);
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("lanes.json");
+/// Trains until a step copies all that its plan moves. Not every plan has such steps: one that was
+/// made while the host was busy may move what is always called back.
+fn train_until_all_is_copied(folder: &Path) -> Option<(Trace, Plan, Lanes)> {
+    let path = folder.join("lanes.json");
     std::fs::write(&path, "of an earlier run").expect("written");
-    report(folder.path());
+    report(folder);
     assert!(!path.exists(), "no step was measured");
     train_until_stable();
-    let (trace, plan, measured) = loop {
-        assert!(stats().steps < 400, "no step copies what its plan orders: {:?}", stats());
+    (0..50).find_map(|_| {
         train(0);
-        report(folder.path());
+        report(folder);
         if !path.exists() {
-            continue;
+            return None;
         }
-        let trace = adaptive::load_trace(&folder.path().join("trace.json"), &Default::default());
+        let trace = adaptive::load_trace(&folder.join("trace.json"), &Default::default());
         let trace = trace.expect("a trace");
-        let plan = adaptive::load(&folder.path().join("plan.json")).expect("a plan").plan;
+        let plan = adaptive::load(&folder.join("plan.json")).expect("a plan").plan;
         let measured = adaptive::load_lanes(&path, &trace).expect("of this step");
-        if copies_what_is_ordered(&plan, &measured) {
-            break (trace, plan, measured);
+        copies_what_is_ordered(&plan, &measured).then_some((trace, plan, measured))
+    })
+}
+
+#[test]
+fn a_report_has_a_measured_step_beside_its_prediction() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trained = (0..8).find_map(|_| {
+        let rig = Rig::open(8 * MIB);
+        match train_until_all_is_copied(folder.path()) {
+            Some(found) => Some((rig, found)),
+            None => {
+                rig.close();
+                None
+            }
         }
-    };
+    });
+    let (rig, (trace, plan, measured)) = trained.expect("no step copies what its plan orders");
     let outermost = trace.ops.iter().filter(|op| op.depth == 0).count();
     assert_eq!(measured.ops.len(), outermost);
     assert!(measured.step_us > 0.0);
     // The same from the file itself, which has the prediction as well.
-    let file = read(&path);
+    let file = read(&folder.path().join("lanes.json"));
     let explained = report(folder.path());
     let step_us = |of: &str| file[of]["step_us"].as_f64().expect("a time");
     assert_eq!(step_us("measured"), measured.step_us);

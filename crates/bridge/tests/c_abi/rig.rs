@@ -26,6 +26,15 @@ impl Turn {
     }
 }
 
+impl Drop for Turn {
+    /// A test that fails takes its engine along, so that it fails alone.
+    fn drop(&mut self) {
+        if std::thread::panicking() && smartswap_is_open() != 0 {
+            smartswap_close();
+        }
+    }
+}
+
 /// An open engine of the host device.
 pub(crate) struct Rig {
     _turn: Turn,

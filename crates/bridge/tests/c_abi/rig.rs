@@ -30,9 +30,28 @@ impl Drop for Turn {
     /// A test that fails takes its engine along, so that it fails alone.
     fn drop(&mut self) {
         if std::thread::panicking() && smartswap_is_open() != 0 {
-            smartswap_close();
+            abandon();
         }
     }
+}
+
+/// Closes the engine in whatever state a failed test leaves it. What cannot be ended stays open,
+/// and the next test says so.
+fn abandon() {
+    extern "C" fn add(all: *mut c_void, start: *mut c_void, _size_bytes: u64, _is_resident: c_int) {
+        // SAFETY: `smartswap_list` passes its own list on, which nobody else uses meanwhile.
+        unsafe { &mut *all.cast::<Vec<*mut c_void>>() }.push(start);
+    }
+    while smartswap_end() == OK {}
+    let mut all: Vec<*mut c_void> = Vec::new();
+    // SAFETY: `add` takes a pointer to such a list.
+    unsafe { smartswap_list(Some(add), (&raw mut all).cast()) };
+    for memory in all {
+        if smartswap_free(memory) != OK {
+            smartswap_free_swapped(memory, 0);
+        }
+    }
+    smartswap_close();
 }
 
 /// An open engine of the host device.

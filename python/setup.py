@@ -91,9 +91,10 @@ def recipe() -> NamedTuple:
 
 def adapter(recipe: NamedTuple) -> CppExtension:
     """The extension module that ties the engine to PyTorch."""
+    units = recipe.units((HERE / "build" if recipe.npu is None else NPU_BUILD) / "units")
     return CppExtension(
         "smartswap._adapter",
-        [str(source.relative_to(HERE)) for source in recipe.sources()],
+        [str(unit.file.relative_to(HERE)) for unit in units],
         include_dirs=recipe.include_folders(),
         library_dirs=[] if recipe.npu is None else [str(recipe.npu / "lib")],
         define_macros=[(name, None) for name in recipe.defines()],

@@ -17,15 +17,15 @@ namespace {
 // Above all others, so that nobody replaces it by chance.
 constexpr uint8_t kPriority = 255;
 
-c10::Allocator* before = nullptr;
+c10::Allocator* allocator_before = nullptr;
 
 void delete_memory(void* memory) {
   // A forked child has only copies of the engine's tables, and ends soon.
   if (memory == nullptr || in_forked_child()) {
     return;
   }
-  if (smartswap_free(memory) != SMARTSWAP_OK && before != nullptr) {
-    before->raw_deleter()(memory);
+  if (smartswap_free(memory) != SMARTSWAP_OK && allocator_before != nullptr) {
+    allocator_before->raw_deleter()(memory);
   }
 }
 
@@ -34,7 +34,7 @@ class CpuAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t size_bytes) override {
     const auto device = c10::Device(c10::DeviceType::CPU);
     if (in_forked_child() || !attached().active.load(std::memory_order_relaxed)) {
-      return before->allocate(size_bytes);
+      return allocator_before->allocate(size_bytes);
     }
     if (void* target = replay::take_target(size_bytes)) {
       return {target, target, &replay::keep, device};
@@ -42,7 +42,7 @@ class CpuAllocator final : public c10::Allocator {
     observer::before_allocation(size_bytes);
     if (outside::here()) {
       // None of the software device's memory, so it does not count.
-      return before->allocate(size_bytes);
+      return allocator_before->allocate(size_bytes);
     }
     if (size_bytes == 0) {
       return {nullptr, nullptr, &delete_memory, device};
@@ -74,13 +74,13 @@ CpuAllocator& instance() {
 }  // namespace
 
 void install_cpu_allocator() {
-  before = c10::GetCPUAllocator();
+  allocator_before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&instance(), kPriority);
 }
 
 void remove_cpu_allocator() {
-  if (before != nullptr) {
-    c10::SetCPUAllocator(before, kPriority);
+  if (allocator_before != nullptr) {
+    c10::SetCPUAllocator(allocator_before, kPriority);
   }
 }
 

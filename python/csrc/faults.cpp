@@ -14,7 +14,7 @@ namespace {
 // What memory that is not mapped, or not backed, ends in.
 constexpr int kSignals[] = {SIGSEGV, SIGBUS};
 
-struct sigaction before[NSIG];
+struct sigaction actions_before[NSIG];
 bool is_watching = false;
 
 void on_fault(int signal, siginfo_t* info, void*) {
@@ -24,7 +24,7 @@ void on_fault(int signal, siginfo_t* info, void*) {
     [[maybe_unused]] const auto written = write(STDERR_FILENO, text, strlen(text));
   }
   // The access happens again, and whoever watched before sees it.
-  sigaction(signal, &before[signal], nullptr);
+  sigaction(signal, &actions_before[signal], nullptr);
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ void watch_faults() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   for (const int signal : kSignals) {
-    sigaction(signal, &action, &before[signal]);
+    sigaction(signal, &action, &actions_before[signal]);
   }
   is_watching = true;
 }
@@ -52,7 +52,7 @@ void ignore_faults() {
     sigaction(signal, nullptr, &now);
     // Whoever came later keeps watching.
     if (now.sa_sigaction == &on_fault) {
-      sigaction(signal, &before[signal], nullptr);
+      sigaction(signal, &actions_before[signal], nullptr);
     }
   }
   is_watching = false;

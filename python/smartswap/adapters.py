@@ -81,7 +81,7 @@ def _compiled(package: Path, recipe: Recipe) -> Path:
     with _locked(cache / f"{folder.name}.lock"):
         if not (folder / BUILT_FOR).is_file():
             _log.warning(
-                "compiling the adapter for PyTorch %s%s, once, into %s: this takes minutes",
+                "compiling the adapter for PyTorch %s%s, once, into %s: this takes a minute",
                 recipe.torch.version,
                 recipe.lack(),
                 folder,

@@ -41,6 +41,10 @@ CUDA_TORCH_LEAST = (2, 11)
 OPTIONS = ("-O2", "-g0", "-DNDEBUG", "-fvisibility=hidden")
 # Where an adapter finds the engine: beside it, or from its folder among the adapters of a wheel.
 RUN_PATH = "$ORIGIN/lib:$ORIGIN/../../lib"
+# Most of the time goes to PyTorch's headers, so sources share them in so many units. What includes
+# headers of a device, by these names, is compiled by itself.
+_UNITS = 2
+_ALONE = ("cuda_", "npu_")
 _COMPILERS = ("c++", "g++", "clang++")
 _ERROR_LINES = 15
 
@@ -98,6 +102,13 @@ def cuda_include_folders(torch: Torch) -> list[str] | None:
     return [str(folder) for folder in folders if folder.is_dir()]
 
 
+class Unit(NamedTuple):
+    """What the compiler is called with: a source, or a file that includes some."""
+
+    file: Path
+    sources: list[Path]
+
+
 class Recipe(NamedTuple):
     """What goes into one adapter."""
 
@@ -108,11 +119,23 @@ class Recipe(NamedTuple):
     cuda: list[str] | None
     npu: Path | None
 
-    def sources(self) -> list[Path]:
-        """The files to compile."""
+    def units(self, folder: Path) -> list[Unit]:
+        """What to compile. Files that include sources are written into `folder`."""
         sources = sorted(self.sources_folder.glob("*.cpp"))
+        alone = [source for source in sources if source.name.startswith(_ALONE)]
+        shared = [source for source in sources if source not in alone]
         left_out = CUDA_SOURCES if self.cuda is None else ()
-        return [source for source in sources if source.name not in left_out]
+        units = [Unit(source, [source]) for source in alone if source.name not in left_out]
+        folder.mkdir(parents=True, exist_ok=True)
+        for index in range(_UNITS):
+            first, end = (len(shared) * at // _UNITS for at in (index, index + 1))
+            unit = Unit(folder / f"unit_{index}.cpp", shared[first:end])
+            text = "".join(f'#include "{source.name}"\n' for source in unit.sources)
+            # What was compiled from one that is as it was is up to date.
+            if not unit.file.exists() or unit.file.read_text() != text:
+                unit.file.write_text(text)
+            units.append(unit)
+        return units
 
     def lack(self) -> str:
         """A clause that says so where PyTorch has CUDA and the adapter will not; else empty."""
@@ -162,14 +185,13 @@ class Recipe(NamedTuple):
                 f"there is no Python.h in {headers}: install the headers of this Python (Debian "
                 "and Ubuntu: apt install python3-dev; Red Hat: dnf install python3-devel)"
             )
-        objects.mkdir(parents=True, exist_ok=True)
         out.mkdir(parents=True, exist_ok=True)
         calls = {}
-        for source in self.sources():
-            depends = "SMARTSWAP_CUDA" in source.read_text()
+        for unit in self.units(objects):
+            depends = any("SMARTSWAP_CUDA" in source.read_text() for source in unit.sources)
             kind = ".cuda.o" if self.cuda is not None and depends else ".o"
-            target = objects / (source.stem + kind)
-            calls[target] = [*compiler, *self._options(), "-c", str(source), "-o", str(target)]
+            target = objects / (unit.file.stem + kind)
+            calls[target] = [*compiler, *self._options(), "-c", str(unit.file), "-o", str(target)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, [call for target, call in calls.items() if not target.exists()]))
         library = out / f"_adapter{sysconfig.get_config_var('EXT_SUFFIX')}"

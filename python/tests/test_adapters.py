@@ -13,7 +13,7 @@ import pytest
 from smartswap import adapters, recipe
 from smartswap.adapters import folder_for
 from smartswap.errors import IncompatibleTorchError, NotBuiltError
-from smartswap.recipe import BUILT_FOR, Torch, folder_name
+from smartswap.recipe import BUILT_FOR, Recipe, Torch, folder_name
 
 COMPILER = """#!/bin/sh
 while [ $# -gt 0 ]; do
@@ -25,13 +25,14 @@ done
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package as a wheel lays it out: adapters for two minors, and two sources."""
+    """A package as a wheel lays it out: adapters for two minors, and three sources."""
     folder = tmp_path / "smartswap"
     for name in ("torch2.11", "torch2.11-cpu", "torch2.9", "torch2.9-cpu"):
         place = folder / "adapters" / name
         place.mkdir(parents=True)
         (place / BUILT_FOR).write_text("{}")
-    for file in ("csrc/module.cpp", "csrc/cuda_allocator.cpp", "include/smartswap.h"):
+    sources = [f"csrc/{name}.cpp" for name in ("cuda_allocator", "engine", "module")]
+    for file in (*sources, "include/smartswap.h"):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text("// Nothing.\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -95,14 +96,14 @@ def test_any_other_pytorch_gets_an_adapter_of_its_own_once(package, compiler, ve
     chosen = folder_for(package, torch(version))
     assert chosen.parent == package.parent / "cache" / "smartswap"
     assert chosen.name.startswith(f"1.2.3-torch{version}-cpython-3")
-    assert made(compiler) == ["_adapter", "module"]
+    assert made(compiler) == ["_adapter", "unit_0", "unit_1"]
     assert json.loads((chosen / BUILT_FOR).read_text()) == {
         "torch": version,
         "torch_cuda": None,
         "cuda": False,
     }
     assert folder_for(package, torch(version)) == chosen
-    assert len(made(compiler)) == 2
+    assert len(made(compiler)) == 3
     left = [path.name for path in chosen.parent.iterdir() if path.is_dir()]
     assert left == [chosen.name]
 
@@ -121,9 +122,33 @@ def test_cuda_is_compiled_in_where_its_headers_are(
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     chosen = folder_for(package, torch("2.16.0", "14.0"))
     assert chosen != alone
-    assert made(compiler) == ["_adapter", "_adapter", "cuda_allocator", "module", "module"]
+    assert made(compiler) == ["_adapter"] * 2 + ["cuda_allocator"] + ["unit_0"] * 2 + ["unit_1"] * 2
     assert json.loads((chosen / BUILT_FOR).read_text())["cuda"] is True
     assert caplog.text.count("CPU alone") == 1
+
+
+def test_each_source_is_compiled_once_and_those_of_devices_alone(tmp_path):
+    folder = Path(__file__).parents[1] / "csrc"
+    for cuda, left_out in ((["include"], []), (None, ["cuda_allocator.cpp"])):
+        units = Recipe(folder, tmp_path, torch("2.16.0"), cuda, None).units(tmp_path)
+        compiled = sorted(source for unit in units for source in unit.sources)
+        wanted = [source for source in folder.glob("*.cpp") if source.name not in left_out]
+        assert compiled == sorted(wanted)
+        for unit in units:
+            of_device = [s for s in unit.sources if s.name.startswith(("cuda_", "npu_"))]
+            assert of_device in ([], [unit.file])
+            if not of_device:
+                included = unit.file.read_text().splitlines()
+                assert included == [f'#include "{source.name}"' for source in unit.sources]
+        assert len(units) < len(compiled) / 2
+
+
+def test_what_is_the_same_with_cuda_and_without_is_compiled_once(package, compiler, tmp_path):
+    (package / "csrc" / "module.cpp").write_text("#ifdef SMARTSWAP_CUDA\n#endif\n")
+    for cuda in (["include"], None):
+        one = Recipe(package / "csrc", package / "include", torch("2.16.0"), cuda, None)
+        one.build(package, "", tmp_path / "objects", tmp_path / "out")
+    assert made(compiler) == ["_adapter"] * 2 + ["cuda_allocator", "unit_0"] + ["unit_1"] * 2
 
 
 def test_other_sources_are_compiled_again(package, compiler):
@@ -153,7 +178,7 @@ def test_processes_that_start_at_once_compile_once(package, compiler):
     for rank in ranks:
         rank.join()
     assert [rank.exitcode for rank in ranks] == [0] * 4
-    assert made(compiler) == ["_adapter", "module"]
+    assert made(compiler) == ["_adapter", "unit_0", "unit_1"]
 
 
 def test_without_a_compiler_the_error_says_what_to_install(package, tmp_path, monkeypatch):

@@ -139,7 +139,10 @@ impl Walk<'_> {
         }
         let is_time = |us: &f64| (0.0..=OP_US_MAX).contains(us);
         let timed = is_time(&record.device_us) && is_time(&record.host_us);
-        if record.depth as usize != self.open.len() || !timed {
+        let last = self.trace.ops.len() as u32;
+        let is_op = |by: OpIndex| (op.0..last).contains(&by.0);
+        let may_be = record.outdated_by.is_none_or(is_op);
+        if record.depth as usize != self.open.len() || !timed || !may_be {
             return Err(TraceFault::Op(op));
         }
         self.begun += 1;

@@ -214,10 +214,10 @@ pub fn save_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 /// `writes`, `outputs` (blocks that the op allocated and left behind); `tensors` with `bytes` and
 /// `alloc` and `free`, each the number of ops that had begun by then, or -1 for "before the step"
 /// and "after the step". Beside it, for [`read_trace`]: `format`, `version`, `signature`,
-/// `step_us`, `segment_bytes`; `replayable` and `at_any_size` of ops; `name` and `origin` of
-/// tensors; and `events`, each a letter and a number: `B3` begin of op 3, `E3` its end, `R7`, `W7`
-/// and `M7` a read, a write and both of block 7, `A7` its allocation, `F7` its free, `S4096`
-/// segments of 4096 bytes.
+/// `step_us`, `segment_bytes`; `replayable`, `at_any_size` and `outdated_by` of ops; `name` and
+/// `origin` of tensors; and `events`, each a letter and a number: `B3` begin of op 3, `E3` its end,
+/// `R7`, `W7` and `M7` a read, a write and both of block 7, `A7` its allocation, `F7` its free,
+/// `S4096` segments of 4096 bytes.
 pub fn write_trace(trace: &Trace) -> String {
     trace::write(trace)
 }

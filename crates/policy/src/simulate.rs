@@ -20,7 +20,7 @@ mod residency;
 mod state;
 
 pub(crate) use residency::{Change, Residency, laid_out_us, residency};
-use state::State;
+use state::{BlockState, State};
 
 /// A span of time from the step's start, in microseconds. It may end after the step does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -285,12 +285,28 @@ fn run_step(state: &mut State<'_>, actions: &ActionTable) {
     state.wait_for_host();
 }
 
+/// Something small changes in the op that begins: what was dropped and is made from it is made
+/// before that.
+fn bring_outdated_back(state: &mut State<'_>) -> Result<(), u64> {
+    let usage = state.usage;
+    for block in usage.outdated_at(state.event) {
+        let now = state.blocks[block];
+        let is_made_of_it = || usage.recipes[block][now.recipe].until_event as usize == state.event;
+        if now.state == BlockState::Discarded && is_made_of_it() {
+            state.counts.misses += 1;
+            state.bring_dropped_back(block)?;
+        }
+    }
+    Ok(())
+}
+
 fn run_event(state: &mut State<'_>, actions: &ActionTable, event: TraceEvent) -> Result<(), u64> {
     match event {
         TraceEvent::Begin(op) => {
             state.wait_for_host();
             state.boundary(actions.at(op, Phase::Begin))?;
             state.begin();
+            bring_outdated_back(state)?;
         }
         TraceEvent::Touch(block, mode) => state.touch(block.0, mode)?,
         TraceEvent::Allocate(block) => state.allocate(block.0)?,

@@ -85,6 +85,8 @@ pub(crate) struct Usage {
     pub(crate) predecessor: Vec<u32>,
     /// Recipes by block, in order of time.
     pub(crate) recipes: Vec<Vec<Recipe>>,
+    /// Beginnings of ops that change something small, each with a block whose recipe reads that.
+    outdated: Vec<(u32, u32)>,
 }
 
 impl Usage {
@@ -112,12 +114,14 @@ impl Usage {
             successor: Vec::new(),
             predecessor: Vec::new(),
             recipes: vec![Vec::new(); trace.blocks.len()],
+            outdated: Vec::new(),
         };
         usage.find_slots(trace);
         usage.find_rows(trace);
         usage.find_uses(trace);
         usage.find_successors(trace);
         usage.find_recipes(trace);
+        usage.outdated.sort_unstable();
         usage
     }
 
@@ -148,6 +152,13 @@ impl Usage {
         let number = after.checked_sub(1)?;
         let recipe = &recipes[number];
         ((recipe.until_event as usize) > event).then_some((number, recipe))
+    }
+
+    /// The blocks of which a recipe ends with an event, as something small changes there.
+    pub(crate) fn outdated_at(&self, event: usize) -> impl Iterator<Item = usize> + '_ {
+        let first = self.outdated.partition_point(|&(at, _)| (at as usize) < event);
+        let here = self.outdated[first..].iter().take_while(move |&&(at, _)| at as usize == event);
+        here.map(|&(_, block)| block as usize)
     }
 
     /// What happens inside an op belongs to it, what happens between two ops to the later one.

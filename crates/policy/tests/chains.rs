@@ -3,18 +3,23 @@
 
 use policy::synthetic::TraceBuilder;
 use policy::{
-    ActionKind, BlockIndex, GenerateConfig, Generated, Generator, Link, Machine, RecomputeOption,
-    Trace, generate, replayable_blocks,
+    ActionKind, BlockIndex, GenerateConfig, Generated, Generator, Link, Machine, OpIndex,
+    RecomputeOption, Trace, generate, replayable_blocks, simulate,
 };
 
 const MIB: u64 = 1 << 20;
 
 /// A link so slow that no copy pays.
-fn plan(trace: &Trace, limit_mib: u64) -> Generated {
+fn machine(limit_mib: u64) -> Machine {
     let rate = MIB as f64 / 1_000_000.0;
     let link = Link { out_bytes_per_us: rate, in_bytes_per_us: rate, both_bytes_per_us: rate };
     let limit_bytes = limit_mib * MIB;
-    let machine = Machine { limit_bytes, host_limit_bytes: 1 << 40, link, copy_submit_us: 8.0 };
+    Machine { limit_bytes, host_limit_bytes: 1 << 40, link, copy_submit_us: 8.0 }
+}
+
+fn plan(trace: &Trace, limit_mib: u64) -> Generated {
+    let machine = machine(limit_mib);
+    let limit_bytes = machine.limit_bytes;
     let options: Vec<RecomputeOption> = replayable_blocks(trace)
         .into_iter()
         .map(|one| RecomputeOption { block: one.block, replay_us: one.device_us })
@@ -155,8 +160,8 @@ fn an_input_that_cannot_be_made_again_stays_when_it_is_freed_in_the_gap() {
     assert_eq!(made.simulation.swapped_out_bytes, 0);
 }
 
-#[test]
-fn a_block_that_nobody_needs_again_is_dropped_for_nothing() {
+/// A block that nobody needs behind its only use lives beyond the peak.
+fn step_with_a_dead_block() -> (Trace, BlockIndex) {
     let mut builder = TraceBuilder::new();
     let start = builder.persistent("start", MIB);
     let dead = make(&mut builder, "dead", 1000.0, 8, start);
@@ -164,9 +169,30 @@ fn a_block_that_nobody_needs_again_is_dropped_for_nothing() {
     peak(&mut builder, 8);
     use_once(&mut builder, "something else", start);
     builder.free(dead);
-    let trace = builder.finish();
+    (builder.finish(), dead)
+}
+
+#[test]
+fn a_block_that_nobody_needs_again_is_dropped_for_nothing() {
+    let (trace, dead) = step_with_a_dead_block();
     let made = plan(&trace, 12);
     assert_eq!(made.added_us(), 0.0);
     assert_eq!(actions(&made, ActionKind::Discard), [dead.0]);
     assert_eq!((made.simulation.recomputed_ops, made.simulation.swapped_out_bytes), (0, 0));
+}
+
+/// As an optimizer does that changes a bias while the script still has what was made with it.
+#[test]
+fn a_block_is_not_dropped_beyond_a_change_of_something_small_that_it_was_made_from() {
+    let (mut trace, dead) = step_with_a_dead_block();
+    let dropped = plan(&trace, 12).plan;
+    let producer = trace.ops.iter().position(|op| op.name == "dead").expect("it is made");
+    trace.ops[producer].outdated_by = Some(OpIndex(3));
+    let made = plan(&trace, 12);
+    assert!(actions(&made, ActionKind::Discard).is_empty(), "{made:?}");
+    assert_eq!(actions(&made, ActionKind::SwapOut), [dead.0], "it has to leave all the same");
+    // Whoever drops it has to make it again before the change.
+    let simulated = simulate(&trace, &dropped, &machine(12));
+    assert_eq!((simulated.misses, simulated.recomputed_ops), (1, 1), "{simulated:?}");
+    assert_eq!(simulated.step_us, trace.ops_us() + 1000.0, "made twice");
 }

@@ -375,3 +375,26 @@ fn a_part_is_as_large_as_where_training_runs() {
     assert_eq!(part_bytes(divisor * 1_000_003).get(), 1_000_003);
     assert_eq!((part_bytes(0).get(), part_bytes(divisor - 1).get()), (1, 1));
 }
+
+/// The numbers of operators change, also where one tells of another.
+#[test]
+fn what_a_change_of_something_small_puts_out_of_date_is_known_in_parts() {
+    let mut builder = TraceBuilder::new();
+    let lists: Vec<Vec<BlockIndex>> =
+        (0..4).map(|_| (0..3).map(|_| builder.persistent("state", 64 * MIB)).collect()).collect();
+    let norm = builder.begin("norm", 1.0, true);
+    let made = builder.allocate("made", MIB);
+    builder.write(made);
+    builder.end();
+    for _ in 0..2 {
+        builder.begin("aten::_fused_adamw_", 10.0, false);
+        lists.iter().flatten().for_each(|&block| builder.update(block));
+        builder.end();
+    }
+    builder.free(made);
+    let mut trace = builder.finish();
+    trace.ops[norm.0 as usize].outdated_by = Some(OpIndex(2));
+    let step = in_parts(&trace, NonZeroU64::new(256 * MIB).expect("above 0")).expect("in parts");
+    let behind = step.trace.ops[norm.0 as usize].outdated_by;
+    assert_eq!((step.trace.ops.len(), behind), (7, Some(OpIndex(4))), "the second update's first");
+}

@@ -1,6 +1,8 @@
 //! Records a step: its events, and the device time of its outermost ops.
 
-use vmem::{EventHandle, Stall};
+use std::collections::BTreeMap;
+
+use vmem::{BlockId, EventHandle, Stall};
 
 use host::{DeviceSpan, HostRecord};
 
@@ -19,6 +21,8 @@ pub(crate) struct Recorder {
     stalls: Vec<(OpIndex, Stall)>,
     /// By block that lived at the start: the step in which it was made.
     births: Vec<u64>,
+    /// By small block: ops that read it as it is and can run again.
+    readers: BTreeMap<BlockId, Vec<OpIndex>>,
     pub(crate) host: HostRecord,
     /// When the host ended the step, by its clock.
     pub(crate) host_end_us: f64,
@@ -63,9 +67,23 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn replayable(&mut self, op: OpIndex, at_any_size: bool) {
-        let op = &mut self.trace.ops[op.0 as usize];
-        (op.replayable, op.at_any_size) = (true, at_any_size);
+    /// An op that reads these small blocks can run again.
+    pub(crate) fn replayable(&mut self, op: OpIndex, at_any_size: bool, small: &[BlockId]) {
+        let record = &mut self.trace.ops[op.0 as usize];
+        (record.replayable, record.at_any_size) = (true, at_any_size);
+        for &input in small {
+            self.readers.entry(input).or_default().push(op);
+        }
+    }
+
+    /// A block is about to change.
+    pub(crate) fn changes(&mut self, block: BlockId) {
+        let Some(readers) = self.readers.remove(&block) else { return };
+        let last = self.trace.ops.len().checked_sub(1).expect("its readers have begun");
+        for op in readers {
+            let outdated_by = &mut self.trace.ops[op.0 as usize].outdated_by;
+            outdated_by.get_or_insert(OpIndex(last as u32));
+        }
     }
 
     pub(crate) fn timing(&mut self, timing: Timing) {

@@ -46,6 +46,7 @@ impl Core {
         let (place, hold) = (entry.place, entry.hold);
         if writes {
             entry.change();
+            self.note_change(id);
             self.drop_recipe(id).ok()?;
         }
         if hold == Hold::UntilTouched {
@@ -100,6 +101,13 @@ impl Core {
         Ok(Attempt::Done(self.memory.pool.address(id)))
     }
 
+    /// A recorded step has no small blocks, so it is told what their changes put out of date.
+    fn note_change(&mut self, id: BlockId) {
+        if let Some(recorder) = self.recording.recorder_mut() {
+            recorder.changes(id);
+        }
+    }
+
     /// The slow part of a touch.
     fn make_ready(
         &mut self,
@@ -114,9 +122,9 @@ impl Core {
         if mode.writes() && !within.is_replay() {
             // The old bytes are about to go, so nobody may come to depend on them any more: a
             // rescue below must not discard what they would bring back.
-            let entry = self.entry_mut(id)?;
-            entry.change();
-            if let Some(&dependent) = entry.dependents.first() {
+            self.entry_mut(id)?.change();
+            self.note_change(id);
+            if let Some(&dependent) = self.entry(id)?.dependents.first() {
                 return Ok(Some(match self.entry(dependent)?.state {
                     State::Replaying { .. } => Attempt::Busy,
                     _ => Attempt::Replay(dependent),

@@ -99,6 +99,9 @@ pub struct TraceOp {
     pub replayable: bool,
     /// Whether its owner would also register one where its operands are of other sizes.
     pub at_any_size: bool,
+    /// The op that was the last to begin when something changed that this one reads and that is no
+    /// block of the step, as it is too small: from then on the recipe would make something else.
+    pub outdated_by: Option<OpIndex>,
 }
 
 impl HostCosts {

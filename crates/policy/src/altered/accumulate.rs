@@ -220,7 +220,7 @@ impl<'a> Writer<'a> {
         let added_us = self.written.trace.ops_us() - self.recorded.ops_us();
         self.written.trace.step_us = self.recorded.step_us + added_us;
         self.written.trace.signature = self.recorded.signature.mix(u64::from(times));
-        self.written.trace
+        self.written.finish()
     }
 }
 

@@ -133,7 +133,7 @@ impl<'a> Writer<'a> {
                 self.written.write(event);
             }
         }
-        self.written.trace
+        self.written.finish()
     }
 
     fn write_group(&mut self, number: usize) {

@@ -66,6 +66,15 @@ impl<'a> Rewritten<'a> {
         new
     }
 
+    /// The step, once all is written.
+    pub(super) fn finish(mut self) -> Trace {
+        for (at, op) in (0..).zip(&mut self.trace.ops) {
+            let by = op.outdated_by.map(|by| self.ops[by.0 as usize]);
+            op.outdated_by = by.filter(|by| by.0 >= at);
+        }
+        self.trace
+    }
+
     fn next_op(&self) -> OpIndex {
         OpIndex(self.trace.ops.len() as u32)
     }

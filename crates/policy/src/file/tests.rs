@@ -314,6 +314,7 @@ fn trace_sample() -> Trace {
         host_waits: name == "add_",
         replayable: depth == 0,
         at_any_size: name == "add_",
+        outdated_by: (device_us > 0.1).then_some(OpIndex(2)),
     };
     let block = |origin, name: &str| TraceBlock {
         size_bytes: 4096,

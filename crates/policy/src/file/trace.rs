@@ -63,6 +63,8 @@ struct OpMirror<'a> {
     replayable: bool,
     #[serde(default, skip_serializing_if = "is_false")]
     at_any_size: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outdated_by: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -256,6 +258,7 @@ impl<'a> OpMirror<'a> {
             outputs: Vec::new(),
             replayable: op.replayable,
             at_any_size: op.at_any_size,
+            outdated_by: op.outdated_by.map(|by| by.0),
         }
     }
 
@@ -268,6 +271,7 @@ impl<'a> OpMirror<'a> {
             host_waits: self.host_waits,
             replayable: self.replayable,
             at_any_size: self.at_any_size,
+            outdated_by: self.outdated_by.map(OpIndex),
         }
     }
 }

@@ -6,10 +6,11 @@
 //! another op first. So the step that all plan for takes the longest times, the latest frees, the
 //! most of small memory, and the touches that the leading rank saw.
 
-use swap_core::{AccessMode, BlockIndex, HostCosts, Signature, Trace, TraceEvent};
+use swap_core::{AccessMode, BlockIndex, HostCosts, OpIndex, Signature, Trace, TraceEvent};
 
-/// Of the device and of the host, whether the host waits, and which recipes are missing.
-const NUMBERS_PER_OP: usize = 5;
+/// Of the device and of the host, whether the host waits, which recipes are missing, and how many
+/// ops begin from the one on that puts its recipe out of date.
+const NUMBERS_PER_OP: usize = 6;
 /// Where it is freed, and whether it is held.
 const NUMBERS_PER_BLOCK: usize = 2;
 /// Its time, what the engine's work costs the host, and small memory.
@@ -51,7 +52,8 @@ pub(super) fn numbers(trace: &Trace, leads: bool, touch_count: usize) -> Vec<f64
     let flag = |is_so: bool| f64::from(u8::from(is_so));
     let ops = trace.ops.iter().flat_map(|op| {
         let lacks = [flag(!op.replayable), flag(!op.at_any_size)];
-        [op.device_us, op.host_us, flag(op.host_waits), lacks[0], lacks[1]]
+        let behind = op.outdated_by.map_or(0, |by| trace.ops.len() - by.0 as usize);
+        [op.device_us, op.host_us, flag(op.host_waits), lacks[0], lacks[1], behind as f64]
     });
     let blocks = places(trace).into_iter().zip(&trace.blocks);
     let blocks = blocks.flat_map(|(place, block)| [place, flag(block.held)]);
@@ -70,9 +72,11 @@ pub(super) fn set_numbers(trace: &mut Trace, numbers: &[f64]) {
     let (ops, rest) = numbers.split_at(NUMBERS_PER_OP * trace.ops.len());
     let (blocks, rest) = rest.split_at(NUMBERS_PER_BLOCK * trace.blocks.len());
     let (step, touches) = rest.split_at(NUMBERS_PER_STEP);
+    let op_count = trace.ops.len() as u32;
     for (op, told) in trace.ops.iter_mut().zip(ops.chunks_exact(NUMBERS_PER_OP)) {
         (op.device_us, op.host_us, op.host_waits) = (told[0], told[1], told[2] > 0.0);
         (op.replayable, op.at_any_size) = (told[3] == 0.0, told[4] == 0.0);
+        op.outdated_by = (told[5] > 0.0).then(|| OpIndex(op_count - told[5] as u32));
     }
     let mut places = Vec::with_capacity(trace.blocks.len());
     for (block, told) in trace.blocks.iter_mut().zip(blocks.chunks_exact(NUMBERS_PER_BLOCK)) {

@@ -45,12 +45,15 @@ impl Usage {
     }
 
     /// The recipe of a replayable op, for each block that it overwrites itself. It is good until
-    /// that block changes, or one that the op or an op inside it reads.
+    /// that block changes, or something that the op or an op inside it reads.
     fn keep_recipe(&mut self, trace: &Trace, op: OpIndex, device_us: f64, open: Open, end: usize) {
         let Open { begin, mut outputs } = open;
         let Some(Effects { inputs, made }) = self.effects(trace, begin, end) else { return };
         let changes = inputs.iter().map(|&input| self.first_write(trace, input, end));
         let until = changes.min().unwrap_or(trace.events.len());
+        let outdated_by = trace.ops[op.0 as usize].outdated_by;
+        let outdated =
+            outdated_by.map_or(trace.events.len(), |by| self.op_begin[by.0 as usize] as usize);
         // What is held may be written where nobody sees it, so the engine makes nothing from it.
         let held = |block: u32| trace.blocks[block as usize].held;
         if inputs.iter().any(|&input| held(input)) {
@@ -60,7 +63,10 @@ impl Usage {
         outputs.dedup();
         for output in outputs.into_iter().filter(|output| !held(output.0)) {
             let others = made.iter().filter(|&&block| block != output.0);
-            let changed = self.first_write(trace, output.0, end);
+            let until = until.min(self.first_write(trace, output.0, end));
+            if outdated < until {
+                self.outdated.push((outdated as u32, output.0));
+            }
             let recipe = Recipe {
                 producer: op,
                 slot: self.op_slot[op.0 as usize],
@@ -68,7 +74,7 @@ impl Usage {
                 inputs: inputs.clone(),
                 scratch: others.map(|&block| trace.blocks[block as usize].size_bytes).collect(),
                 from_event: end as u32,
-                until_event: until.min(changed) as u32,
+                until_event: until.min(outdated) as u32,
             };
             self.recipes[output.0 as usize].push(recipe);
         }

@@ -1,6 +1,6 @@
 //! What a recorded step says of its ops.
 
-use swap_core::{AccessMode, BlockId, BlockIndex, StepReport, Trace, TraceEvent};
+use swap_core::{AccessMode, BlockId, BlockIndex, OpIndex, StepReport, Trace, TraceEvent};
 
 use super::lab::{BLOCK, Lab, OP, read, recipe, work, write};
 
@@ -48,6 +48,25 @@ fn ops_with_a_recipe_are_known_as_replayable() {
     });
     let replayable: Vec<bool> = trace.ops.iter().map(|op| op.replayable).collect();
     assert_eq!(replayable, [false, true]);
+    lab.finish();
+}
+
+/// A recorded step has no small blocks, so it says what they mean for others.
+#[test]
+fn what_a_change_of_a_small_block_puts_out_of_date_is_known() {
+    let mut lab = Lab::new(4 * BLOCK);
+    let [small, other] = [(); 2].map(|()| lab.engine.allocate(1024, "small").expect("room"));
+    lab.op(&[write(small, 1), write(other, 1)]).expect("writes");
+    let (trace, _) = record(&mut lab, |lab| {
+        lab.derive(&[read(small, 1)], 2);
+        lab.derive(&[read(other, 1)], 3);
+        lab.op(&[write(small, 4)]).expect("writes");
+        lab.derive(&[read(small, 4), read(other, 1)], 5);
+        lab.op(&[write(small, 6)]).expect("writes");
+    });
+    let outdated_by: Vec<_> = trace.ops.iter().map(|op| op.outdated_by).collect();
+    let [first, last] = [2, 4].map(|op| Some(OpIndex(op)));
+    assert_eq!(outdated_by, [first, None, None, last, None]);
     lab.finish();
 }
 

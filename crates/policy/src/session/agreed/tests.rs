@@ -57,12 +57,17 @@ fn ranks_take_the_longest_times_and_the_most_small_memory() {
     ranks[0].ops[1].device_us = 7.0;
     ranks[0].segment_bytes = 10;
     ranks[1].ops[1].host_waits = true;
+    ranks[0].ops[0].outdated_by = Some(OpIndex(2));
+    ranks[1].ops[0].outdated_by = Some(OpIndex(1));
+    ranks[1].ops[2].outdated_by = Some(OpIndex(2));
     ranks[1].blocks[0].held = true;
     ranks[1].events.insert(3, TraceEvent::Segments(1 << 20));
     agree(&mut ranks);
     assert_eq!(ranks[0], ranks[1]);
     let op = &ranks[0].ops[1];
     assert_eq!((op.device_us, op.host_waits, ranks[0].blocks[0].held), (7.0, true, true));
+    let outdated_by = ranks[0].ops.iter().map(|op| op.outdated_by.map(|by| by.0));
+    assert_eq!(outdated_by.collect::<Vec<_>>(), [Some(1), None, Some(2)], "the first change");
     assert_eq!(ranks[0].segment_bytes, 1 << 20);
     assert!(!ranks[0].events.iter().any(|event| matches!(event, TraceEvent::Segments(_))));
 }

@@ -243,9 +243,7 @@ impl Writer {
                 other => self.trace.events.push(other),
             }
         }
-        for op in &mut self.trace.ops {
-            op.outdated_by = op.outdated_by.map(|by| self.numbers[by.0 as usize]);
-        }
+        self.trace.renumber_outdated(&self.numbers);
         self.trace.blocks.clone_from(&recorded.blocks);
         for block in &mut self.trace.blocks {
             let behind = OpIndex(self.trace.ops.len() as u32);

@@ -67,6 +67,15 @@ impl Trace {
         self.ops.iter().map(|op| op.device_us).sum()
     }
 
+    /// Ops have other numbers now; `numbers` has, for each as it was, where it runs last. What put
+    /// a recipe out of date, and runs before the op by now, does so no more.
+    pub fn renumber_outdated(&mut self, numbers: &[OpIndex]) {
+        for (at, op) in (0..).zip(&mut self.ops) {
+            let by = op.outdated_by.map(|by| numbers[by.0 as usize]);
+            op.outdated_by = by.filter(|by| by.0 >= at);
+        }
+    }
+
     /// The same step where the engine's own work costs the host this, as far as it is told. A copy,
     /// where that is another cost than before.
     pub fn with_host_costs(trace: &Arc<Trace>, told: HostCosts) -> Arc<Trace> {

@@ -68,10 +68,7 @@ impl<'a> Rewritten<'a> {
 
     /// The step, once all is written.
     pub(super) fn finish(mut self) -> Trace {
-        for (at, op) in (0..).zip(&mut self.trace.ops) {
-            let by = op.outdated_by.map(|by| self.ops[by.0 as usize]);
-            op.outdated_by = by.filter(|by| by.0 >= at);
-        }
+        self.trace.renumber_outdated(&self.ops);
         self.trace
     }
 

@@ -164,6 +164,7 @@ impl<'a> Writer<'a> {
                 self.free(block);
             }
         }
+        self.made.renumber_outdated(&self.ops);
         self.made.step_us = unlimited_us(&self.made);
     }
 

@@ -9,16 +9,23 @@ import pytest
 from processes import python, run
 from smartswap import program
 
-# Steps, of which the last one is `odd`: so many, or if the number is 0 until some were Stable.
-# Plans are made beside the training, so how many that takes depends on how busy the machine is.
+# Steps, of which the last one is `odd`: so many, or if the number is 0 until some in a row were
+# Stable under one plan, of which one in 16 is measured.
+# Plans are made beside the training, so how many that takes depends on how busy the machine is:
+# there a plan may be given up for another again.
 TRAINING = """
 import sys, smartswap, torch
 torch.manual_seed(1)
 odd, steps = sys.argv[1], int(sys.argv[2])
+plan, in_a_row = None, 0
 def is_last(step):
+    global plan, in_a_row
     if steps:
         return step == steps
-    return step == 400 or smartswap.stats()["steps_by_stage"]["Stable"] == 5
+    stats = smartswap.stats()
+    is_same = stats["stage"] == "Stable" and stats["plan"] == plan
+    plan, in_a_row = stats["plan"], in_a_row + 1 if is_same else 0
+    return step == 400 or in_a_row == 18
 model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 is_odd, step = False, 0

@@ -36,7 +36,8 @@ std::optional<Candidate> candidate(
     const c10::OperatorHandle& op, const std::string& name, bool reads_shapes);
 
 // The arguments that an operator changes although its schema does not say so, such as running
-// statistics of a batch norm, and the argument that says whether it does so in this call.
+// statistics of a batch norm or the state from which a recurrent layer draws its dropout, and the
+// argument that says whether it does so in this call.
 struct Unsaid {
   std::vector<size_t> changed;
   std::optional<size_t> condition;

@@ -179,15 +179,19 @@ bool Unsaid::changes(c10::ArrayRef<const c10::IValue> inputs, size_t index) cons
 }
 
 Unsaid unsaid(const c10::FunctionSchema& schema) {
+  // A recurrent layer on a GPU takes its numbers from a state of its own, which goes on with each
+  // call, and its backward pass works in the reserve.
+  const bool is_recurrent_backward = schema.name().find("_rnn_backward") != std::string::npos;
   Unsaid found;
   for (size_t index = 0; index < schema.arguments().size(); ++index) {
     const auto& argument = schema.arguments()[index];
-    const bool is_statistic =
-        argument.name() == "running_mean" || argument.name() == "running_var";
-    if (is_statistic && argument.alias_info() == nullptr) {
+    const auto& name = argument.name();
+    const bool is_changed = name == "running_mean" || name == "running_var" ||
+        name == "dropout_state" || (is_recurrent_backward && name == "reserve");
+    if (is_changed && argument.alias_info() == nullptr) {
       found.changed.push_back(index);
     }
-    if (argument.name() == "training" || argument.name() == "train") {
+    if (name == "training" || name == "train") {
       found.condition = index;
     }
   }

@@ -240,6 +240,33 @@ def test_storages_that_change_while_they_are_away(tmp_path):
     assert run(tmp_path, text) == "done\n"
 
 
+def test_a_state_that_goes_on_with_each_call_though_no_schema_says_so(tmp_path):
+    """As that from which cuDNN's recurrent layers draw their dropout: its old copy is of no use."""
+    text = """
+        import ctypes
+
+        smartswap.enable("16MiB", device="host", min_block="1MiB")
+        @torch.library.custom_op("test::draw", mutates_args=())
+        def draw(x: torch.Tensor, dropout_state: torch.Tensor, train: bool) -> torch.Tensor:
+            # Where no dispatcher sees it.
+            state = ctypes.c_float.from_address(dropout_state.data_ptr())
+            state.value += train
+            return x + state.value
+        state = torch.zeros(MIB // 2)
+        others = [values(seed) for seed in range(10)]
+        drawn = []
+        for train in (True, True, False, True):
+            drawn.append(draw(torch.zeros(1), state, train).item())
+            for other in others:
+                other.mul_(2)
+        assert drawn == [1, 2, 2, 3], drawn
+        smartswap.step()
+        assert smartswap.stats()["swapped_out_bytes"] > 64 * MIB
+        print("done")
+    """
+    assert run(tmp_path, text) == "done\n"
+
+
 def test_a_long_run_takes_no_more_of_anything():
     """By hand, with 2,000 steps, on a GPU too: `python python/tests/soak.py cuda 2000`."""
     done = python("-W", "ignore", SOAK, "cpu", 300)

@@ -17,8 +17,8 @@ const LACKS: usize = 0;
 const RESCUES: usize = 6;
 /// A number of the blocks that the rank recorded.
 const BLOCKS: usize = 18;
-/// Behind five numbers for each of the four ops of a step, and two for each of the four blocks.
-const STEP_TIME: usize = 5 * 4 + 2 * 4;
+/// Behind six numbers for each of the four ops of a step, and two for each of the four blocks.
+const STEP_TIME: usize = 6 * 4 + 2 * 4;
 /// Of all of it there are four, and each op uses one block.
 const N_TIMES: u32 = STEP_TIME as u32 + 4 + 4;
 

@@ -29,7 +29,7 @@ using Extents = c10::SmallVector<int64_t, 5>;
 // What a call does with a tensor.
 enum class Use : uint8_t {
   read,
-  // It changes it, and what it makes does not depend on it.
+  // It changes it. What it makes should not depend on it: where it does, its trial finds that out.
   changed,
   // It writes all of the tensor's memory, whatever was there.
   written

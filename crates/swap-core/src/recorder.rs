@@ -68,10 +68,15 @@ impl Recorder {
     }
 
     /// An op that reads these small blocks can run again.
-    pub(crate) fn replayable(&mut self, op: OpIndex, at_any_size: bool, small: &[BlockId]) {
+    pub(crate) fn replayable(
+        &mut self,
+        op: OpIndex,
+        at_any_size: bool,
+        small: impl Iterator<Item = BlockId>,
+    ) {
         let record = &mut self.trace.ops[op.0 as usize];
         (record.replayable, record.at_any_size) = (true, at_any_size);
-        for &input in small {
+        for input in small {
             self.readers.entry(input).or_default().push(op);
         }
     }

@@ -182,9 +182,6 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
         }
     }
     let at_any_size = recipe.is_at_any_size();
-    let small = inputs.iter().map(|&(input, _)| input);
-    let small: SmallVec<[BlockId; 4]> =
-        small.filter(|&input| !core.memory.pool.is_swappable(input)).collect();
     let replayable = Arc::new(Replayable { op, recipe, inputs });
     let mut offered = false;
     for &(block, mode, _) in touched.iter() {
@@ -199,7 +196,10 @@ fn keep_recipe(core: &mut Core, frame: &Frame, recipe: Option<Recipe>) -> Result
         && offered
         && frame.step == core.step.number
     {
-        recorder.replayable(frame.op, at_any_size, &small);
+        let pool = &core.memory.pool;
+        let inputs = replayable.inputs.iter().map(|&(input, _)| input);
+        let small = inputs.filter(|&input| !pool.is_swappable(input));
+        recorder.replayable(frame.op, at_any_size, small);
     }
     Ok(())
 }

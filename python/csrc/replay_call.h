@@ -119,13 +119,23 @@ struct State {
   // Of those of CUDA and NPUs.
   uint64_t seed = 0;
   uint64_t offset = 0;
-  // Of others.
-  c10::intrusive_ptr<c10::TensorImpl> other;
 
   static State of(const at::Generator& generator);
-  // `seed_holds`: only numbers have been drawn since its generator had this seed.
-  void restore(bool seed_holds = false) const;
   bool operator==(const State& state) const;
+};
+
+// While it lives, the generator of `state` draws from there. Then it goes on where it was.
+class DrawingFrom {
+ public:
+  explicit DrawingFrom(const State& state);
+  ~DrawingFrom();
+  DrawingFrom(const DrawingFrom&) = delete;
+  DrawingFrom& operator=(const DrawingFrom&) = delete;
+
+ private:
+  const State before_;
+  // Not the CPU's: what it drew from before.
+  c10::intrusive_ptr<c10::GeneratorImpl> own_;
 };
 
 // The generator that a call of a drawing operator uses.

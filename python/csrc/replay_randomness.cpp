@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <iterator>
 #include <mutex>
 #include <tuple>
@@ -65,6 +64,14 @@ int precision(size_t) {
 void set_precision(size_t, int) {}
 #endif
 
+void restore(at::CPUGeneratorImpl& generator, const State& state) {
+  at::mt19937 engine;
+  engine.set_data(*state.engine);
+  generator.set_engine(engine);
+  generator.set_next_float_normal_sample(state.next_float);
+  generator.set_next_double_normal_sample(state.next_double);
+}
+
 }  // namespace
 
 void note_draw() {
@@ -98,61 +105,55 @@ State State::of(const at::Generator& generator) {
   state.generator = generator;
   auto* impl = generator.unsafeGetGeneratorImpl();
   const std::lock_guard<std::mutex> guard(impl->mutex_);
-  switch (generator.device().type()) {
-    case c10::kCPU: {
-      auto* cpu = static_cast<at::CPUGeneratorImpl*>(impl);
-      state.engine = std::make_shared<at::mt19937_data_pod>(cpu->engine().data());
-      state.next_float = cpu->next_float_normal_sample();
-      state.next_double = cpu->next_double_normal_sample();
-      break;
-    }
-    case c10::kCUDA:
-    case c10::kPrivateUse1:
-      state.seed = impl->current_seed();
-      state.offset = impl->get_offset();
-      break;
-    default:
-      state.other = impl->get_state();
+  if (generator.device().is_cpu()) {
+    auto* cpu = static_cast<at::CPUGeneratorImpl*>(impl);
+    state.engine = std::make_shared<at::mt19937_data_pod>(cpu->engine().data());
+    state.next_float = cpu->next_float_normal_sample();
+    state.next_double = cpu->next_double_normal_sample();
+  } else {
+    state.seed = impl->current_seed();
+    state.offset = impl->get_offset();
   }
   return state;
 }
 
-void State::restore(bool seed_holds) const {
-  auto* impl = generator.unsafeGetGeneratorImpl();
-  const std::lock_guard<std::mutex> guard(impl->mutex_);
-  switch (generator.device().type()) {
-    case c10::kCPU: {
-      auto* cpu = static_cast<at::CPUGeneratorImpl*>(impl);
-      at::mt19937 restored;
-      restored.set_data(*engine);
-      cpu->set_engine(restored);
-      cpu->set_next_float_normal_sample(next_float);
-      cpu->set_next_double_normal_sample(next_double);
-      break;
-    }
-    case c10::kCUDA:
-    case c10::kPrivateUse1:
-      // Each of these asks the driver whether the stream is captured.
-      if (!seed_holds) {
-        impl->set_current_seed(seed);
-      }
-      impl->set_offset(offset);
-      break;
-    default:
-      impl->set_state(*other);
-  }
-}
-
 bool State::operator==(const State& state) const {
-  if (other != nullptr) {
-    const size_t size_bytes = other->numel() * other->itemsize();
-    return std::memcmp(other->data(), state.other->data(), size_bytes) == 0;
-  }
   const bool same_engine = engine == nullptr ||
       (engine->left_ == state.engine->left_ && engine->next_ == state.engine->next_ &&
        engine->state_ == state.engine->state_);
   return same_engine && next_float == state.next_float && next_double == state.next_double &&
       seed == state.seed && offset == state.offset;
+}
+
+DrawingFrom::DrawingFrom(const State& state) : before_(State::of(state.generator)) {
+  auto* impl = state.generator.unsafeGetGeneratorImpl();
+  const std::lock_guard<std::mutex> guard(impl->mutex_);
+  if (state.generator.device().is_cpu()) {
+    restore(static_cast<at::CPUGeneratorImpl&>(*impl), state);
+    return;
+  }
+  // Another state behind the generator, as CUDA graphs use it. A generator whose seed or offset is
+  // set would have the next recurrent layer draw the state of its dropout anew.
+  own_ = impl->graphsafe_get_state();
+  const auto other = impl->clone();
+  // Each of these asks the driver whether the stream is captured.
+  if (before_.seed != state.seed) {
+    other->set_current_seed(state.seed);
+  }
+  if (before_.seed != state.seed || before_.offset != state.offset) {
+    other->set_offset(state.offset);
+  }
+  impl->graphsafe_set_state(other);
+}
+
+DrawingFrom::~DrawingFrom() {
+  auto* impl = before_.generator.unsafeGetGeneratorImpl();
+  const std::lock_guard<std::mutex> guard(impl->mutex_);
+  if (own_ == nullptr) {
+    restore(static_cast<at::CPUGeneratorImpl&>(*impl), before_);
+  } else {
+    impl->graphsafe_set_state(own_);
+  }
 }
 
 Settings Settings::now() {

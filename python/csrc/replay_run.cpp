@@ -48,28 +48,6 @@ class UnderSettings {
   bool autocast_caches_;
 };
 
-class FromState {
- public:
-  explicit FromState(const std::optional<State>& state) {
-    if (state) {
-      before_ = State::of(state->generator);
-      same_seed_ = before_->seed == state->seed;
-      state->restore(same_seed_);
-    }
-  }
-  ~FromState() {
-    if (before_) {
-      before_->restore(same_seed_);
-    }
-  }
-  FromState(const FromState&) = delete;
-  FromState& operator=(const FromState&) = delete;
-
- private:
-  std::optional<State> before_;
-  bool same_seed_ = false;
-};
-
 at::Tensor bytes_at(char* memory, size_t size_bytes, c10::Device device) {
   View bytes;
   bytes.size_bytes = size_bytes;
@@ -179,7 +157,10 @@ std::vector<at::Tensor> call_again(
     room.check(name_of(call.work));
     return {};
   }
-  const FromState state(call.state);
+  std::optional<DrawingFrom> drawing;
+  if (call.state) {
+    drawing.emplace(*call.state);
+  }
   const bool is_allocated = output != nullptr && output->place;
   const Target target(is_allocated ? output : nullptr);
   std::get<c10::OperatorHandle>(call.work).callBoxed(stack);

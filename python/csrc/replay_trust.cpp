@@ -2,7 +2,9 @@
 #include <c10/core/Event.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -151,19 +153,18 @@ bool is_same(const Output& output, const View& first, const std::vector<at::Tens
 Trust trust_after_another_run(Captured& captured, const std::vector<View>& first) {
   auto& call = captured.call;
   std::vector<State> before;
+  std::deque<DrawingFrom> aside;
   for (const auto& generator : default_generators()) {
     before.push_back(State::of(generator));
+    aside.emplace_back(before.back());
   }
   const SecondArguments arguments(call);
   const auto second = run(call, arguments.copies());
-  bool same = true;
-  for (const auto& state : before) {
-    // A drawing call has put its generator back. Any other had no business with them.
-    if (!(State::of(state.generator) == state)) {
-      state.restore();
-      same = false;
-    }
-  }
+  // A drawing call has put its generator back. Any other had no business with them.
+  bool same = std::all_of(before.begin(), before.end(), [](const State& state) {
+    return State::of(state.generator) == state;
+  });
+  aside.clear();
   if (same && !is_done_soon(*call.stream)) {
     return Trust::unknown;
   }

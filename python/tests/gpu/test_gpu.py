@@ -64,6 +64,21 @@ def test_updates_that_wait_for_their_use_give_the_same(tmp_path):
     assert re.search(r"[1-9]\d* parts of optimizer updates ran", done.stderr), done.stderr[-2000:]
 
 
+def test_a_recurrent_layer_goes_on_with_its_own_random_state(tmp_path):
+    """PyTorch draws it anew once a generator was set, as dropout that is made again would do."""
+    arguments = [str(SCRIPT.parent / "script_recurrent.py")]
+    plain, plain_bytes = run(arguments)
+    report = ["--report", str(tmp_path / "report")]
+    cap = ["--memory", str(plain_bytes * 6 // 10)]
+    capped, _ = run(["-m", "smartswap", *cap, *report, *arguments])
+    stats = json.loads((tmp_path / "report/stats.json").read_text())
+    trace = json.loads((tmp_path / "report/trace.json").read_text())
+    assert capped == plain
+    assert stats["swapped_out_bytes"] > 0
+    replayable = {op["name"] for op in trace["ops"] if op["replayable"]}
+    assert "aten::native_dropout" in replayable and "aten::_cudnn_rnn" not in replayable
+
+
 def test_a_variable_is_enough(tmp_path):
     """Nothing but SMARTSWAP_MEMORY is set, and each use of a block finds the bytes left there."""
     arguments = [str(SCRIPT), "--checkpoint", str(tmp_path / "state.pt")]

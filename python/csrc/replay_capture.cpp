@@ -69,9 +69,12 @@ bool may_be_large(c10::ArrayRef<const c10::IValue> inputs) {
   bool has_tensors = false;
   const auto is_large = [&](const at::Tensor& tensor) {
     has_tensors = true;
+    // A compiler traces with tensors whose sizes are unknown, and which have no memory.
+    if (!tensor.defined() || tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+      return false;
+    }
     // What is sparse has no one size; how large it is, is not worth the asking.
-    return tensor.defined() &&
-        (!tensor.has_storage() || growth * tensor.nbytes() >= attached().least_bytes);
+    return !tensor.has_storage() || growth * tensor.nbytes() >= attached().least_bytes;
   };
   for (const auto& input : inputs) {
     if (input.isTensor() ? is_large(input.toTensor())

@@ -37,7 +37,7 @@ def values(seed, size=MIB):
 def python(*words, cwd=None):
     """Runs Python with these words behind it."""
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(
+    done = subprocess.run(
         command,
         cwd=cwd,
         env=environment(),
@@ -45,6 +45,13 @@ def python(*words, cwd=None):
         text=True,
         timeout=PATIENCE_S,
     )
+    return watched_all(done)
+
+
+def watched_all(done):
+    """It, where no operator went unwatched: PyTorch only warns of what a callback throws."""
+    assert "Exception in RecordFunction callback" not in done.stderr, done.stderr[-3000:]
+    return done
 
 
 @functools.cache
@@ -70,7 +77,7 @@ def forked(script, *words, cwd, patience_s=PATIENCE_S):
     printed = [file.read_text(errors="replace") for file in files]
     for file in files:
         file.unlink()
-    return subprocess.CompletedProcess(request["words"], code, *printed)
+    return watched_all(subprocess.CompletedProcess(request["words"], code, *printed))
 
 
 def run(tmp_path, text, starts=forked):

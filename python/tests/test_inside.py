@@ -4,6 +4,8 @@ Under the cap of each script, `hidden` is away when an operator begins that was 
 that nobody tells of would read memory that is not there, and end the process.
 """
 
+import textwrap
+
 from processes import PATIENT, run
 
 PREPARED = """
@@ -208,3 +210,23 @@ def test_what_transforms_of_torch_func_make_can_leave(tmp_path):
     print("done")
     """
     assert run(tmp_path, TRAINS_UNDER + text) == "done\n"
+
+
+def test_what_a_compiler_traces_with_unknown_sizes_has_no_memory(tmp_path):
+    train = """
+        layer = torch.nn.Linear(1024, 1024)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1e-2)
+
+        @torch.compile(dynamic=True, backend="aot_eager")
+        def loss_of(x):
+            return (x.sigmoid() * x).square().mean()
+
+        for step in range(4):
+            loss = loss_of(layer(values(step, (512 + 64 * step) * 1024).view(-1, 1024)))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            print(loss.item().hex())
+        """
+    capped = run(tmp_path, 'smartswap.enable("16MiB", device="host")\n' + textwrap.dedent(train))
+    assert capped == run(tmp_path, train)

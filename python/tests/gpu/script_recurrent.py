@@ -1,4 +1,4 @@
-"""A recurrent language model, trained by truncated backpropagation, that knows nothing of SmartSwap."""
+"""Trains a recurrent language model by truncated backpropagation; knows nothing of SmartSwap."""
 
 import torch
 import torch.nn.functional as F

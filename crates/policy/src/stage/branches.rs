@@ -11,9 +11,11 @@ use crate::search::Planner;
 /// After so many in a row that differ from each other they are the rule.
 const ROW_STEPS: u32 = 8;
 
-/// After so many in a row that are alike they get a plan of their own. After one already, if it
-/// waited for copies as if it had no plan.
-const ALIKE_STEPS: u32 = 4;
+/// After so many in a row that are alike they get a plan of their own, those that the plan serves
+/// too: they may move more than they have to. What it does not serve counts for more, and one that
+/// waited for copies as if it had no plan is enough.
+const ALIKE_STEPS: u32 = 32;
+const ALIKE_UNSERVED: u32 = 8;
 
 /// After so many in a row that took long the plan no longer serves: as a pool fills, it has less
 /// memory, say. Or that made memory calls: part of what they do has never been planned for, such
@@ -32,7 +34,7 @@ pub(super) struct Branches {
     unserved: u32,
     /// How many there have to be for the plan to be given up.
     unserved_least: u32,
-    /// The last one, and how many like it came in a row.
+    /// The last one, and what those like it that came in a row count for.
     last: Option<(Signature, u32)>,
     told: BTreeSet<Signature>,
 }
@@ -75,7 +77,12 @@ impl Branches {
     /// the plan served or did not. Says whether it is the first of its kind.
     pub(super) fn came(&mut self, kind: Signature, waited_long: bool, is_served: bool) -> bool {
         let count = self.last.filter(|&(last, _)| last == kind).map_or(0, |(_, count)| count);
-        self.last = Some((kind, if waited_long { ALIKE_STEPS } else { count + 1 }));
+        let more = match (waited_long, is_served) {
+            (true, _) => ALIKE_STEPS,
+            (false, false) => ALIKE_UNSERVED,
+            (false, true) => 1,
+        };
+        self.last = Some((kind, count + more));
         self.row += 1;
         self.unserved = if is_served { 0 } else { self.unserved + 1 };
         if self.told.len() == TOLD_MAX {
@@ -115,10 +122,14 @@ impl<P: Planner> Loop<P> {
     pub(super) fn take_in_branch(&mut self, kind: Signature, report: &StepReport) {
         if let Some(track) = self.tracks.get_mut(&kind) {
             track.branched(self.steps);
-            if self.branches.are_unserved() {
+            let is_outgrown = self.roaming.is_outgrown() && track.stage() == Stage::Stable;
+            if is_outgrown || self.branches.are_unserved() {
                 track.outlived_its_plan(&self.config, Measured::of(report));
                 self.branches.give_up();
                 self.roaming.plans_soon();
+            }
+            if is_outgrown {
+                self.roaming.plans_for_more();
             }
             let events = track.take_events();
             self.tell(kind, report.op_count, events);
@@ -128,19 +139,28 @@ impl<P: Planner> Loop<P> {
         }
     }
 
+    /// Whether a step does more than the kind that it counts as, and found no memory for that.
+    pub(super) fn outgrows(&self, kind: Signature, report: &StepReport) -> bool {
+        let does_more = |track: &Track| track.op_count < report.op_count;
+        self.tracks.get(&kind).is_some_and(does_more) && !self.has_room(report)
+    }
+
     /// Whether a step waited for copies longer than those that it was to be like take in all.
     fn waited_long(&self, report: &StepReport) -> bool {
         self.usual().is_some_and(|usual| report.counters.stall_us > usual.step_us)
     }
 
-    /// Whether a step took hardly longer than those that it was to be like, and made hardly more
-    /// memory calls.
+    /// Whether a step took hardly longer than those that it was to be like, and found its memory.
     fn is_served(&self, report: &StepReport) -> bool {
-        self.usual().is_none_or(|usual| {
-            let calls = report.counters.memory_calls.total();
-            report.device_us <= self.config.slow_ratio * usual.step_us
-                && calls <= usual.memory_calls + MEMORY_CALLS_IGNORED
-        })
+        let is_quick =
+            |usual: &Measured| report.device_us <= self.config.slow_ratio * usual.step_us;
+        self.usual().is_none_or(is_quick) && self.has_room(report)
+    }
+
+    /// Whether a step made hardly more memory calls than those that it was to be like.
+    fn has_room(&self, report: &StepReport) -> bool {
+        let calls = report.counters.memory_calls.total();
+        self.usual().is_none_or(|usual| calls <= usual.memory_calls + MEMORY_CALLS_IGNORED)
     }
 
     /// What steps of the expected kind come to.

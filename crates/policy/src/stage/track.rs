@@ -41,7 +41,7 @@ pub(crate) struct Track {
     /// The last two kinds of steps that came after this one.
     followers: [Option<Signature>; 2],
     /// Ops of its first step, or of the plan that it began with.
-    op_count: u32,
+    pub(super) op_count: u32,
     seen_at: u64,
     /// What was done with it and not told yet.
     events: Vec<Event>,

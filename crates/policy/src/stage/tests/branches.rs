@@ -269,3 +269,50 @@ fn blocks_find_their_places_in_such_steps_as_well() {
     assert_eq!((plan_number(&directive), directive.stage), (1, Stage::Stable));
     assert!(!directive.record);
 }
+
+/// Layers are left out at random: most steps lack one, which are all of a kind, and some lack none.
+#[test]
+fn a_plan_that_larger_steps_outgrow_is_given_up_for_one_of_theirs() {
+    let sized = |op_count, report| StepReport { op_count, ..report };
+    let own = || sized(100, step(A));
+    let larger = |mapped| {
+        let memory_calls = MemoryCalls { mapped, ..MemoryCalls::default() };
+        let counters = StepCounters { memory_calls, ..StepCounters::default() };
+        sized(110, StepReport { counters, ..strayed(B) })
+    };
+    let planned = || {
+        let first = sized(100, rescued(A));
+        let under_test = after(9, &[first.clone(), first, own(), own(), own()]);
+        assert_eq!(under_test.stage(), Stage::Stable);
+        under_test
+    };
+    // Few calls, however long it takes, or few such steps: the plan stays.
+    for (calls, between) in [(16, 1), (17, 6)] {
+        let mut under_test = planned();
+        for number in 0..100 {
+            let is_larger = number % (between + 1) == between;
+            under_test.observe(&if is_larger { larger(calls) } else { own() });
+            assert_eq!(under_test.stage(), Stage::Stable, "{calls} calls, step {number}");
+        }
+    }
+    let mut under_test = planned();
+    for _ in 0..6 {
+        assert_eq!(under_test.stage(), Stage::Stable);
+        under_test.observe(&own());
+        under_test.observe(&larger(17));
+    }
+    // Now all run without a plan until one of the larger comes, and have that one's from then on.
+    for _ in 0..4 {
+        let directive = under_test.observe(&sized(100, rescued(A)));
+        assert_eq!((directive.stage, directive.plan), (Stage::WarmUp, None));
+    }
+    let directive = under_test.observe(&sized(110, rescued(B)));
+    assert_eq!(directive.plan.map(|plan| plan.signature), Some(B));
+    for number in 0..60 {
+        let shorter = StepReport { device_us: 90.0, ..sized(100, strayed(A)) };
+        let next = if number % 10 == 0 { sized(110, step(B)) } else { shorter };
+        let plan = under_test.observe(&next).plan;
+        assert_eq!(plan.map(|plan| plan.signature), Some(B), "{number}");
+    }
+    assert_eq!(under_test.stage(), Stage::Stable);
+}

@@ -412,6 +412,9 @@ impl<P: Planner> Loop<P> {
     fn take_in_family(&mut self, report: &StepReport) -> bool {
         self.families.learn(report, self.steps + 1);
         let Some(kind) = self.families.kind(report.family) else { return false };
+        if self.leaves_out(kind, report) {
+            return false;
+        }
         self.steps += 1;
         if let Some(before) = self.rows.last().and_then(|s| self.tracks.get_mut(&s)) {
             before.was_followed_by(kind);

@@ -1,8 +1,9 @@
 //! Steps that go by the plan of another kind, apart from a few ops: one that logs, or evaluates.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use swap_core::{MEMORY_CALLS_IGNORED, Signature, StepReport};
+use swap_core::{MEMORY_CALLS_IGNORED, Plan, Signature, StepReport};
 
 use super::track::Track;
 use super::{Event, Loop, Measured, Seen, Stage};
@@ -101,6 +102,14 @@ impl<P: Planner> Loop<P> {
     /// Whether a step went by the plan of the last directive.
     pub(super) fn has_followed(&self, report: &StepReport) -> bool {
         self.running.plan.as_ref().is_some_and(|plan| report.followed(plan))
+    }
+
+    /// Whether a step of a family went by the plan of another one, which does more: it is a branch
+    /// of that. Two families would take each other's layout down.
+    pub(super) fn leaves_out(&self, family: Signature, report: &StepReport) -> bool {
+        let is_under = |plan: &Arc<Plan>| report.op_count < plan.op_count;
+        let is_others = self.running.sizes.as_ref().is_some_and(|sizes| sizes.kind() != family);
+        is_others && self.running.plan.as_ref().is_some_and(is_under) && self.has_followed(report)
     }
 
     /// Whether a branch says nothing of its kind's plan. It tells of those that are new.

@@ -131,7 +131,7 @@ impl<P: Planner> Loop<P> {
     pub(super) fn take_in_branch(&mut self, kind: Signature, report: &StepReport) {
         if let Some(track) = self.tracks.get_mut(&kind) {
             track.branched(self.steps);
-            let is_outgrown = self.roaming.is_outgrown() && track.stage() == Stage::Stable;
+            let is_outgrown = self.roaming.is_outgrown();
             if is_outgrown || self.branches.are_unserved() {
                 track.outlived_its_plan(&self.config, Measured::of(report));
                 self.branches.give_up();

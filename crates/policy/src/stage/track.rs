@@ -152,8 +152,7 @@ impl Track {
 
     /// Whether a step of `op_count` ops differs from this kind by less than `share` of its ops.
     pub(crate) fn resembles(&self, op_count: u32, share: f64) -> bool {
-        let differ = f64::from(self.op_count.abs_diff(op_count));
-        differ < share * f64::from(self.op_count)
+        f64::from(self.op_count.abs_diff(op_count)) < share * f64::from(self.op_count)
     }
 
     /// What was done since the last call, oldest first.
@@ -175,8 +174,9 @@ impl Track {
 
     /// Its plan no longer serves the branches of this kind, which are all that comes.
     pub(crate) fn outlived_its_plan(&mut self, config: &LoopConfig, measured: Measured) {
-        if self.stage() == Stage::Stable && self.warms_up_again(config, measured) {
-            self.events.push(Event::Moved { from: Stage::Stable, to: Stage::WarmUp });
+        let from = self.stage();
+        if from != Stage::WarmUp && self.warms_up_again(config, measured) {
+            self.events.push(Event::Moved { from, to: Stage::WarmUp });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tests of steps whose sizes differ: one place in the loop, a plan for the ordinary ones, and
 //! others in hand for larger ones.
 
-use swap_core::BlockIndex;
+use swap_core::{BlockIndex, OpIndex};
 
 use super::*;
 use crate::family::peak_bytes;
@@ -177,6 +177,35 @@ fn an_evaluation_in_between_changes_nothing() {
         assert_eq!(run(&mut under_test, &[mib]), known);
     }
     assert_eq!(under_test.stage(), Stage::Stable);
+}
+
+/// Layers are left out at random, and lengths differ: each count of layers is a family.
+#[test]
+fn a_family_that_only_leaves_ops_out_goes_by_the_plan_of_the_whole_one() {
+    let mut under_test = looping();
+    let whole = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 50]);
+    let kind = whole.sizes.as_ref().expect("it is for all sizes").kind();
+    let shorter = |mib: u64, strayed_ops: u32, directive: &Directive| {
+        let own = sized(mib, directive);
+        let trace = Trace { signature: Signature(0x100 + mib), ..member(mib) };
+        StepReport {
+            family: Signature(0xfb),
+            signature: trace.signature,
+            op_count: own.op_count - 4,
+            trace: Some(trace),
+            strayed_ops,
+            ..own
+        }
+    };
+    for mib in [41, 63, 47, 59, 33, 61, 43, 57] {
+        let directive = under_test.observe(&shorter(mib, 1, &whole));
+        assert!(directive.plan == whole.plan && directive.sizes == whole.sizes, "{mib} MiB");
+    }
+    assert_eq!(under_test.families().len(), 2, "what was recorded of it is known");
+    // Steps that do not go by that plan have their own.
+    let drifted = StepReport { drifted_at: Some(OpIndex(0)), ..shorter(45, 1, &whole) };
+    let own = under_test.observe(&drifted).sizes.map(|sizes| sizes.kind());
+    assert!(own.is_some_and(|own| own != kind));
 }
 
 #[test]

@@ -425,7 +425,9 @@ impl<P: Planner> Loop<P> {
         self.branches.end_row();
         self.previous = None;
         self.rows.came(kind);
-        self.expect(kind);
+        let is_family = |other: &Signature| self.families.stage(*other).is_some();
+        let interrupted = self.rows.interrupted().filter(is_family);
+        self.expect(interrupted.unwrap_or(kind));
         true
     }
 

@@ -363,10 +363,8 @@ impl<P: Planner> Loop<P> {
         let (signature, seen) = self.look(report);
         let is_planned = self.tracks.get(&signature).is_some_and(|t| t.stage() != Stage::WarmUp);
         // Ranks are to choose alike, whatever each of them has met.
-        let roams = self.roaming.came(report, signature, is_planned) && worst.is_none();
+        let roams = self.roaming.came(signature, is_planned, report.family) && worst.is_none();
         let seen = Seen { roams, worst, ..seen };
-        let outgrows = seen.branch && worst.is_none() && self.outgrows(signature, report);
-        self.roaming.note(outgrows.then_some(report.op_count));
         let intact = !seen.surprise && report.drifted_at.is_none();
         let ran = (signature, self.running.print);
 
@@ -386,11 +384,8 @@ impl<P: Planner> Loop<P> {
         }
         let new = || Track::new(report.op_count, self.steps);
         let track = self.tracks.entry(signature).or_insert_with(new);
-        if roams || !self.roaming.waits() {
-            track.observe(&self.config, &mut self.planner, report, seen, self.steps);
-        }
-        let serves_others = roams && track.stage() == Stage::SearchPolicy;
-        if serves_others {
+        track.observe(&self.config, &mut self.planner, report, seen, self.steps);
+        if roams && track.stage() == Stage::SearchPolicy {
             self.roaming.plans_for(signature);
         }
         let events = track.take_events();
@@ -400,8 +395,7 @@ impl<P: Planner> Loop<P> {
         self.rows.came(signature);
         self.forget_the_least_recent();
         // What goes by the plan of the others and is no branch of theirs is to have its own.
-        let interrupted = self.rows.interrupted().filter(|_| !serves_others);
-        let interrupted = interrupted.or(self.roaming.serves());
+        let interrupted = self.rows.interrupted().or(self.roaming.serves());
         let interrupted = interrupted.filter(|_| !self.has_followed(report));
         self.expect_after(signature, interrupted);
         self.directive()
@@ -449,8 +443,7 @@ impl<P: Planner> Loop<P> {
         let is_unplanned = own.is_none_or(|track| track.stage() == Stage::WarmUp);
         let is_rare = self.branches.are_rare(report.signature);
         let branches = is_unplanned && self.has_followed(report);
-        let is_awaited = self.roaming.awaits(report.op_count);
-        match self.expected.filter(|_| !is_awaited) {
+        match self.expected {
             Some(expected) if is_rare && (branches || near(&expected)) => expected,
             _ => report.signature,
         }

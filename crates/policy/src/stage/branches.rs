@@ -131,14 +131,10 @@ impl<P: Planner> Loop<P> {
     pub(super) fn take_in_branch(&mut self, kind: Signature, report: &StepReport) {
         if let Some(track) = self.tracks.get_mut(&kind) {
             track.branched(self.steps);
-            let is_outgrown = self.roaming.is_outgrown();
-            if is_outgrown || self.branches.are_unserved() {
+            if self.branches.are_unserved() {
                 track.outlived_its_plan(&self.config, Measured::of(report));
                 self.branches.give_up();
                 self.roaming.plans_soon();
-            }
-            if is_outgrown {
-                self.roaming.plans_for_more();
             }
             let events = track.take_events();
             self.tell(kind, report.op_count, events);
@@ -148,28 +144,19 @@ impl<P: Planner> Loop<P> {
         }
     }
 
-    /// Whether a step does more than the kind that it counts as, and found no memory for that.
-    pub(super) fn outgrows(&self, kind: Signature, report: &StepReport) -> bool {
-        let does_more = |track: &Track| track.op_count < report.op_count;
-        self.tracks.get(&kind).is_some_and(does_more) && !self.has_room(report)
-    }
-
     /// Whether a step waited for copies longer than those that it was to be like take in all.
     fn waited_long(&self, report: &StepReport) -> bool {
         self.usual().is_some_and(|usual| report.counters.stall_us > usual.step_us)
     }
 
-    /// Whether a step took hardly longer than those that it was to be like, and found its memory.
+    /// Whether a step took hardly longer than those that it was to be like, and made hardly more
+    /// memory calls.
     fn is_served(&self, report: &StepReport) -> bool {
-        let is_quick =
-            |usual: &Measured| report.device_us <= self.config.slow_ratio * usual.step_us;
-        self.usual().is_none_or(is_quick) && self.has_room(report)
-    }
-
-    /// Whether a step made hardly more memory calls than those that it was to be like.
-    fn has_room(&self, report: &StepReport) -> bool {
-        let calls = report.counters.memory_calls.total();
-        self.usual().is_none_or(|usual| calls <= usual.memory_calls + MEMORY_CALLS_IGNORED)
+        self.usual().is_none_or(|usual| {
+            let calls = report.counters.memory_calls.total();
+            report.device_us <= self.config.slow_ratio * usual.step_us
+                && calls <= usual.memory_calls + MEMORY_CALLS_IGNORED
+        })
     }
 
     /// What steps of the expected kind come to.

@@ -41,7 +41,7 @@ pub(crate) struct Track {
     /// The last two kinds of steps that came after this one.
     followers: [Option<Signature>; 2],
     /// Ops of its first step, or of the plan that it began with.
-    pub(super) op_count: u32,
+    op_count: u32,
     seen_at: u64,
     /// What was done with it and not told yet.
     events: Vec<Event>,
@@ -152,7 +152,8 @@ impl Track {
 
     /// Whether a step of `op_count` ops differs from this kind by less than `share` of its ops.
     pub(crate) fn resembles(&self, op_count: u32, share: f64) -> bool {
-        f64::from(self.op_count.abs_diff(op_count)) < share * f64::from(self.op_count)
+        let differ = f64::from(self.op_count.abs_diff(op_count));
+        differ < share * f64::from(self.op_count)
     }
 
     /// What was done since the last call, oldest first.
@@ -174,9 +175,8 @@ impl Track {
 
     /// Its plan no longer serves the branches of this kind, which are all that comes.
     pub(crate) fn outlived_its_plan(&mut self, config: &LoopConfig, measured: Measured) {
-        let from = self.stage();
-        if from != Stage::WarmUp && self.warms_up_again(config, measured) {
-            self.events.push(Event::Moved { from, to: Stage::WarmUp });
+        if self.stage() == Stage::Stable && self.warms_up_again(config, measured) {
+            self.events.push(Event::Moved { from: Stage::Stable, to: Stage::WarmUp });
         }
     }
 

@@ -185,26 +185,26 @@ fn a_family_that_only_leaves_ops_out_goes_by_the_plan_of_the_whole_one() {
     let mut under_test = looping();
     let whole = run(&mut under_test, &[64, 40, 56, 44, 60, 52, 50]);
     let kind = whole.sizes.as_ref().expect("it is for all sizes").kind();
-    let shorter = |mib: u64, strayed_ops: u32, directive: &Directive| {
-        let own = sized(mib, directive);
+    let shorter = |mib: u64| {
+        let own = sized(mib, &whole);
         let trace = Trace { signature: Signature(0x100 + mib), ..member(mib) };
         StepReport {
             family: Signature(0xfb),
             signature: trace.signature,
             op_count: own.op_count - 4,
             trace: Some(trace),
-            strayed_ops,
+            strayed_ops: 1,
             ..own
         }
     };
     for mib in [41, 63, 47, 59, 33, 61, 43, 57] {
-        let directive = under_test.observe(&shorter(mib, 1, &whole));
+        let directive = under_test.observe(&shorter(mib));
         assert!(directive.plan == whole.plan && directive.sizes == whole.sizes, "{mib} MiB");
     }
     assert_eq!(under_test.families().len(), 2, "what was recorded of it is known");
     // One that leaves out too much is an exception. Two in a row have a plan of their own.
     let mut drifts = || {
-        let drifted = StepReport { drifted_at: Some(OpIndex(0)), ..shorter(45, 1, &whole) };
+        let drifted = StepReport { drifted_at: Some(OpIndex(0)), ..shorter(45) };
         under_test.observe(&drifted).sizes.expect("it is for all sizes").kind()
     };
     assert_eq!(drifts(), kind);

@@ -88,9 +88,9 @@ impl Context {
     }
 
     /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
-    /// running then.
+    /// running then, and until then there was room for all.
     fn wake_bytes(&self) -> u64 {
-        self.settings.machine.limit_bytes / 10 * 8
+        self.settings.engine.pool.near_bytes()
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -134,9 +134,8 @@ impl Context {
         if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
             return Ok(false);
         }
-        let stats = self.engine.memory_stats()?;
-        let used_bytes = stats.active_bytes.current + stats.outside_bytes.current;
-        let is_short = used_bytes + size_bytes > self.wake_bytes();
+        let in_use_bytes = self.engine.memory_stats()?.in_use_bytes;
+        let is_short = in_use_bytes + size_bytes > self.wake_bytes();
         self.sleep.was_short.fetch_or(is_short, Ordering::Relaxed);
         Ok(is_short)
     }

@@ -10,7 +10,8 @@
 //! back cached ones beyond a fourteenth above that need, and the smallest cached chunk that is
 //! large enough serves where none of the size is left, so that steps soon make few chunks, or
 //! none. Steps that differ may make chunks all the same: then more is held, up to four sevenths.
-//! Under a cap that somebody asked for, larger chunks serve too while nothing leaves.
+//! Under a cap that somebody asked for, larger chunks serve too while nothing leaves, as far as a
+//! step finds room that comes near the cap, however small those before it were.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,8 +27,10 @@ const LEAST_SPARE_DIVISOR: u64 = 256;
 /// The part of what steps needed that chunks in use may be too large, all together.
 const SLACK_DIVISOR: u64 = 2;
 
-/// The cap is near when less than this part of it would be left.
-const NEAR_DIVISOR: u64 = 5;
+/// Bytes in use from which on a cap is near: a fifth of it is left.
+pub(crate) const fn near_bytes(limit_bytes: u64) -> u64 {
+    limit_bytes - limit_bytes / 5
+}
 
 /// A chunk, and what its user asks for: less where a larger chunk serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +65,7 @@ pub struct ChunkCache<T> {
     held_bytes_peak: u64,
     cached_bytes: u64,
     slack_bytes: u64,
+    idle_bytes: u64,
     /// Counts what is taken and put: an entry keeps the number at which it was put.
     sequence: u64,
     by_size: BTreeMap<u64, VecDeque<(u64, T)>>,
@@ -90,6 +94,7 @@ impl<T> ChunkCache<T> {
             held_bytes_peak: 0,
             cached_bytes: 0,
             slack_bytes: 0,
+            idle_bytes: 0,
             sequence: 0,
             by_size: BTreeMap::new(),
             history: History::default(),
@@ -242,7 +247,8 @@ impl<T> ChunkCache<T> {
         self.history.note_live(self.live_bytes());
     }
 
-    /// Counts a chunk that has left the cache as held again: the driver does not have it back yet.
+    /// Counts a chunk that is not the cache's as held: it has just left, and the driver does not
+    /// have it back yet, or it is there for others than those that take from the cache.
     ///
     /// # Panics
     /// If that exceeds the cap.
@@ -252,6 +258,22 @@ impl<T> ChunkCache<T> {
         self.held_bytes_peak = self.held_bytes_peak.max(self.held_bytes);
     }
 
+    /// Counts held bytes as idle: kept for whoever comes to lie there, and in nobody's use.
+    pub fn put_idle(&mut self, size_bytes: u64) {
+        self.idle_bytes += size_bytes;
+    }
+
+    /// Counts idle bytes as in use.
+    pub fn use_idle(&mut self, size_bytes: u64) {
+        self.take_idle(size_bytes);
+        self.history.note_live(self.live_bytes());
+    }
+
+    /// Counts idle bytes as kept for nobody: they are about to go back.
+    pub fn take_idle(&mut self, size_bytes: u64) {
+        self.idle_bytes -= size_bytes;
+    }
+
     /// Counts bytes that were given back to the driver and are not in the cache.
     pub fn refund(&mut self, size_bytes: u64) {
         assert!(self.held_bytes - self.cached_bytes >= size_bytes, "refunded more than was in use");
@@ -259,8 +281,8 @@ impl<T> ChunkCache<T> {
     }
 
     /// Bytes that users asked for.
-    fn live_bytes(&self) -> u64 {
-        self.held_bytes - self.cached_bytes - self.slack_bytes
+    pub fn live_bytes(&self) -> u64 {
+        self.held_bytes - self.cached_bytes - self.slack_bytes - self.idle_bytes
     }
 
     /// The most to hold by need with `size_bytes` more in use, if that leaves the cap far away.
@@ -268,7 +290,7 @@ impl<T> ChunkCache<T> {
         let need_bytes = self.history.peak_bytes().max(self.live_bytes() + size_bytes);
         let least_bytes = self.limit_bytes / LEAST_SPARE_DIVISOR;
         let spare_bytes = self.spare.of(need_bytes).max(least_bytes);
-        let far_bytes = self.limit_bytes - self.limit_bytes / NEAR_DIVISOR;
+        let far_bytes = near_bytes(self.limit_bytes);
         let is_far = need_bytes.saturating_add(least_bytes) <= far_bytes;
         let most_bytes = need_bytes.saturating_add(spare_bytes).min(far_bytes);
         (self.by_need && is_far).then_some(most_bytes)
@@ -277,16 +299,21 @@ impl<T> ChunkCache<T> {
     /// Whether a larger chunk may serve: while what is in use stays within what is held anyway. Not
     /// in the first step, where what is allocated often stays, and what is freed often does not
     /// come again. And slack is bounded, so that the step finds room for the rest of what those
-    /// before needed.
+    /// before needed. Where nothing can leave for it, what no step needed yet finds room as well,
+    /// until the cap is near.
     fn allows(&self, fit: Fit) -> bool {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
-        let left_bytes = self.limit_bytes.saturating_sub(past_bytes);
-        let at_rest_bytes = self.nothing_leaves.then_some(self.limit_bytes);
-        let most_bytes = self.most_by_need(fit.wanted_bytes).or(at_rest_bytes);
-        most_bytes.is_some_and(|most_bytes| used_bytes <= most_bytes)
-            && slack_bytes <= left_bytes.min(past_bytes / SLACK_DIVISOR)
+        let (most_bytes, need_bytes) = match self.most_by_need(fit.wanted_bytes) {
+            Some(most_bytes) => (most_bytes, past_bytes),
+            None if self.nothing_leaves => {
+                (self.limit_bytes, past_bytes.max(near_bytes(self.limit_bytes)))
+            }
+            None => return false,
+        };
+        let left_bytes = self.limit_bytes.saturating_sub(need_bytes);
+        used_bytes <= most_bytes && slack_bytes <= left_bytes.min(past_bytes / SLACK_DIVISOR)
     }
 
     /// Counts a chunk that left the cache for use.

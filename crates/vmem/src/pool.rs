@@ -17,7 +17,7 @@ use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, Err
 use crate::block::{Backing, Block, BlockId, BlockMemory, Chunk, Departure, Mapping, Spare};
 use crate::block_table::BlockTable;
 use crate::carver::{Carver, EmptyRegion, PieceId};
-use crate::chunk_cache::{ChunkCache, Fit, Room};
+use crate::chunk_cache::{self, ChunkCache, Fit, Room};
 use crate::error::MemoryError;
 use crate::lot::Lot;
 use crate::point::{Point, Site, StreamId, Uses};
@@ -64,6 +64,12 @@ impl PoolConfig {
     /// virtual memory.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
         size_bytes >= self.swap_threshold_bytes
+    }
+
+    /// Bytes in use from which on the cap is near. While nothing leaves there is room for so much,
+    /// whatever chunks serve.
+    pub fn near_bytes(&self) -> u64 {
+        chunk_cache::near_bytes(self.limit_bytes)
     }
 }
 
@@ -204,7 +210,7 @@ impl Pool {
         }
         let physical_bytes = self.swappable_bytes(size_bytes)?;
         let lot = lot.filter(|lot| lot.size_bytes >= physical_bytes);
-        let placed = match self.place_planned(streams, lot, stream)? {
+        let placed = match self.place_planned(streams, lot, physical_bytes, stream)? {
             Some(placed) => placed,
             None => self.place_swappable(streams, physical_bytes, stream)?,
         };
@@ -245,10 +251,12 @@ impl Pool {
         &mut self,
         streams: &mut Streams,
         lot: Option<Lot>,
+        size_bytes: u64,
         stream: StreamId,
     ) -> Result<Option<(BlockMemory, Uses)>, MemoryError> {
         let Some(lot) = lot else { return Ok(None) };
-        let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
+        let taken = self.take_lot(streams, lot, size_bytes)?;
+        let Some((backing, ready)) = taken else { return Ok(None) };
         let Backing::Lot { lot, .. } = backing else { unreachable!("a lot was asked for") };
         let mut waits = ready.points().iter();
         let waited =
@@ -259,7 +267,7 @@ impl Pool {
                 ready,
             ))),
             Err(error) => {
-                self.vacate(lot, &ready, None);
+                self.vacate(lot, size_bytes, &ready, None);
                 Err(error.into())
             }
         }
@@ -374,7 +382,7 @@ impl Pool {
                 if mapped {
                     self.keep_shown(lot, range);
                 }
-                self.vacate(lot, &uses, None);
+                self.vacate(lot, fit.wanted_bytes, &uses, None);
             }
         }
     }

@@ -34,6 +34,9 @@ pub struct MemoryStats {
     /// Physical bytes that count towards the cap: active ones, caches, segments, and what
     /// somebody else holds.
     pub reserved_bytes: Peak,
+    /// Bytes of blocks that have a chunk or a lot, of segments that hold blocks, and what somebody
+    /// else holds. What is held beyond them goes back where its room is needed, but for slack.
+    pub in_use_bytes: u64,
     /// Physical bytes of segments for small blocks.
     pub segment_bytes: Peak,
     /// Physical bytes that somebody else holds under the same cap.

@@ -1,6 +1,7 @@
 //! Which chunk serves, which are given back, and how much is held.
 
 use super::*;
+use proptest::prelude::*;
 
 /// A cache with chunks of these sizes, numbered from 0, oldest first.
 fn cached(limit_bytes: u64, sizes: &[u64]) -> ChunkCache<usize> {
@@ -137,6 +138,63 @@ fn under_a_cap_that_was_asked_for_a_larger_chunk_serves_while_nothing_leaves() {
     assert_eq!(cache.best_fit(10_999), Fit::exact(10_999), "18,000 must fit beside the slack");
     cache.let_nothing_leave(false);
     assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
+}
+
+#[test]
+fn a_step_larger_than_all_before_finds_room_until_the_cap_is_near() {
+    // Of 20,000 the last fifth is near. Before, 9000 were the most that was ever needed.
+    let mut cache = cached(20_000, &[9000]);
+    cache.let_nothing_leave(true);
+    cache.end_step();
+    let fit = cache.best_fit(5000);
+    assert_eq!(fit.chunk_bytes, 9000, "4000 beside 16,000 are within the cap");
+    assert_eq!(cache.best_fit(4999), Fit::exact(4999));
+    cache.serve(fit, |_| true).expect("it is cached");
+    cache.charge(Fit::exact(11_000));
+    assert_eq!((cache.held_bytes(), cache.slack_bytes()), (20_000, 4000));
+}
+
+#[test]
+fn what_is_idle_is_not_what_a_step_needed() {
+    let mut cache = cached(20_000, &[5000]);
+    cache.let_nothing_leave(true);
+    // A layout, of which a block takes a part.
+    cache.count_again(15_000);
+    cache.put_idle(15_000);
+    cache.use_idle(6000);
+    cache.put_idle(6000);
+    cache.end_step();
+    cache.take_idle(15_000);
+    cache.refund(15_000);
+    assert_eq!(cache.best_fit(2000).chunk_bytes, 5000, "half of 6000 may be slack");
+    assert_eq!(cache.best_fit(1999), Fit::exact(1999));
+}
+
+proptest! {
+    /// While nothing leaves and the cap is not near, whatever steps allocate and free.
+    #[test]
+    fn slack_never_takes_the_room_of_a_block(
+        calls in prop::collection::vec((1_u64..2000, any::<bool>()), 200..600),
+    ) {
+        let mut cache = ChunkCache::new(10_000);
+        cache.let_nothing_leave(true);
+        let (mut blocks, mut larger): (Vec<Fit>, u64) = (Vec::new(), 0);
+        for (number, (size_bytes, grows)) in calls.into_iter().enumerate() {
+            let used_bytes: u64 = blocks.iter().map(|fit| fit.wanted_bytes).sum();
+            if used_bytes + size_bytes <= near_bytes(10_000) && (grows || blocks.is_empty()) {
+                let (fit, _) = allocate(&mut cache, size_bytes);
+                larger += u64::from(fit.chunk_bytes > size_bytes);
+                blocks.push(fit);
+            } else {
+                let fit = blocks.swap_remove(number % blocks.len());
+                cache.put(fit, ());
+            }
+            if number % 50 == 0 {
+                cache.end_step();
+            }
+        }
+        prop_assert!(larger > 0, "no larger chunk served");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Pool {
                     *mapping = Mapping::Kept { lot, uses };
                     self.layouts.note_kept(id);
                 }
-                self.vacate(lot, &ready, Some(departure));
+                self.vacate(lot, fit.wanted_bytes, &ready, Some(departure));
             }
         }
         self.stats.active_bytes.shrink(fit.wanted_bytes);
@@ -50,7 +50,7 @@ impl Pool {
         let fit = self.block(id).fit();
         if let BlockMemory::Swappable { mapping: Mapping::Kept { lot, .. }, .. } =
             self.block(id).memory
-            && let Some(ready) = self.retake_lot(lot, departure)
+            && let Some(ready) = self.retake_lot(lot, fit.wanted_bytes, departure)
         {
             let home = self.home_of_lot(lot);
             self.put_behind(id, Backing::Lot { lot, home }, &ready);
@@ -141,7 +141,9 @@ impl Pool {
         if !self.could_lie_in(id, lot) {
             return Ok(None);
         }
-        let Some((backing, ready)) = self.take_lot(streams, lot)? else { return Ok(None) };
+        let size_bytes = self.block(id).size_bytes;
+        let taken = self.take_lot(streams, lot, size_bytes)?;
+        let Some((backing, ready)) = taken else { return Ok(None) };
         self.put_behind(id, backing, &ready);
         Ok(Some(ready))
     }

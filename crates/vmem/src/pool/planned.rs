@@ -129,12 +129,13 @@ impl Pool {
         (planned, tiles)
     }
 
-    /// Takes a lot of the present layout, and what its first user waits for. `None` if it is
-    /// taken, or there is no room for its tiles.
+    /// Takes a lot of the present layout for a block of `size_bytes`, and what its first user waits
+    /// for. `None` if it is taken, or there is no room for its tiles.
     pub(super) fn take_lot(
         &mut self,
         streams: &mut Streams,
         lot: Lot,
+        size_bytes: u64,
     ) -> Result<Option<(Backing, Uses)>, MemoryError> {
         let Some(layout) = self.layouts.present else { return Ok(None) };
         let present = &mut self.layouts.get_mut(layout).tiles;
@@ -149,6 +150,7 @@ impl Pool {
             let is_short = matches!(error, MemoryError::DeviceFull { .. });
             return if is_short { Ok(None) } else { Err(error) };
         }
+        self.cache.use_idle(size_bytes);
         let (planned, tiles) = self.planned_of(lot);
         let mut ready = planned.tiles.ready(tiles.clone());
         let home = planned.home_of(tiles);
@@ -271,6 +273,7 @@ impl Pool {
         for (tile, mapped, handle) in made {
             if result.is_ok() {
                 self.layouts.get_mut(layout).tiles.fill(tile, handle);
+                self.cache.put_idle(mapped[0].size_bytes);
             } else {
                 let chunk = Some((handle, mapped[0].size_bytes));
                 self.unreleased.push(Leftover { mapped, chunk, range: None });
@@ -292,7 +295,7 @@ impl Pool {
         self.make_room(streams, size_bytes)?;
         let created = self.driver.create_chunk(size_bytes);
         let handle = created.map_err(|error| self.not_created(error, size_bytes))?;
-        self.cache.charge(Fit::exact(size_bytes));
+        self.cache.count_again(size_bytes);
         self.note_held();
         for (count, &home) in homes.iter().enumerate() {
             if let Err(error) = self.driver.map(home, handle) {
@@ -305,17 +308,32 @@ impl Pool {
         Ok(handle)
     }
 
-    /// Gives a lot back; its next user waits for `ready`.
-    pub(super) fn vacate(&mut self, lot: PlannedLot, ready: &Uses, departure: Option<Departure>) {
+    /// Gives a lot back in which a block of `size_bytes` lay; its next user waits for `ready`.
+    pub(super) fn vacate(
+        &mut self,
+        lot: PlannedLot,
+        size_bytes: u64,
+        ready: &Uses,
+        departure: Option<Departure>,
+    ) {
         let (planned, tiles) = self.planned_of(lot);
         planned.tiles.vacate(tiles, ready, departure);
+        self.cache.put_idle(size_bytes);
     }
 
-    /// Takes a lot back that was given away by `departure`, if nobody had any of it since. Returns
-    /// what was under way.
-    pub(super) fn retake_lot(&mut self, lot: PlannedLot, departure: Departure) -> Option<Uses> {
+    /// Takes a lot back for a block of `size_bytes` that gave it away by `departure`, if nobody had
+    /// any of it since. Returns what was under way.
+    pub(super) fn retake_lot(
+        &mut self,
+        lot: PlannedLot,
+        size_bytes: u64,
+        departure: Departure,
+    ) -> Option<Uses> {
         let (planned, tiles) = self.planned_of(lot);
-        planned.tiles.retake(tiles.clone(), departure).then(|| planned.tiles.ready(tiles))
+        let retaken = planned.tiles.retake(tiles.clone(), departure);
+        let ready = retaken.then(|| planned.tiles.ready(tiles))?;
+        self.cache.use_idle(size_bytes);
+        Some(ready)
     }
 
     pub(super) fn home_of_lot(&mut self, lot: PlannedLot) -> VaRange {
@@ -360,6 +378,7 @@ impl Pool {
         let planned = self.layouts.get_mut(number);
         let mapped = planned.homes_of(tile);
         let chunk = Some((planned.tiles.empty(tile), mapped[0].size_bytes));
+        self.cache.take_idle(mapped[0].size_bytes);
         self.unreleased.push(Leftover { mapped, chunk, range: None });
         self.release_leftovers().map_or(Ok(()), Err)
     }

@@ -97,8 +97,14 @@ impl Pool {
         let reserved_bytes =
             Peak { current: self.held_bytes(), peak: self.stats.reserved_bytes.peak };
         let (cached_bytes, slack_bytes) = (self.cache.cached_bytes(), self.cache.slack_bytes());
-        let calls = self.driver.calls();
-        MemoryStats { reserved_bytes, cached_bytes, slack_bytes, calls, ..self.stats }
+        MemoryStats {
+            reserved_bytes,
+            in_use_bytes: self.cache.live_bytes() - self.empty_segment_bytes(),
+            cached_bytes,
+            slack_bytes,
+            calls: self.driver.calls(),
+            ..self.stats
+        }
     }
 
     /// Starts a new measurement of all peaks.

@@ -29,7 +29,12 @@ impl Segments {
 impl Pool {
     /// Physical bytes of the segments that hold blocks.
     pub fn segment_bytes(&self) -> u64 {
-        self.stats.segment_bytes.current - self.segments.carver.empty_bytes()
+        self.stats.segment_bytes.current - self.empty_segment_bytes()
+    }
+
+    /// Physical bytes of segments that hold no blocks.
+    pub(super) fn empty_segment_bytes(&self) -> u64 {
+        self.segments.carver.empty_bytes()
     }
 
     pub(super) fn place_small(

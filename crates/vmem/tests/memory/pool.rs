@@ -393,6 +393,9 @@ impl Bench {
         let is_behind = |it: &Model| it.swappable && it.away.is_none() && !it.in_lot;
         let slack = |it: &Model| if is_behind(it) { it.chunk_bytes - it.size_bytes() } else { 0 };
         prop_assert_eq!(stats.slack_bytes, sum(&slack));
+        let in_use = sum(&|it| if it.swappable && it.away.is_none() { it.size_bytes() } else { 0 });
+        let in_use = in_use + self.memory.pool.segment_bytes();
+        prop_assert_eq!(stats.in_use_bytes, in_use + stats.outside_bytes.current);
         for block in &self.live {
             prop_assert!(self.memory.pool.is_live(block.id));
             prop_assert_eq!(self.memory.pool.address(block.id), block.address);

@@ -165,8 +165,13 @@ fn out_holds_four_files_that_parse() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("new/out");
     let path = out.to_str().unwrap();
-    let ran = train(&["--steps", STEPS, "--strategy", "swap", "--out", path, "--json"]);
-    let object = ran.json();
+    // No step is slow: on a busy machine a new search would begin, and no last step be drawn.
+    let config = folder.path().join("patient.toml");
+    fs::write(&config, "slow_ratio = 1000000.0\n").unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let flags = ["--steps", STEPS, "--strategy", "swap", "--out", path, "--json"];
+    let object = train(&[&config[..], &flags].concat()).json();
+    assert_eq!(object["mode_by_step"].as_array().unwrap().last().unwrap(), "Stable");
     assert_eq!(names_in(&out), ["plan.json", "report.html", "timeline.json", "trace.json"]);
     let read = |name: &str| fs::read_to_string(out.join(name)).unwrap();
     let parse = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();

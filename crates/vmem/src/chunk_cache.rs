@@ -242,17 +242,17 @@ impl<T> ChunkCache<T> {
     /// # Panics
     /// If that exceeds the cap: make room first.
     pub fn charge(&mut self, fit: Fit) {
-        self.count_again(fit.chunk_bytes);
+        self.hold(fit.chunk_bytes);
         self.slack_bytes += fit.slack_bytes();
         self.history.note_live(self.live_bytes());
     }
 
-    /// Counts a chunk that is not the cache's as held: it has just left, and the driver does not
-    /// have it back yet, or it is there for others than those that take from the cache.
+    /// Counts a chunk as held that nobody uses yet, or any more: it is to be idle, or has left the
+    /// cache and is on its way back to the driver.
     ///
     /// # Panics
     /// If that exceeds the cap.
-    pub fn count_again(&mut self, size_bytes: u64) {
+    pub fn hold(&mut self, size_bytes: u64) {
         self.held_bytes += size_bytes;
         assert!(self.held_bytes <= self.limit_bytes, "held more than the cap");
         self.held_bytes_peak = self.held_bytes_peak.max(self.held_bytes);

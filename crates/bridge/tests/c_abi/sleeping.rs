@@ -29,6 +29,14 @@ fn told(weights: &[*mut c_void]) {
     step();
 }
 
+/// When the search ends depends on how steady steps are.
+fn told_until_they_may_sleep(weights: &[*mut c_void]) {
+    while smartswap_may_sleep() == 0 {
+        assert!(stats().steps < 200, "{:?}", stats());
+        told(weights);
+    }
+}
+
 #[test]
 fn memory_is_right_asleep_and_after_waking() {
     let rig = Rig::open(16 * MIB);
@@ -37,11 +45,7 @@ fn memory_is_right_asleep_and_after_waking() {
     let library = smartswap_allocate(BLOCK, 0);
     fill(library, BLOCK, 80);
     assert_eq!(smartswap_may_sleep(), 0, "nothing is known of the steps yet");
-    // When the search ends depends on how steady steps are.
-    while smartswap_may_sleep() == 0 {
-        assert!(stats().steps < 200, "{:?}", stats());
-        told(&weights);
-    }
+    told_until_they_may_sleep(&weights);
     let told_steps = stats().steps;
     assert_eq!(smartswap_sleep(), OK);
     // Asleep nobody tells of anything, and all is there.
@@ -135,10 +139,7 @@ fn steps_of_changing_sizes_may_sleep_until_one_is_too_large() {
 fn asleep_a_step_larger_than_all_before_lies_on_the_device() {
     let rig = Rig::open(16 * MIB);
     let weights: Vec<_> = (0..2).map(|tag| make(BLOCK, tag)).collect();
-    while smartswap_may_sleep() == 0 {
-        assert!(stats().steps < 200, "{:?}", stats());
-        told(&weights);
-    }
+    told_until_they_may_sleep(&weights);
     assert_eq!(smartswap_sleep(), OK);
     let blocks_of = |sizes: &[u64]| -> Vec<_> {
         sizes.iter().map(|&size_bytes| smartswap_allocate(size_bytes, 0)).collect()

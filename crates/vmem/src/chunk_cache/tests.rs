@@ -159,7 +159,7 @@ fn what_is_idle_is_not_what_a_step_needed() {
     let mut cache = cached(20_000, &[5000]);
     cache.let_nothing_leave(true);
     // A layout, of which a block takes a part.
-    cache.count_again(15_000);
+    cache.hold(15_000);
     cache.put_idle(15_000);
     cache.use_idle(6000);
     cache.put_idle(6000);

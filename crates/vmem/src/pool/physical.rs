@@ -150,7 +150,7 @@ impl Pool {
             }
         };
         if let Err(failure) = self.try_map(home, handle) {
-            self.cache.count_again(size_bytes);
+            self.cache.hold(size_bytes);
             self.note_held();
             let mapped = if failure.still_mapped { vec![home] } else { Vec::new() };
             let chunk = Some((handle, size_bytes));
@@ -170,7 +170,7 @@ impl Pool {
         streams: &mut Streams,
         mut spare: Spare,
     ) -> Result<(), DriverError> {
-        self.cache.count_again(spare.chunk.home.size_bytes);
+        self.cache.hold(spare.chunk.home.size_bytes);
         if let Err(error) = self.unmap_everywhere(streams, &mut spare) {
             self.cache.put(Fit::exact(spare.chunk.home.size_bytes), spare);
             return Err(error);

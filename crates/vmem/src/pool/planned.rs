@@ -295,7 +295,7 @@ impl Pool {
         self.make_room(streams, size_bytes)?;
         let created = self.driver.create_chunk(size_bytes);
         let handle = created.map_err(|error| self.not_created(error, size_bytes))?;
-        self.cache.count_again(size_bytes);
+        self.cache.hold(size_bytes);
         self.note_held();
         for (count, &home) in homes.iter().enumerate() {
             if let Err(error) = self.driver.map(home, handle) {

@@ -390,12 +390,12 @@ impl Bench {
         prop_assert_eq!(stats.allocated_bytes.current, sum(&Model::size_bytes));
         let active = sum(&|it| if it.away.is_none() { it.size_bytes() } else { 0 });
         prop_assert_eq!(stats.active_bytes.current, active);
-        let is_behind = |it: &Model| it.swappable && it.away.is_none() && !it.in_lot;
+        let is_here = |it: &Model| it.swappable && it.away.is_none();
+        let is_behind = |it: &Model| is_here(it) && !it.in_lot;
         let slack = |it: &Model| if is_behind(it) { it.chunk_bytes - it.size_bytes() } else { 0 };
         prop_assert_eq!(stats.slack_bytes, sum(&slack));
-        let in_use = sum(&|it| if it.swappable && it.away.is_none() { it.size_bytes() } else { 0 });
-        let in_use = in_use + self.memory.pool.segment_bytes();
-        prop_assert_eq!(stats.in_use_bytes, in_use + stats.outside_bytes.current);
+        let here = sum(&|it| if is_here(it) { it.size_bytes() } else { 0 });
+        prop_assert_eq!(stats.in_use_bytes, here + self.memory.pool.fixed_bytes());
         for block in &self.live {
             prop_assert!(self.memory.pool.is_live(block.id));
             prop_assert_eq!(self.memory.pool.address(block.id), block.address);

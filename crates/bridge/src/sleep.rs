@@ -77,20 +77,12 @@ impl Context {
         let roams = course.totals.roaming_steps >= ROAMING_STEPS && !was_short;
         let calm = (session.stage() == Stage::Stable || roams) && !moves && !outgrows;
         // The last step's peak; the running one has only begun.
-        let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
-        // Asleep nobody tells of accesses.
-        Ok(calm && !self.checks_order() && peak_bytes < self.wake_bytes())
-    }
-
-    fn away_bytes(&self) -> Result<u64, Failure> {
         let stats = self.engine.memory_stats()?;
-        Ok(stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current)
-    }
-
-    /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
-    /// running then, and until then there was room for all.
-    fn wake_bytes(&self) -> u64 {
-        self.settings.engine.pool.near_bytes()
+        let away_bytes =
+            stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current;
+        let peak_bytes = course.totals.last_resident_bytes + away_bytes;
+        // Asleep nobody tells of accesses.
+        Ok(calm && !self.checks_order() && peak_bytes < stats.sure_bytes)
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -130,12 +122,14 @@ impl Context {
         Ok(ops.end()?)
     }
 
+    /// Whether a block of this size is more than a sleeping engine is sure to have room for. Some
+    /// is left then for the op that is running.
     pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
         if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
             return Ok(false);
         }
-        let in_use_bytes = self.engine.memory_stats()?.in_use_bytes;
-        let is_short = in_use_bytes + size_bytes > self.wake_bytes();
+        let stats = self.engine.memory_stats()?;
+        let is_short = stats.in_use_bytes + size_bytes > stats.sure_bytes;
         self.sleep.was_short.fetch_or(is_short, Ordering::Relaxed);
         Ok(is_short)
     }

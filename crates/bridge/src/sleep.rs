@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use adaptive::{AccessMode, Error, OpName, Stage};
+use adaptive::{AccessMode, Error, MemoryStats, OpName, Stage};
 
 use crate::context::{Context, Course};
 use crate::failure::Failure;
@@ -21,6 +21,8 @@ const CHEAP_PART: f64 = 0.1;
 #[derive(Debug, Default)]
 pub(crate) struct Sleep {
     state: AtomicU8,
+    /// Sleeping steps are all alike, so what they need is known.
+    is_steady: AtomicBool,
     /// Memory ran short once while nobody watched.
     was_short: AtomicBool,
 }
@@ -56,6 +58,16 @@ fn is_cheap_to_watch(totals: &Totals) -> bool {
     f64::from(totals.last_op_count) * WATCHED_OP_US < totals.last_step_us * CHEAP_PART
 }
 
+/// Whether no two steps were alike for long.
+fn roams(totals: &Totals) -> bool {
+    totals.roaming_steps >= ROAMING_STEPS
+}
+
+/// Whether steps are all alike, as far as is known.
+fn is_steady(course: &Course) -> bool {
+    !course.session.may_outgrow() && !roams(&course.totals)
+}
+
 impl Context {
     /// Where steps stand. Asleep they fit, whether any two of them are alike or not.
     pub(crate) fn stage(&self, course: &Course) -> Stage {
@@ -74,7 +86,7 @@ impl Context {
             was_short || session.has_outgrown() || is_cheap_to_watch(&course.totals);
         let outgrows = session.may_outgrow() && awaits_larger;
         // Of steps that always differ, nobody knows how large the next one is. Once is enough.
-        let roams = course.totals.roaming_steps >= ROAMING_STEPS && !was_short;
+        let roams = roams(&course.totals) && !was_short;
         let calm = (session.stage() == Stage::Stable || roams) && !moves && !outgrows;
         // The last step's peak; the running one has only begun.
         let stats = self.engine.memory_stats()?;
@@ -82,7 +94,13 @@ impl Context {
             stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current;
         let peak_bytes = course.totals.last_resident_bytes + away_bytes;
         // Asleep nobody tells of accesses.
-        Ok(calm && !self.checks_order() && peak_bytes < stats.sure_bytes)
+        Ok(calm && !self.checks_order() && peak_bytes < self.room_bytes(&stats, is_steady(&course)))
+    }
+
+    /// Bytes in use at which a sleeping engine wakes: until then there was room for all, and there
+    /// is some left for the op that is running then.
+    fn room_bytes(&self, stats: &MemoryStats, is_steady: bool) -> u64 {
+        if is_steady { stats.sure_bytes } else { self.settings.engine.pool.near_bytes() }
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -91,6 +109,7 @@ impl Context {
 
     /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
     pub(crate) fn sleep(&self) -> Result<(), Failure> {
+        self.sleep.is_steady.store(is_steady(&self.course()), Ordering::Relaxed);
         self.engine.set_watched(false)?;
         let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
         let settled = home.and_then(|()| Ok(self.course().session.fall_asleep()?));
@@ -122,14 +141,13 @@ impl Context {
         Ok(ops.end()?)
     }
 
-    /// Whether a block of this size is more than a sleeping engine is sure to have room for. Some
-    /// is left then for the op that is running.
     pub(crate) fn should_wake(&self, size_bytes: u64) -> Result<bool, Failure> {
         if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
             return Ok(false);
         }
         let stats = self.engine.memory_stats()?;
-        let is_short = stats.in_use_bytes + size_bytes > stats.sure_bytes;
+        let is_steady = self.sleep.is_steady.load(Ordering::Relaxed);
+        let is_short = stats.in_use_bytes + size_bytes > self.room_bytes(&stats, is_steady);
         self.sleep.was_short.fetch_or(is_short, Ordering::Relaxed);
         Ok(is_short)
     }

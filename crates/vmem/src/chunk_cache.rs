@@ -11,8 +11,7 @@
 //! large enough serves where none of the size is left, so that steps soon make few chunks, or
 //! none. Steps that differ may make chunks all the same: then more is held, up to four sevenths.
 //! Under a cap that somebody asked for, larger chunks serve too while nothing leaves, as far as a
-//! step finds room that comes near the cap, however small those before it were, or a little more
-//! than they needed.
+//! step finds room that comes near the cap, however small those before it were.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,12 +27,12 @@ const LEAST_SPARE_DIVISOR: u64 = 256;
 /// The part of what steps needed that chunks in use may be too large, all together.
 const SLACK_DIVISOR: u64 = 2;
 
-/// While nothing leaves, steps may need a little more than those before them, and a little is left
-/// for the op that runs when one does: this part of the cap each.
+/// What a step may need beyond those before it, and what stays for the op that runs when one needs
+/// more: this part of the cap each.
 const MARGIN_DIVISOR: u64 = 16;
 
 /// Bytes in use from which on a cap is near: a fifth of it is left.
-const fn near_bytes(limit_bytes: u64) -> u64 {
+pub(crate) const fn near_bytes(limit_bytes: u64) -> u64 {
     limit_bytes - limit_bytes / 5
 }
 
@@ -290,17 +289,14 @@ impl<T> ChunkCache<T> {
         self.held_bytes - self.cached_bytes - self.slack_bytes - self.idle_bytes
     }
 
-    /// Bytes in use up to which each block finds room while nothing leaves, whatever chunks serve.
+    /// Bytes in use up to which each block finds room while nothing leaves, whatever chunks serve:
+    /// until the cap is near, or where steps came nearer, a margin more than they needed. The last
+    /// margin of the cap never is.
     pub fn sure_bytes(&self) -> u64 {
-        self.calm_bytes().min(self.limit_bytes - self.slack_bytes)
-    }
-
-    /// Bytes in use up to which slack leaves room while nothing leaves: until the cap is near, or
-    /// where steps came nearer, a little more than they needed.
-    fn calm_bytes(&self) -> u64 {
         let margin_bytes = self.limit_bytes / MARGIN_DIVISOR;
-        let little_more_bytes = self.history.past_peak_bytes().saturating_add(margin_bytes);
-        near_bytes(self.limit_bytes).max(little_more_bytes.min(self.limit_bytes - margin_bytes))
+        let more_bytes = self.history.past_peak_bytes().saturating_add(margin_bytes);
+        let most_bytes = (self.limit_bytes - margin_bytes).min(self.limit_bytes - self.slack_bytes);
+        near_bytes(self.limit_bytes).max(more_bytes.min(most_bytes))
     }
 
     /// The most to hold by need with `size_bytes` more in use, if that leaves the cap far away.
@@ -318,14 +314,16 @@ impl<T> ChunkCache<T> {
     /// in the first step, where what is allocated often stays, and what is freed often does not
     /// come again. And slack is bounded, so that the step finds room for the rest of what those
     /// before needed. Where nothing can leave for it, what no step needed yet finds room as well,
-    /// up to [`calm_bytes`](ChunkCache::calm_bytes).
+    /// until the cap is near.
     fn allows(&self, fit: Fit) -> bool {
         let used_bytes = self.held_bytes - self.cached_bytes + fit.chunk_bytes;
         let slack_bytes = self.slack_bytes + fit.slack_bytes();
         let past_bytes = self.history.past_peak_bytes();
         let (most_bytes, need_bytes) = match self.most_by_need(fit.wanted_bytes) {
             Some(most_bytes) => (most_bytes, past_bytes),
-            None if self.nothing_leaves => (self.limit_bytes, past_bytes.max(self.calm_bytes())),
+            None if self.nothing_leaves => {
+                (self.limit_bytes, past_bytes.max(near_bytes(self.limit_bytes)))
+            }
             None => return false,
         };
         let left_bytes = self.limit_bytes.saturating_sub(need_bytes);

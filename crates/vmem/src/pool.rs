@@ -17,7 +17,7 @@ use npu_sys::{ChunkHandle, DeviceProperties, DevicePtr, Driver, DriverError, Err
 use crate::block::{Backing, Block, BlockId, BlockMemory, Chunk, Departure, Mapping, Spare};
 use crate::block_table::BlockTable;
 use crate::carver::{Carver, EmptyRegion, PieceId};
-use crate::chunk_cache::{ChunkCache, Fit, Room};
+use crate::chunk_cache::{self, ChunkCache, Fit, Room};
 use crate::error::MemoryError;
 use crate::lot::Lot;
 use crate::point::{Point, Site, StreamId, Uses};
@@ -64,6 +64,12 @@ impl PoolConfig {
     /// virtual memory.
     pub fn is_swappable_size(&self, size_bytes: u64) -> bool {
         size_bytes >= self.swap_threshold_bytes
+    }
+
+    /// Bytes in use from which on the cap is near. While nothing leaves there is room for so much,
+    /// whatever chunks serve.
+    pub fn near_bytes(&self) -> u64 {
+        chunk_cache::near_bytes(self.limit_bytes)
     }
 }
 

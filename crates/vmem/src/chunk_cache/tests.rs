@@ -132,12 +132,12 @@ fn a_larger_chunk_serves_only_within_what_is_held_by_need() {
 fn under_a_cap_that_was_asked_for_a_larger_chunk_serves_while_nothing_leaves() {
     let mut cache = cached(20_000, &[13_000, 5000]);
     cache.end_step();
-    assert_eq!(cache.best_fit(11_750), Fit::exact(11_750));
+    assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
     cache.let_nothing_leave(true);
-    assert_eq!(cache.best_fit(11_750).chunk_bytes, 13_000);
-    assert_eq!(cache.best_fit(11_749), Fit::exact(11_749), "18,750 must fit beside the slack");
+    assert_eq!(cache.best_fit(11_000).chunk_bytes, 13_000);
+    assert_eq!(cache.best_fit(10_999), Fit::exact(10_999), "18,000 must fit beside the slack");
     cache.let_nothing_leave(false);
-    assert_eq!(cache.best_fit(11_750), Fit::exact(11_750));
+    assert_eq!(cache.best_fit(11_000), Fit::exact(11_000));
 }
 
 #[test]
@@ -156,23 +156,17 @@ fn a_step_larger_than_all_before_finds_room_until_the_cap_is_near() {
 
 #[test]
 fn what_is_sure_grows_with_what_steps_need_and_leaves_a_little() {
-    let mut cache = cached(16_000, &[13_000, 2000]);
-    assert_eq!(cache.sure_bytes(), 12_800, "nothing is known of steps");
-    cache.end_step();
-    assert_eq!(cache.sure_bytes(), 15_000, "the last sixteenth is for the op that runs");
-    // 13,000 and a sixteenth are sure then, and 1999 are slack.
     let mut cache = cached(16_000, &[13_000]);
+    assert_eq!(cache.sure_bytes(), 12_800, "nothing is known of steps");
     cache.end_step();
     assert_eq!(cache.sure_bytes(), 14_000);
     cache.let_nothing_leave(true);
-    let fit = cache.best_fit(11_001);
-    assert_eq!(fit.chunk_bytes, 13_000);
-    assert_eq!(cache.best_fit(10_999), Fit::exact(10_999));
+    let fit = cache.best_fit(10_000);
     cache.serve(fit, |_| true).expect("it is cached");
-    assert_eq!(cache.sure_bytes(), 14_000);
-    cache.charge(Fit::exact(2999));
+    assert_eq!((cache.slack_bytes(), cache.sure_bytes()), (3000, 13_000), "slack is not sure");
+    let mut cache = cached(16_000, &[14_001]);
     cache.end_step();
-    assert_eq!(cache.sure_bytes(), 14_001, "what is slack is not sure");
+    assert_eq!(cache.sure_bytes(), 15_000, "the last sixteenth never is");
 }
 
 #[test]

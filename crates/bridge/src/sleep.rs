@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use adaptive::{AccessMode, Error, MemoryStats, OpName, Stage};
+use adaptive::{AccessMode, Error, OpName, Stage};
 
 use crate::context::{Context, Course};
 use crate::failure::Failure;
@@ -21,8 +21,6 @@ const CHEAP_PART: f64 = 0.1;
 #[derive(Debug, Default)]
 pub(crate) struct Sleep {
     state: AtomicU8,
-    /// Sleeping steps are all alike, so what they need is known.
-    is_steady: AtomicBool,
     /// Memory ran short once while nobody watched.
     was_short: AtomicBool,
 }
@@ -58,16 +56,6 @@ fn is_cheap_to_watch(totals: &Totals) -> bool {
     f64::from(totals.last_op_count) * WATCHED_OP_US < totals.last_step_us * CHEAP_PART
 }
 
-/// Whether no two steps were alike for long.
-fn roams(totals: &Totals) -> bool {
-    totals.roaming_steps >= ROAMING_STEPS
-}
-
-/// Whether steps are all alike, as far as is known.
-fn is_steady(course: &Course) -> bool {
-    !course.session.may_outgrow() && !roams(&course.totals)
-}
-
 impl Context {
     /// Where steps stand. Asleep they fit, whether any two of them are alike or not.
     pub(crate) fn stage(&self, course: &Course) -> Stage {
@@ -86,21 +74,23 @@ impl Context {
             was_short || session.has_outgrown() || is_cheap_to_watch(&course.totals);
         let outgrows = session.may_outgrow() && awaits_larger;
         // Of steps that always differ, nobody knows how large the next one is. Once is enough.
-        let roams = roams(&course.totals) && !was_short;
+        let roams = course.totals.roaming_steps >= ROAMING_STEPS && !was_short;
         let calm = (session.stage() == Stage::Stable || roams) && !moves && !outgrows;
         // The last step's peak; the running one has only begun.
-        let stats = self.engine.memory_stats()?;
-        let away_bytes =
-            stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current;
-        let peak_bytes = course.totals.last_resident_bytes + away_bytes;
+        let peak_bytes = course.totals.last_resident_bytes + self.away_bytes()?;
         // Asleep nobody tells of accesses.
-        Ok(calm && !self.checks_order() && peak_bytes < self.room_bytes(&stats, is_steady(&course)))
+        Ok(calm && !self.checks_order() && peak_bytes < self.wake_bytes())
     }
 
-    /// Bytes in use at which a sleeping engine wakes: until then there was room for all, and there
-    /// is some left for the op that is running then.
-    fn room_bytes(&self, stats: &MemoryStats, is_steady: bool) -> u64 {
-        if is_steady { stats.sure_bytes } else { self.settings.engine.pool.near_bytes() }
+    fn away_bytes(&self) -> Result<u64, Failure> {
+        let stats = self.engine.memory_stats()?;
+        Ok(stats.allocated_bytes.current + stats.disowned_bytes - stats.active_bytes.current)
+    }
+
+    /// Live bytes at which a sleeping engine wakes: there is room left for the op that is
+    /// running then, and until then there was room for all.
+    fn wake_bytes(&self) -> u64 {
+        self.settings.engine.pool.near_bytes()
     }
 
     pub(crate) fn is_asleep(&self) -> bool {
@@ -109,7 +99,6 @@ impl Context {
 
     /// No ops are told of from now on. Whatever they use is on the device by then, and stays.
     pub(crate) fn sleep(&self) -> Result<(), Failure> {
-        self.sleep.is_steady.store(is_steady(&self.course()), Ordering::Relaxed);
         self.engine.set_watched(false)?;
         let home = self.touch_all().and_then(|()| Ok(self.engine.synchronize()?));
         let settled = home.and_then(|()| Ok(self.course().session.fall_asleep()?));
@@ -145,9 +134,8 @@ impl Context {
         if !self.is_asleep() || !self.settings.engine.pool.is_swappable_size(size_bytes) {
             return Ok(false);
         }
-        let stats = self.engine.memory_stats()?;
-        let is_steady = self.sleep.is_steady.load(Ordering::Relaxed);
-        let is_short = stats.in_use_bytes + size_bytes > self.room_bytes(&stats, is_steady);
+        let in_use_bytes = self.engine.memory_stats()?.in_use_bytes;
+        let is_short = in_use_bytes + size_bytes > self.wake_bytes();
         self.sleep.was_short.fetch_or(is_short, Ordering::Relaxed);
         Ok(is_short)
     }

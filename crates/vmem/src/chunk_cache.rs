@@ -27,10 +27,6 @@ const LEAST_SPARE_DIVISOR: u64 = 256;
 /// The part of what steps needed that chunks in use may be too large, all together.
 const SLACK_DIVISOR: u64 = 2;
 
-/// What a step may need beyond those before it, and what stays for the op that runs when one needs
-/// more: this part of the cap each.
-const MARGIN_DIVISOR: u64 = 16;
-
 /// Bytes in use from which on a cap is near: a fifth of it is left.
 pub(crate) const fn near_bytes(limit_bytes: u64) -> u64 {
     limit_bytes - limit_bytes / 5
@@ -287,16 +283,6 @@ impl<T> ChunkCache<T> {
     /// Bytes that users asked for.
     pub fn live_bytes(&self) -> u64 {
         self.held_bytes - self.cached_bytes - self.slack_bytes - self.idle_bytes
-    }
-
-    /// Bytes in use up to which each block finds room while nothing leaves, whatever chunks serve:
-    /// until the cap is near, or where steps came nearer, a margin more than they needed. The last
-    /// margin of the cap never is.
-    pub fn sure_bytes(&self) -> u64 {
-        let margin_bytes = self.limit_bytes / MARGIN_DIVISOR;
-        let more_bytes = self.history.past_peak_bytes().saturating_add(margin_bytes);
-        let most_bytes = (self.limit_bytes - margin_bytes).min(self.limit_bytes - self.slack_bytes);
-        near_bytes(self.limit_bytes).max(more_bytes.min(most_bytes))
     }
 
     /// The most to hold by need with `size_bytes` more in use, if that leaves the cap far away.

@@ -37,8 +37,6 @@ pub struct MemoryStats {
     /// Bytes of blocks that have a chunk or a lot, of segments that hold blocks, and what somebody
     /// else holds. What is held beyond them goes back where its room is needed, but for slack.
     pub in_use_bytes: u64,
-    /// Bytes in use up to which each block finds room while nothing leaves.
-    pub sure_bytes: u64,
     /// Physical bytes of segments for small blocks.
     pub segment_bytes: Peak,
     /// Physical bytes that somebody else holds under the same cap.

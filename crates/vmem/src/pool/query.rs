@@ -100,7 +100,6 @@ impl Pool {
         MemoryStats {
             reserved_bytes,
             in_use_bytes: self.cache.live_bytes() - self.empty_segment_bytes(),
-            sure_bytes: self.cache.sure_bytes(),
             cached_bytes,
             slack_bytes,
             calls: self.driver.calls(),

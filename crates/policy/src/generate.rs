@@ -199,7 +199,7 @@ impl<'a> Generator<'a> {
     /// If a rate of the link is not above 0.
     pub fn bound_us(&self, options: &[RecomputeOption]) -> f64 {
         let options = in_order(self.trace, options);
-        self.beyond_idle(crate::bound::bound_us(self.trace, &self.usage, self.machine, &options))
+        crate::bound::bound_us(self.trace, &self.usage, self.machine, &options)
     }
 
     /// No plan for the machine's limit can add less than this, either, which is found in less time
@@ -210,13 +210,7 @@ impl<'a> Generator<'a> {
     /// If a rate of the link is not above 0.
     pub fn windows_us(&self, options: &[RecomputeOption]) -> f64 {
         let options = in_order(self.trace, options);
-        self.beyond_idle(crate::bound::windows_us(self.trace, &self.usage, self.machine, &options))
-    }
-
-    /// What must be added to a step whose ops come one right after the other, less what the device
-    /// waits for the host anyway: copies can run meanwhile.
-    fn beyond_idle(&self, added_us: f64) -> f64 {
-        (added_us - (self.unlimited_us - self.trace.ops_us())).max(0.0)
+        crate::bound::windows_us(self.trace, &self.usage, self.machine, &options)
     }
 
     /// Makes a plan. Stops looking for a better one where it comes close to `windows_us`, which

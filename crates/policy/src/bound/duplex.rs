@@ -26,6 +26,11 @@ pub(super) struct Task {
 }
 
 impl Task {
+    /// A window of which nothing is taken.
+    pub(super) fn alone(window: Window) -> Task {
+        Task { window, beside: Vec::new() }
+    }
+
     /// The time that it lacks if nothing is made again.
     pub(super) fn lacks_us(&self) -> f64 {
         self.window.lacks_us() + self.beside.iter().map(Window::lacks_us).sum::<f64>()
@@ -66,7 +71,7 @@ struct Company<'a> {
 
 impl Company<'_> {
     fn task(&mut self, window: Window) -> Task {
-        let alone = Task { window, beside: Vec::new() };
+        let alone = Task::alone(window);
         let taken_share = taken_share(self.machine, window.direction);
         if taken_share <= 0.0 || window.most_us.is_finite() {
             return alone;

@@ -93,6 +93,8 @@ impl Bound<'_> {
         let looks: usize = lives.iter().map(|life| life.stages(pieces.count()).count()).sum();
         let tries = (LOOKS / looks.max(1)).clamp(TRIES[0], TRIES[1]);
         let (us, prices) = ascend(&market, prices, HEAT, tries);
+        // Prices do not say where a step is longer, so all of its idle time may hide some of that.
+        let us = us - self.idle.total_us();
         claims.push(self.claim_at(&market, &prices, &excess_bytes, us));
         (claims, Some(Priced { pieces, prices }))
     }
@@ -108,7 +110,7 @@ impl Bound<'_> {
                 terms.push(Term { slot: window.peak, other_bytes, sums, us_per_byte, most_us });
             }
         }
-        Claim::new(terms, excess_bytes, choice.lacks_us)
+        Claim::new(terms, excess_bytes, choice.adds_us())
     }
 
     /// What prices say that come to so much.

@@ -78,11 +78,30 @@ impl Pieces {
     }
 }
 
-/// The slots above the limit, or where there are more than so many the highest of each stretch.
-pub(super) fn highest_slots(excess_bytes: &[u64], most: usize) -> Vec<usize> {
+/// The slots above the limit, or where there are more than so many the highest of each stretch. In
+/// one as much is begun and ended as in the others, each slot for itself and by what it `turns`.
+pub(super) fn highest_slots(excess_bytes: &[u64], turns: &[u64], most: usize) -> Vec<usize> {
     let above: Vec<usize> =
         (0..excess_bytes.len()).filter(|&slot| excess_bytes[slot] > 0).collect();
-    let stretch = above.len().div_ceil(most).max(1);
-    let highest = |part: &[usize]| part.iter().copied().max_by_key(|&slot| excess_bytes[slot]);
-    above.chunks(stretch).filter_map(highest).collect()
+    if above.len() <= most {
+        return above;
+    }
+    let sum: u64 = above.iter().map(|&slot| turns[slot]).sum();
+    let mean = sum as f64 / above.len() as f64;
+    let weight = |slot: usize| if mean > 0.0 { 1.0 + turns[slot] as f64 / mean } else { 1.0 };
+    let stretch = above.iter().map(|&slot| weight(slot)).sum::<f64>() / most as f64;
+    let mut highest: Vec<usize> = Vec::new();
+    let (mut seen, mut stretches) = (0.0, 0.0);
+    for slot in above {
+        if seen >= stretches * stretch {
+            stretches = (seen / stretch).floor() + 1.0;
+            highest.push(slot);
+        }
+        let last = highest.len() - 1;
+        if excess_bytes[slot] >= excess_bytes[highest[last]] {
+            highest[last] = slot;
+        }
+        seen += weight(slot);
+    }
+    highest
 }

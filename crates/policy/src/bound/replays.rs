@@ -99,6 +99,17 @@ impl Replays {
         from
     }
 
+    /// How many slots behind a window a replay can come that spares it some bytes.
+    pub(super) fn slots_behind(&self, windows: &Windows<'_>, window: &Window) -> usize {
+        if window.direction == Direction::In {
+            // What comes back through one is needed in it.
+            return 0;
+        }
+        let gaps = self.parts.iter().filter(|part| part.us > 0.0).map(|part| part.gap as usize);
+        let carried = gaps.filter(|&gap| windows.carries(window, gap));
+        carried.map(|gap| windows.ahead(gap, window.peak)).max().unwrap_or(0)
+    }
+
     /// The least that must be added so that all windows can do their work, in microseconds, and
     /// the weights of the tasks that say so.
     pub(super) fn least_us(&self, windows: &Windows<'_>, chosen: &[Task]) -> (f64, Vec<f64>) {

@@ -95,6 +95,8 @@ pub(super) struct Windows<'a> {
     by_release: Vec<u32>,
     /// By slot: bytes that can be away while its op runs.
     total_bytes: Vec<u64>,
+    /// By slot: bytes whose gaps begin or end with it.
+    turns: Vec<u64>,
     /// All sizes are multiples of it.
     pub(super) unit_bytes: u64,
     /// When each slot of this step and the next starts.
@@ -133,6 +135,10 @@ impl<'a> Windows<'a> {
         };
         let levels_us = late::levels(&early_us);
         let total_bytes = total_bytes(trace, &gaps, slot_count);
+        let mut turns = vec![0; slot_count];
+        for (gap, ends) in gaps.iter().zip(&ends) {
+            ends.iter().for_each(|&slot| turns[slot] += size(gap));
+        }
         Windows {
             trace,
             machine,
@@ -146,6 +152,7 @@ impl<'a> Windows<'a> {
             by_return,
             by_release,
             total_bytes,
+            turns,
             unit_bytes,
             times_us,
         }
@@ -170,6 +177,11 @@ impl<'a> Windows<'a> {
     /// each way, one of them needs no window.
     pub(super) fn total_bytes(&self, slot: usize) -> u64 {
         self.total_bytes[slot]
+    }
+
+    /// By slot: bytes whose gaps begin or end with it.
+    pub(super) fn turns(&self) -> &[u64] {
+        &self.turns
     }
 
     /// What the blocks that a window must carry can come to, and the bytes of all others that can
@@ -218,7 +230,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Slots from a peak to where a gap ends.
-    fn ahead(&self, gap: usize, peak: usize) -> usize {
+    pub(super) fn ahead(&self, gap: usize, peak: usize) -> usize {
         let end = self.ends[gap][1];
         if end > peak { end - peak } else { end + self.slot_count - peak }
     }

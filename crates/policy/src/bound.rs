@@ -166,7 +166,7 @@ impl<'a> Bound<'a> {
         let apart = if windows.gaps.len() > GAPS_MAX { 3 } else { 1 };
         let shares: Vec<f64> = shares.iter().step_by(apart).copied().collect();
         let peaks_max = (looks_max / windows.gaps.len().max(1)).max(PEAKS_MIN);
-        let slots = highest_slots(excess_bytes, windows.turns(), peaks_max);
+        let slots = highest_slots(excess_bytes, &windows.turns, peaks_max);
         let dropped_from = replays.cheaper_from(&shares, machine);
         let found = self.found(excess_bytes, &slots, &dropped_from, shares.len());
         let mut choices = Vec::new();
@@ -196,8 +196,8 @@ impl<'a> Bound<'a> {
     /// The window that lacks most beyond what can hide.
     fn clearest(&self, lacking: &[Window]) -> Option<Window> {
         let beyond_us = |window: &Window| self.idle.beyond_us(window, &self.windows, &self.replays);
-        let most = |one: &&Window, other: &&Window| beyond_us(one).total_cmp(&beyond_us(other));
-        lacking.iter().max_by(most).copied()
+        let worth = lacking.iter().map(|window| (beyond_us(window), *window));
+        worth.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, window)| window)
     }
 
     /// A window with a peak near that of another one that lacks more, or that one.

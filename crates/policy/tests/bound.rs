@@ -1,14 +1,15 @@
 //! The lower bound against every plan that there is, on steps small enough to try them all: every
 //! choice of gaps, each by copies that come back at any op or by a replay.
 
-use policy::synthetic::{RandomShape, random_trace};
+use policy::synthetic::{Numbers, RandomShape, random_trace};
 use policy::{
     Candidate, GenerateConfig, Generator, HostCosts, Link, Machine, RecomputeOption, candidates,
     generate, replayable_blocks, simulate,
 };
-use swap_core::devices::Numbers;
 use swap_core::{Action, ActionKind, OpIndex, Phase, Plan, Trace};
 
+#[path = "late/host.rs"]
+mod late;
 #[path = "peak/step.rs"]
 mod peak;
 
@@ -79,17 +80,11 @@ fn fastest(ways: &[Vec<Vec<Action>>], trace: &Trace, machine: &Machine) -> Optio
     }
 }
 
-/// A host that is late for some ops, and waits for the device behind others.
-fn with_host(mut trace: Trace, seed: u64) -> Trace {
-    let mut numbers = Numbers::new(seed);
-    let longest_us = trace.ops_us() as u64 * 2 / trace.ops.len() as u64;
-    for op in trace.ops.iter_mut().filter(|op| op.depth == 0) {
-        op.host_us = numbers.below(longest_us.max(1)) as f64;
-        op.host_waits = numbers.chance(25);
-    }
-    // So that plans differ in their waits alone.
-    trace.host_costs = HostCosts { replay_us: 1e-3, move_us: 1e-3 };
-    trace
+/// A host that waits for the device behind many ops. Plans differ in their waits alone.
+fn with_late_host(trace: Trace, seed: u64) -> Trace {
+    let longest_us = (trace.ops_us() as u64 * 2 / trace.ops.len() as u64).max(1);
+    let costs = HostCosts { replay_us: 1e-3, move_us: 1e-3 };
+    late::with_host(trace, &mut Numbers::new(seed), longest_us, 25, costs)
 }
 
 /// What the bound was held against.
@@ -113,7 +108,7 @@ fn judge(seed: u64, nested_recipes: u64, has_host: bool) -> Option<Judged> {
     };
     let config = GenerateConfig { min_block_bytes: 1, ..GenerateConfig::default() };
     let trace = random_trace(seed, &shape);
-    let trace = if has_host { with_host(trace, seed) } else { trace };
+    let trace = if has_host { with_late_host(trace, seed) } else { trace };
     let all = candidates(&trace);
     if !(1..=4).contains(&all.len()) {
         return None;

@@ -8,6 +8,13 @@ use policy::{
     simulate, unlimited_us,
 };
 
+#[path = "late/host.rs"]
+mod late;
+
+use late::with_host;
+
+const COSTS: HostCosts = HostCosts { replay_us: 30.0, move_us: 2.0 };
+
 fn machine(trace: &Trace, percent: u64) -> Machine {
     let link =
         Link { out_bytes_per_us: 9_000.0, in_bytes_per_us: 8_000.0, both_bytes_per_us: 6_000.0 };
@@ -34,17 +41,6 @@ fn plan(trace: &Trace, machine: &Machine) -> Generated {
     generate(trace, machine, &config, &options(trace))
 }
 
-/// Gives outermost ops times of the host, some of which are waits.
-fn with_host(trace: &Trace, numbers: &mut Numbers, most_us: u64) -> Trace {
-    let mut trace = trace.clone();
-    for op in trace.ops.iter_mut().filter(|op| op.depth == 0) {
-        op.host_us = numbers.below(most_us) as f64;
-        op.host_waits = numbers.chance(5);
-    }
-    trace.host_costs = HostCosts { replay_us: 30.0, move_us: 2.0 };
-    trace
-}
-
 #[test]
 fn no_step_is_faster_than_the_host_or_than_the_bound() {
     let (mut late, mut bound_counts) = (0, 0);
@@ -52,7 +48,7 @@ fn no_step_is_faster_than_the_host_or_than_the_bound() {
         let mut numbers = Numbers::new(seed);
         let most_us = [20, 200, 1000][(seed % 3) as usize];
         let trace = random_trace(seed, &RandomShape::small());
-        let trace = with_host(&trace, &mut numbers, most_us);
+        let trace = with_host(trace, &mut numbers, most_us, 5, COSTS);
         let machine = machine(&trace, 60);
         let made = plan(&trace, &machine);
         if made.infeasible.is_some() {
@@ -82,7 +78,7 @@ fn no_step_is_faster_than_the_host_or_than_the_bound() {
 fn with_memory_for_everything_a_step_takes_what_it_takes() {
     for seed in 0..60 {
         let trace = random_trace(seed, &RandomShape::small());
-        let trace = with_host(&trace, &mut Numbers::new(seed), 300);
+        let trace = with_host(trace, &mut Numbers::new(seed), 300, 5, COSTS);
         let roomy = machine(&trace, 100).with_limit(1 << 50);
         let step_us = simulate(&trace, &Plan::default(), &roomy).step_us;
         let expect_us = unlimited_us(&trace);

@@ -31,6 +31,11 @@ impl Task {
         Task { window, beside: Vec::new() }
     }
 
+    /// Those beside it, and then the window.
+    pub(super) fn windows(&self) -> impl Iterator<Item = &Window> {
+        self.beside.iter().chain([&self.window])
+    }
+
     /// The time that it lacks if nothing is made again.
     pub(super) fn lacks_us(&self) -> f64 {
         self.window.lacks_us() + self.beside.iter().map(Window::lacks_us).sum::<f64>()

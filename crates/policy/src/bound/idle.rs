@@ -56,9 +56,12 @@ impl Idle {
 
     /// In the zones of some tasks, in microseconds.
     pub(super) fn near_us(&self, tasks: &[Task], windows: &Windows<'_>, replays: &Replays) -> f64 {
-        let all = tasks.iter().flat_map(|task| task.beside.iter().chain([&task.window]));
+        if self.total_us() <= 0.0 {
+            return 0.0;
+        }
         let zone = |window: &Window| self.zone(window, replays.slots_behind(windows, window));
-        let mut zones: Vec<Range<usize>> = all.flat_map(zone).collect();
+        let mut zones: Vec<Range<usize>> =
+            tasks.iter().flat_map(Task::windows).flat_map(zone).collect();
         zones.sort_by_key(|zone| zone.start);
         let (mut us, mut end) = (0.0, 0);
         for zone in zones {

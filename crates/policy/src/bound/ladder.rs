@@ -103,7 +103,7 @@ impl Bound<'_> {
     fn claim_of(&self, choice: &Choice, excess_bytes: &[u64]) -> Claim {
         let mut terms = Vec::new();
         for (task, &weight) in choice.tasks.iter().zip(&choice.weights).filter(|(_, w)| **w > 0.0) {
-            for window in task.beside.iter().chain([&task.window]) {
+            for window in task.windows() {
                 let (sums, other_bytes) = self.windows.sums_in(window);
                 let us_per_byte = weight * window.us_per_byte();
                 let most_us = weight * (window.most_us + window.free_us);

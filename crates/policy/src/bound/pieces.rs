@@ -78,8 +78,8 @@ impl Pieces {
     }
 }
 
-/// The slots above the limit, or where there are more than so many the highest of each stretch. In
-/// one as much is begun and ended as in the others, each slot for itself and by what it `turns`.
+/// The slots above the limit, or where there are more than so many the highest of each stretch.
+/// Stretches have about as many slots and bytes that it `turns` as each other, both together.
 pub(super) fn highest_slots(excess_bytes: &[u64], turns: &[u64], most: usize) -> Vec<usize> {
     let above: Vec<usize> =
         (0..excess_bytes.len()).filter(|&slot| excess_bytes[slot] > 0).collect();
@@ -87,8 +87,8 @@ pub(super) fn highest_slots(excess_bytes: &[u64], turns: &[u64], most: usize) ->
         return above;
     }
     let sum: u64 = above.iter().map(|&slot| turns[slot]).sum();
-    let mean = sum as f64 / above.len() as f64;
-    let weight = |slot: usize| if mean > 0.0 { 1.0 + turns[slot] as f64 / mean } else { 1.0 };
+    let mean_bytes = (sum as f64 / above.len() as f64).max(1.0);
+    let weight = |slot: usize| 1.0 + turns[slot] as f64 / mean_bytes;
     let stretch = above.iter().map(|&slot| weight(slot)).sum::<f64>() / most as f64;
     let mut highest: Vec<usize> = Vec::new();
     let (mut seen, mut stretches) = (0.0, 0.0);

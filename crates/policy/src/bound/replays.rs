@@ -137,8 +137,7 @@ impl Replays {
             // A replay comes after the peak that it serves.
             let is_before = task.window.direction == Direction::Out && !task.is_wider();
             let lost_us = if is_before { own_us } else { 0.0 };
-            let mut both = task.beside.iter().chain([&task.window]);
-            let counts = us > 0.0 || both.any(|window| self.meets(part, window));
+            let counts = us > 0.0 || task.windows().any(|window| self.meets(part, window));
             counts.then_some(Saving { window: number, us, lost_us })
         };
         (0..).zip(chosen).filter_map(saving).collect()

@@ -27,9 +27,9 @@ impl Bound<'_> {
         excess_bytes: &[u64],
         before: Option<Priced>,
     ) -> Priced {
-        let windows = tasks.iter().flat_map(|task| task.beside.iter().chain([&task.window]));
+        let windows = tasks.iter().flat_map(Task::windows);
         let mut slots: Vec<usize> = windows.flat_map(|window| self.ends(window)).collect();
-        slots.extend(highest_slots(excess_bytes, self.windows.turns(), PEAKS));
+        slots.extend(highest_slots(excess_bytes, &self.windows.turns, PEAKS));
         if let Some(Priced { pieces, prices }) = &before {
             let costs = pieces.cuts.iter().zip(prices.memory.chunks_exact(2));
             let kept = costs.filter(|(_, price)| price[0] + price[1] > PRICE_MIN);

@@ -96,7 +96,7 @@ pub(super) struct Windows<'a> {
     /// By slot: bytes that can be away while its op runs.
     total_bytes: Vec<u64>,
     /// By slot: bytes whose gaps begin or end with it.
-    turns: Vec<u64>,
+    pub(super) turns: Vec<u64>,
     /// All sizes are multiples of it.
     pub(super) unit_bytes: u64,
     /// When each slot of this step and the next starts.
@@ -177,11 +177,6 @@ impl<'a> Windows<'a> {
     /// each way, one of them needs no window.
     pub(super) fn total_bytes(&self, slot: usize) -> u64 {
         self.total_bytes[slot]
-    }
-
-    /// By slot: bytes whose gaps begin or end with it.
-    pub(super) fn turns(&self) -> &[u64] {
-        &self.turns
     }
 
     /// What the blocks that a window must carry can come to, and the bytes of all others that can

@@ -81,8 +81,9 @@ class Progress:
     ) -> bool:
         """Logs what the cap costs: as a warning if that is much. Whether all is known that is to
         be."""
-        if explained["families"]:
-            return _tell_cost_of_family(explained, is_first_rank)
+        # What was only met among the steps of another family has no levels.
+        if families := [family for family in explained["families"] if family["levels"]]:
+            return _tell_cost_of_family(families[0], explained["limit_bytes"], is_first_rank)
         cost = _cost(explained)
         if cost is None:
             return True
@@ -204,9 +205,8 @@ def _cheaper_ways(told: dict[str, Any], ratio: float) -> str:
     return "".join(f"{way}; " for way in shown)
 
 
-def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool:
+def _tell_cost_of_family(family: dict[str, Any], limit_bytes: int, is_first_rank: bool) -> bool:
     """The same where steps differ in size: of those that begin under the lowest level's plan."""
-    family = explained["families"][0]
     level = family["levels"][0]
     if level["predicted_ratio"] is None:
         return True
@@ -217,7 +217,7 @@ def _tell_cost_of_family(explained: dict[str, Any], is_first_rank: bool) -> bool
         logging.WARNING if least >= _COSTLY_RATIO and is_first_rank else logging.INFO,
         "no step is like another; the cap of %s costs %.2fx to %.2fx for those that are not larger "
         "than most; larger sizes that have a plan: %d",
-        format_size(explained["limit_bytes"]), least, most,
+        format_size(limit_bytes), least, most,
         sum(one["plan_actions"] is not None for one in family["levels"][1:]),
     )
     return True

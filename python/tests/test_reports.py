@@ -4,10 +4,11 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import python, run
-from smartswap import program
+from smartswap import program, progress
 
 # Steps, of which the last one is `odd`: so many, or if the number is 0 until some in a row were
 # Stable under one plan, of which one in 16 is measured.
@@ -240,6 +241,24 @@ def test_debug_shows_the_search(tmp_path):
     ):
         assert len(re.findall(f"^smartswap: .*{expect}$", said, re.MULTILINE)) >= 1, expect
     assert ": tries" not in train(tmp_path, "--memory", "12MiB", "--log-level", "info")
+
+
+def test_the_cost_is_told_of_the_sizes_that_were_planned_for(caplog):
+    level = {"measured_ratio": 1.25, "predicted_ratio": 1.2, "plan_actions": 3}
+    # Met last, and only among steps that went by the other one's plan.
+    families = [{"levels": []}, {"levels": [level, level]}]
+    explained = {"families": families, "limit_bytes": 24 << 20, "measured": None, "op_count": 9,
+                 "prediction": None}
+    now = {"steps_by_stage": {"Stable": 9}, "reported_steps": 9}
+    adapter = SimpleNamespace(stats=lambda: now, take_news=str)
+    with caplog.at_level("INFO", "smartswap"):
+        progress.Progress(None).tell(adapter, lambda: explained, is_first_rank=True)
+    assert "the cap of 24.00 MiB costs 1.20x to 1.25x" in caplog.text
+    assert "larger sizes that have a plan: 1" in caplog.text
+    caplog.clear()
+    explained["families"] = families[:1]
+    progress.Progress(None).tell(adapter, lambda: explained, is_first_rank=True)
+    assert caplog.text == "", "it follows no plan"
 
 
 def test_a_cap_beyond_the_machine_is_said_in_one_line(tmp_path):

@@ -44,11 +44,26 @@ class Progress:
         self._plans: list[int] = []
         self._plan_of: dict[int, int] = {}
         self._told_step = 0
+        self._has_failed = False
 
     def tell(
         self, adapter: Any, explain: Callable[[], dict[str, Any]], is_first_rank: bool
     ) -> None:
-        """Call it after each step."""
+        """Call it after each step. An error ends the telling, and no training."""
+        if self._has_failed:
+            return
+        try:
+            self._tell(adapter, explain, is_first_rank)
+        except Exception:
+            self._has_failed = True
+            _log.warning(
+                "an error ends the lines about this training, which goes on; please report it",
+                exc_info=True,
+            )
+
+    def _tell(
+        self, adapter: Any, explain: Callable[[], dict[str, Any]], is_first_rank: bool
+    ) -> None:
         tell_news(adapter)
         if self._has_told_cost:
             return

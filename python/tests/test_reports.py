@@ -261,6 +261,22 @@ def test_the_cost_is_told_of_the_sizes_that_were_planned_for(caplog):
     assert caplog.text == "", "it follows no plan"
 
 
+def test_an_error_in_what_is_told_ends_no_training(caplog):
+    asked = []
+
+    def stats():
+        asked.append(1)
+        raise KeyError("a counter that is not there")
+
+    adapter = SimpleNamespace(stats=stats, take_news=str)
+    telling = progress.Progress(None)
+    for _ in range(2):
+        telling.tell(adapter, dict, is_first_rank=True)
+    assert len(asked) == 1
+    assert caplog.text.count("which goes on") == 1
+    assert "KeyError: 'a counter that is not there'" in caplog.text, "what to report"
+
+
 def test_a_cap_beyond_the_machine_is_said_in_one_line(tmp_path):
     said = train(tmp_path, "--memory", "100TiB", steps=2)
     warned = re.fullmatch(
